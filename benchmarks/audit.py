@@ -6,6 +6,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from expectations._vin import iso_3779
+from pipelines.ingest.arrow_audit import BESIDE_SPARK, files_of, lookups
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -13,13 +15,11 @@ from pyspark.sql import functions as sf
 from benchmarks.command import count_of, in_a_folder
 from benchmarks.machine import Cost, Row, cost_of, report
 from expectations import audit, results_of
-from expectations._vin import iso_3779
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from manifold.contracts.tables import DATA, IDS, META
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.reports import open_reports
 from manifold.settings import Settings
-from pipelines.ingest.arrow_audit import BESIDE_SPARK, files_of, lookups
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.spark.session import session
 from tests.support.lake_rows import append_payloads

@@ -12,7 +12,6 @@ compaction, at the end of an hour, with all snapshots that are kept.
 """
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.commits import Change, append_rows
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ATTEMPT, COUNTED, RESULT, RUN_ID, branch_of, create_branch, open_run, properties_of
+from pipelines.ingest.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, open_run, properties_of
 from pipelines.ingest.ledger import ledger_of
 from pipelines.ingest.publish import main_snapshots, pins_of, publish
 from pipelines.ingest.run import Ingested, Run
@@ -156,7 +155,7 @@ def _stage_table(settings: Settings, table: Table, batches: list[range], said: d
 def _said(run_id: str, entries: int) -> dict[str, str]:
     written = {IDS.name: 1, SEGMENTS.name: 1}
     told = Ingested(run_id, 1, {"trigger": 1, "data": 0, "outcome": 0}, 0, written)
-    return pins_of({IDS.name: entries}) | {RESULT: told.to_json(), COUNTED: json.dumps({IDS.name: {"odd_vins": 0}})}
+    return pins_of({IDS.name: entries}) | {RESULT: told.to_json()}
 
 
 def _tidy(settings: Settings, number: int) -> None:

@@ -68,21 +68,18 @@ class QualityReport(BaseOperatorLink):
 class SubprocessOperator(BaseOperator):
     """One stage in a process of its own, so that Airflow's never carries a pipeline's libraries; its result is the task's.
 
-    An argument whose template comes out empty is not there. `done_by`: an earlier task, which may have done this one's work.
+    An argument whose template comes out empty is not there.
     """
 
     template_fields: Sequence[str] = ("arguments",)
 
-    def __init__(self, *, arguments: Iterable[str], done_by: str | None = None, **rest: Any) -> None:
+    def __init__(self, *, arguments: Iterable[str], **rest: Any) -> None:
         super().__init__(**rest)
         self.arguments = list(arguments)
-        self.done_by = done_by
         self._hook = SubprocessHook()
 
     def execute(self, context: Context) -> Any:
         """Run it, with what it says in this task's log."""
-        if (done := _done_already(context, self.done_by)) is not None:
-            return done
         os.environ.update(_from_connections())  # of this task's own process, which the job inherits
         status, said, result = _run(self._hook, [*self.arguments, *lineage_parent(context)])
         if status != DONE:
@@ -112,10 +109,9 @@ class SparkJob(SparkSubmitOperator):
     """One stage as a Spark application; its result is the task's, wherever the driver runs.
 
     The driver leaves its result beside the reports, which it and the task both reach, under a name of this attempt alone. An
-    argument whose template comes out empty is not there. `done_by`: an earlier task, which may have done this one's work. With
-    `plain_first` the stage is tried in a process of its own, and Spark starts only if the stage says that it needs it;
-    `plain_only` are arguments of that try. `java_options` are added to those that a site gives its drivers, where the driver runs
-    beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
+    argument whose template comes out empty is not there. With `plain_first` the stage is tried in a process of its own, and
+    Spark starts only if the stage says that it needs it. `java_options` are added to those that a site gives its drivers, where
+    the driver runs beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "java_options")
@@ -125,8 +121,6 @@ class SparkJob(SparkSubmitOperator):
         *,
         java_options: str = "",
         plain_first: bool = False,
-        plain_only: Iterable[str] = (),
-        done_by: str | None = None,
         links: Iterable[BaseOperatorLink] = (),
         **rest: Any,
     ) -> None:
@@ -134,14 +128,12 @@ class SparkJob(SparkSubmitOperator):
         super().__init__(durable=False, **rest)
         self.site = rest["conn_id"]  # says where Spark runs
         self.java_options = java_options
-        self.plain_first, self.plain_only, self.done_by = plain_first, tuple(plain_only), done_by
+        self.plain_first = plain_first
         self.operator_extra_links = tuple(links)
         self._plain: SubprocessHook | None = None  # while the process runs
 
     def execute(self, context: Context) -> Any:
         """Submit, and wait for the end."""
-        if (done := _done_already(context, self.done_by)) is not None:
-            return done
         from manifold.lake.reports import open_reports  # DAG files are read again and again, and need no Arrow
 
         given = [*filter(None, self.application_args or []), *lineage_parent(context)]
@@ -149,7 +141,7 @@ class SparkJob(SparkSubmitOperator):
         os.environ.update(connected)  # of this task's own process: spark-submit inherits it
         if self.plain_first:
             self._plain = SubprocessHook()
-            status, said, result = _run(self._plain, [*given, "--without-spark", *self.plain_only])
+            status, said, result = _run(self._plain, [*given, "--without-spark"])
             self._plain = None
             if status == DONE:
                 return result
@@ -202,17 +194,6 @@ class SparkJob(SparkSubmitOperator):
             self._plain.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
         else:
             super().on_kill()
-
-
-def _done_already(context: Context, by: str | None) -> Any:
-    """This task's result, where the task `by` has done its work too: by `done` in its result. None: it is to be done.
-
-    Whoever clears this task wants it done: only its first try looks there.
-    """
-    if by is None or (task := context["ti"]).try_number != 1:
-        return None
-    done = (task.xcom_pull(task_ids=by) or {}).get("done", {}).get(task.task_id)
-    return None if done is None else done | {"seconds": 0.0}  # of this task
 
 
 def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:

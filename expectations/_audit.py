@@ -12,7 +12,7 @@ import pyarrow as pa
 from expectations._findings import TRACED, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._results import results_of
-from expectations._rows import Case
+from expectations._rows import Case, keys_of
 from expectations._rules import NotNull, Severity
 from expectations._suites import load_suites
 from manifold.contracts.errors import Permanent
@@ -21,35 +21,30 @@ from manifold.lake.files import Files
 from manifold.lake.reports import run_page
 
 if TYPE_CHECKING:
-    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame
 
-    from expectations._arrow_rows import ArrowRows, Lookup
     from expectations._judge import Verdicts
-    from expectations._spark_rows import SparkRows
 
-OFFENDERS = 1000  # values of an error's rows that a finding names
+MAX_OFFENDERS = 1000  # keys of an error's rows that a finding names
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 
 
 def audit(
-    frames: "Mapping[str, DataFrame | pa.Table | ds.Dataset]",
+    frames: "Mapping[str, DataFrame]",
     *,
     run_id: str,
     as_of: datetime,
     reports: Files,
     keep: int,
     references: "Mapping[str, DataFrame]",
-    lookups: "Mapping[str, Lookup]",
     data_wait: timedelta,
-    counted: Mapping[str, Mapping[str, int]] | None = None,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
     """Judge the rows that one run adds, before they are published.
 
     Args:
-        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); a missing table has none.
-            Each in Spark, in memory, or in files that DuckDB reads.
+        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged), at least one each; a table
+            that is missing is not judged.
         run_id: names the run in the reports; a second judgement replaces its pages.
         as_of: the instant of the judgement, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
@@ -57,15 +52,12 @@ def audit(
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
             (client_id), `ingested_segments` (path). No other column is read. Rows that have no value of the run's may be left
-            out. For rules about rows in Spark.
-        lookups: for rules about rows that are not in Spark, the same as functions that find the rows with certain values in these
-            columns.
+            out.
         data_wait: how long a trigger may be without its data before that is a warning.
-        counted: by table and name of a count (`counted` of a rule), how many rows break the rule, where the parser has counted.
         keep_results: called last, with the rows of `quality_results`.
 
     Raises:
-        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference or a look-up is missing.
+        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
     """
     if not RUN_ID.fullmatch(run_id):
         raise Permanent(
@@ -74,42 +66,16 @@ def audit(
     suites = load_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
-    known = counted or {}
-    cases = []
-    for table, frame in frames.items():
-        whole = lookups if _is_arrow(frame) else references
-        cases.append(Case(suites[table], _rows(frame), whole, run_id, as_of, data_wait, known.get(table, {})))
-    # It takes some three seconds to import, and whoever only reads suites or verdicts does without.
+    cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
+    # It takes some three seconds to import, and whoever only reads suites or results does without.
     from expectations._judge import judge
 
-    judged: list[Audit] = []
     with TemporaryDirectory(prefix="manifold-pages-") as made:
-
-        def publish(verdicts: "Verdicts") -> None:
-            judged.append(_audit(run_id, cases, verdicts, reports))
-            publish_pages(judged[0], as_of=as_of, reports=reports, keep=keep, made=Path(made))
-
-        def keep_rows(_: "Verdicts") -> None:
-            keep_results(results_of(judged[0], as_of))
-
-        judge(cases, run_id=run_id, as_of=as_of, site=Path(made), publish=publish, keep=keep_rows)
-    return judged[0]
-
-
-def _rows(frame: "DataFrame | pa.Table | ds.Dataset") -> "SparkRows | ArrowRows":
-    if _is_arrow(frame):
-        from expectations._arrow_rows import ArrowRows
-
-        return ArrowRows(frame)
-    from expectations._spark_rows import SparkRows
-
-    return SparkRows(frame)
-
-
-def _is_arrow(frame: "DataFrame | pa.Table | ds.Dataset") -> bool:
-    from pyarrow import dataset  # which takes its time
-
-    return isinstance(frame, pa.Table | dataset.Dataset)
+        verdicts = judge(cases, run_id=run_id, as_of=as_of, site=Path(made))
+        result = _audit(run_id, cases, verdicts, reports)
+        publish_pages(result, as_of=as_of, reports=reports, keep=keep, made=Path(made))
+    keep_results(results_of(result, as_of))
+    return result
 
 
 def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Files) -> Audit:
@@ -121,20 +87,18 @@ def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Fi
 
 
 def _findings(case: Case, verdicts: "Verdicts") -> list[Finding]:
+    """The broken rules of one table, with the keys that name the rows of an error and a few rows as samples."""
     table = case.suite.table
-    found: list[Finding] = []
-    if table not in verdicts:
-        return found
     rows, broken = verdicts[table].rows, verdicts[table].broken
+    found: list[Finding] = []
     for rule in case.suite.rules:
         if rule.name not in broken:
             continue
-        offending = case.offending(rule, rows)
+        offending = case.offending(rule)
         traced = rule.severity is Severity.ERROR and table in TRACED
+        keys = keys_of(offending, TRACED[table], MAX_OFFENDERS) if traced else ()
         # A row that lacks two columns counts once.
         count = offending.count() if isinstance(rule, NotNull) and len(rule.columns) > 1 else broken[rule.name]
-        keys = offending.keys(TRACED[table], OFFENDERS) if traced else ()
-        found.append(
-            Finding(table, rule.name, rule.severity, str(rule), rule.why, count, rows, case.samples(rule, offending), keys)
-        )
+        samples = case.samples(rule, offending)
+        found.append(Finding(table, rule.name, rule.severity, str(rule), rule.why, count, rows, samples, keys))
     return found

@@ -2,44 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from great_expectations.checkpoint.actions import UpdateDataDocsAction
-from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 from great_expectations.render.renderer.content_block import ValidationResultsTableContentBlockRenderer
 from great_expectations.render.renderer.site_builder import DefaultSiteIndexBuilder
-from great_expectations.render.view import DefaultJinjaPageView
-from jinja2 import BytecodeCache
-from jinja2.bccache import Bucket
 
 SITE = "site"
 ADDED = {"Severity": "severity", "Reason": "reason"}  # headers of columns, and where their values stand in the meta of a rule
-
-
-class Compiled(BytecodeCache):
-    """The library's templates as this process has compiled them once. The library compiles them for each kind of page again."""
-
-    def __init__(self) -> None:
-        self._code: dict[str, Any] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Give the code of a template, if it is there."""
-        bucket.code = self._code.get(bucket.key)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep the code of a template."""
-        self._code[bucket.key] = bucket.code
-
-
-COMPILED = Compiled()
-
-
-class PageView(DefaultJinjaPageView):  # type: ignore[misc]
-    """The library's pages, from templates that are compiled once."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.env.bytecode_cache = COMPILED
 
 
 class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
@@ -75,32 +44,17 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
         return row
 
 
-class WriteDataDocs(UpdateDataDocsAction):  # type: ignore[misc]
-    """An action that builds the pages of all tables once. The library's builds the whole site again for each table."""
-
-    type: Literal["manifold_data_docs"] = "manifold_data_docs"
-
-    def run(self, checkpoint_result: Any, action_context: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """Build the pages."""
-        results = checkpoint_result.run_results
-        suites = [ExpectationSuiteIdentifier(name=result.suite_name) for result in results.values()]
-        self._build_data_docs(site_names=[SITE], resource_identifiers=[*results, *suites])
-        return {}
-
-
 def site_config(folder: Path) -> dict[str, Any]:
     """The configuration of the site in `folder` for a data context."""
     table = {"class_name": RulesTable.__name__, "module_name": __name__}
     section = {"class_name": "ValidationResultsColumnSectionRenderer", "table_renderer": table}
     page = {"class_name": "ValidationResultsPageRenderer", "column_section_renderer": section}
-    view = {"class_name": PageView.__name__, "module_name": __name__}
     return {
         "class_name": "SiteBuilder",
         "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)},
         "site_index_builder": {"class_name": NoIndex.__name__, "module_name": __name__},
         "site_section_builders": {
-            "expectations": {"view": view},
-            "validations": {"renderer": page, "view": view},
+            "validations": {"renderer": page},
             "profiling": "none",
         },
         "show_how_to_buttons": False,

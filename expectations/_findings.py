@@ -7,7 +7,6 @@ from typing import Any
 
 from expectations._rules import Severity
 from manifold.contracts import tables
-from manifold.contracts.errors import Retryable
 
 # By what a row of each table is traced to the message, or the file, that brought it.
 TRACED: Mapping[str, tuple[str, ...]] = {
@@ -27,10 +26,6 @@ TRACED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class NotInArrow(Retryable):
-    """A rule cannot be judged on rows in memory; judge it on Spark."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One rule that rows of one table break."""
@@ -40,7 +35,7 @@ class Finding:
     severity: Severity
     says: str  # what should be true
     why: str  # what it means that it is not
-    rows: int  # how many rows break it, at least
+    rows: int  # how many rows break it
     of: int  # how many rows were judged
     samples: tuple[str, ...]  # a few of them, as JSON objects
     keys: tuple[tuple[Any, ...], ...] = ()  # of an error: what the rows can be traced by (`TRACED`), up to some hundreds

@@ -23,6 +23,7 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
 
     `made` is the local folder in which Great Expectations has made its own pages of this run.
     """
+    reports.remove(f"{RUNS}/{audit.run_id}")  # of an earlier attempt, which may have had other tables
     _bring(made, reports)
     content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
@@ -39,7 +40,7 @@ def _bring(made: Path, reports: Files) -> None:
 
     def put(file: Path) -> None:
         path = str(file.relative_to(made))
-        if path.startswith(f"{VALIDATIONS}/") or not reports.has(path):
+        if path.startswith((f"{VALIDATIONS}/", f"{RUNS}/")) or not reports.has(path):
             reports.write(path, file.read_bytes())
 
     with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:

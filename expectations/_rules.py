@@ -27,7 +27,6 @@ class _Rule(BaseModel):
 
     severity: Severity
     why: str = Field(min_length=10)
-    counted: str | None = None  # under which name of `COUNTED` ingest may hand over how many rows break it
 
 
 class _OnColumn(_Rule):

@@ -9,15 +9,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 
-from expectations._rules import AnyRule, Iso3779, Known, Matches, Rule, UniqueInTable, columns_of
-from expectations._vin import iso_3779
+from expectations._rules import AnyRule, Known, Matches, Rule, UniqueInTable, columns_of
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_TABLE, Table
 
 FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
-# What ingest counts of the rows of a table that it has written, and the condition whose breaking it counts. A rule with any
-# other is judged by the rows alone.
-COUNTED: dict[str, tuple[str, str]] = {"odd_vins": ("sdv_fanout_ids", iso_3779("vin"))}
 
 
 class Suite(BaseModel):
@@ -83,11 +79,8 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"two rules are named {name}; give one another name"
     for rule in suite.rules:
-        asked = iso_3779(rule.column) if isinstance(rule, Iso3779) else None
-        if rule.counted is not None and COUNTED.get(rule.counted) != (suite.table, asked):
-            yield f"rule {rule.name}: {rule.counted} counts no rows by this condition; leave out counted, and the rows are asked"
         if isinstance(rule, Matches) and "$" in rule.regex:
-            yield f"rule {rule.name}: before a last line feed $ fits for one engine alone; write expect_rows_to_hold"
+            yield f"rule {rule.name}: $ also matches before a last line feed; write \\z"
         other = rule.in_table if isinstance(rule, UniqueInTable | Known) else None
         for column in columns_of(rule):
             for table in filter(None, (suite.table, other)):

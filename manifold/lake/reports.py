@@ -5,6 +5,7 @@ trends.html                 rows and broken rules over time, as charts of `quali
 trends.json                 the state of that table that they show
 runs/<run>/index.html       one run: verdict, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
+runs/<run>/results/        Great Expectations' validation results, a JSON file a table
 validations/<table>/<run>/  Great Expectations' own pages
 queues/<instant>/           differences between queues and lake (`manifold verify`)
 """
@@ -31,6 +32,11 @@ def open_reports(settings: Settings) -> Files:
 def run_page(run_id: str) -> str:
     """The page of one run."""
     return f"{RUNS}/{run_id}/{INDEX}"
+
+
+def validation_result(run_id: str, table: str) -> str:
+    """The path in the store of Great Expectations' validation result of one table in one run, in its own JSON."""
+    return f"{RUNS}/{run_id}/results/{table}.json"
 
 
 def run_verdict(run_id: str) -> str:

@@ -1,20 +1,16 @@
 """One attempt at a run: its tables on its branches."""
 
-import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.commits import append_rows
-from manifold.lake.data_files import append_files
 from pipelines.ingest.branches import (
     ATTEMPT,
-    COUNTED,
     RESULT,
     RUN_ID,
     branch_of,
@@ -25,7 +21,6 @@ from pipelines.ingest.branches import (
 )
 from pipelines.ingest.publish import pins_of
 from pipelines.ingest.run import Ingested, Run
-from pipelines.spark.needed import NeedsSpark
 
 # Of compression: it saves some CPU time, and packs VINs in arrival order better than the usual 3; compaction writes again.
 LEVEL = 1
@@ -37,22 +32,10 @@ class Attempt:
     """One attempt at a run: writes each table at most once, on the run's branch."""
 
     def __init__(self, run: Run) -> None:
-        self._spark, self.catalog, self.settings = run.spark, run.catalog, run.settings
+        self.spark, self.catalog, self.settings = run.spark, run.catalog, run.settings
         self.run_id, self.now, self.attempt = run.run_id, run.now, secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}
         self.written: dict[str, int] = {}
-        self.counted: dict[str, dict[str, int]] = {}  # by table: what the audit need not ask of the rows again
-
-    @property
-    def spark(self) -> SparkSession:
-        """The run's.
-
-        Raises:
-            NeedsSpark: it has none.
-        """
-        if self._spark is None:
-            raise NeedsSpark(f"run {self.run_id} was begun without it")
-        return self._spark
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
         """The table as Spark's SQL names it."""
@@ -78,10 +61,6 @@ class Attempt:
         """Append rows that are in memory to the table's branch."""
         self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
 
-    def append_files(self, table: Table, files: Sequence[DataFile], base: int) -> None:
-        """Append rows that lie in files of the table already to its branch."""
-        self.write(table, base, lambda branch, properties: append_files(self.catalog, table, files, properties, branch=branch))
-
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""
         create_branch(self.catalog, table, self.run_id, base)
@@ -96,7 +75,6 @@ class Attempt:
         """Take back what this attempt has written to the table's branch."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
-        self.counted.pop(table.name, None)
 
     def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
         """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
@@ -115,7 +93,7 @@ class Attempt:
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
-        properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json(), COUNTED: json.dumps(self.counted)}
+        properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
 

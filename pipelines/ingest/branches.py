@@ -25,7 +25,6 @@ UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs tha
 EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
 RESULT = "manifold.result"  # of `ingested_segments` only: the run's numbers
-COUNTED = "manifold.counted"  # of `ingested_segments` only: what the parser has counted of the rows, by table
 ABANDONED_AFTER = timedelta(days=1)
 
 

@@ -1,4 +1,4 @@
-"""One row for each status and refused message that RabbitMQ has delivered twice: over DataFrames, and over Arrow tables.
+"""One row for each status and refused message that RabbitMQ has delivered twice.
 
 A door that dies between its journal and the acknowledgement receives the same message again, and records it again. Raw
 signals have a key of their own (`write_signals`). Statuses are the same if their fields are, refused messages if their
@@ -9,15 +9,11 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from manifold.contracts.tables import QUARANTINE, XRAY_STATUS, Table
-from pipelines.ingest.arrow_commits import between, matching
-from pipelines.ingest.arrow_rows import not_in
 from pipelines.ingest.attempt import Attempt
 
 log = structlog.get_logger(__name__)
@@ -60,35 +56,9 @@ def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFram
     return rows.join(again, "seq", "left_anti") if _told(of, again.count()) else rows
 
 
-def new_rows_by_arrow(run: Attempt, rows: pa.Table, of: Identity, base: int) -> pa.Table:
-    """The same of rows that are in memory."""
-    unlike = rows.filter(_has_null(rows, of))
-    ordered = rows.filter(pc.invert(_has_null(rows, of))).sort_by("seq")
-    if not ordered.num_rows:
-        return rows
-    place = pa.array(range(ordered.num_rows), pa.int64())
-    firsts = ordered.append_column("place", place).group_by(list(of.keys), use_threads=False).aggregate([("place", "min")])
-    first = ordered.take(firsts["place_min"])
-    ends = pc.min_max(first[of.at]).as_py()
-    near = between(of.at, ends["min"] - of.apart, ends["max"] + of.apart)
-    table = run.catalog.load_table(of.table.identifier)
-    new = first
-    if _is_asked(of, table.scan(snapshot_id=base).projection().column_names):
-        new = not_in(first, matching(run.catalog, of.table, base, first.select(list(of.keys)), of.keys, near), of.keys)
-    _told(of, ordered.num_rows - new.num_rows)
-    return pa.concat_tables([unlike, new]).sort_by("seq")
-
-
 def _is_asked(of: Identity, columns: Collection[str]) -> bool:
     """Whether the table could know these messages: the snapshot of a release that had no such column holds none of them."""
     return all(key in columns for key in of.keys)
-
-
-def _has_null(rows: pa.Table, of: Identity) -> pa.Array:
-    found = pa.array([False] * rows.num_rows, pa.bool_())
-    for key in of.keys:
-        found = pc.or_(found, pc.is_null(rows[key]))
-    return found
 
 
 def _told(of: Identity, count: int) -> int:

@@ -5,18 +5,15 @@ that the index does not have may be on any day. If payloads and index have not e
 day: an index that has lost a row takes a stored payload for new.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
-from functools import reduce
+from collections.abc import Collection, Mapping
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import BooleanExpression, IsNull, Or
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import DATA, META
-from pipelines.ingest.arrow_commits import ALL, between
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import A_DAY, day_spans
 
@@ -70,14 +67,6 @@ def spans_of(named: Collection[date | None], stored: Collection[date | None]) ->
     gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
     apart = gaps[MOST_SPANS - 1] if len(gaps) >= MOST_SPANS else A_DAY  # days that are farther apart have spans of their own
     return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
-
-
-def rows_near(spans: list[Span] | None) -> Sequence[BooleanExpression]:
-    """Filters for the rows of these days, and for those of none."""
-    if spans is None:
-        return [ALL]
-    of_none: BooleanExpression = IsNull(term=DAY_OF)
-    return [of_none, *([reduce(Or, (between(DAY_OF, first, last) for first, last in spans))] if spans else [])]
 
 
 def _began(day: date) -> datetime:

@@ -17,7 +17,7 @@ from manifold.settings import Settings
 class Run:
     """A run of the ingest."""
 
-    spark: SparkSession | None  # over the catalog; None: a small run, which this process does by itself
+    spark: SparkSession  # over the catalog
     catalog: Catalog  # the same, in PyIceberg
     settings: Settings
     run_id: str

@@ -1,4 +1,4 @@
-"""Every stage in one process, on Spark if need be: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
+"""Every stage in one process: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
 
 import json
 import secrets
@@ -31,8 +31,7 @@ from pipelines.ingest.verdict import may_be_published
 from pipelines.ingest.write import written_result
 from pipelines.lineage import told
 from pipelines.populate.load import Populated, populate
-from pipelines.spark.conf import GREAT_EXPECTATIONS
-from pipelines.spark.needed import is_small, without_spark_or_with
+from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,14 +81,12 @@ def run_all(
     flush_first: bool = True,
     with_populate: bool = True,
     everything: bool = False,
-    without_spark: bool = False,
 ) -> RunResult:
     """Ingest, judge, publish, populate. Running it again changes nothing; with `everything` it is a rebuild of the queues.
 
     Raises:
         AuditFailed: the run breaks a rule of severity `error`; main is as it was. A rebuild goes on with what main has.
         Retryable: something was away, or another run was in the way; do it again.
-        NeedsSpark: there is too much to do `without_spark`.
     """
     now = datetime.now(UTC)
     run_id = run_id or new_run_id(now)
@@ -102,29 +99,29 @@ def run_all(
         if not (found.segments or with_populate):  # Spark would start for nothing
             return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
 
-    def work(spark: "SparkSession | None") -> RunResult:
-        held_back = None
+    def ingest_all(spark: "SparkSession") -> tuple[Published, str | None]:
+        """What was ingested, and why the last of it was held back."""
         try:
-            done = ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval))
+            return ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval)), None
         except AuditFailed as exc:
             if not everything:
                 raise
             # Empty queues help nobody: what main has is offered, and the rest when its run can be published.
-            done, held_back = Published(Ingested(run_id), str(exc.result.report)), str(exc)
             alert(settings, "held back", f"the queues are filled from what was published before: {exc}", run_id=run_id)
-        populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
-        return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
+            return Published(Ingested(run_id), str(exc.result.report)), str(exc)
 
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    how = {"small": is_small(settings, found.bytes), "may_start": not without_spark}
-    with trends_afterwards(settings), naming_the_catalog(settings):
-        return without_spark_or_with(settings, job, work, **how, java_options=found.java_options, meanwhile=judging)
+    on_spark = session(settings, job, java_options=found.java_options, meanwhile=judging)
+    with trends_afterwards(settings), naming_the_catalog(settings), on_spark as spark:
+        done, held_back = ingest_all(spark)
+        populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
+    return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
 
 
 @told("rebuild", reads=["archive"], writes=["queues"])
-def rebuild(settings: Settings, *, flush_first: bool = True, without_spark: bool = False) -> RunResult:
+def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
     """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
-    return run_all(settings, flush_first=flush_first, everything=True, without_spark=without_spark)
+    return run_all(settings, flush_first=flush_first, everything=True)
 
 
 def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:

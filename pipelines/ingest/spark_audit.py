@@ -1,31 +1,34 @@
-"""The audit on Spark: the rows that a run adds, if they are many, and the look-ups of its rules."""
+"""What an audit looks at: the rows that a run adds, and the tables in which its rules look values up."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyiceberg.catalog import Catalog
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
-from pipelines.ingest.arrow_audit import Lookup, days_of
+from pipelines.ingest.branches import properties_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.ingest.run import Run
-from pipelines.spark.needed import NeedsSpark
 
 # A file packs ten rows into the bytes of one, so the usual 128 MiB are all that a run has written, and one task would judge it.
 SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
 # In which rules look values up.
 REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS, XRAY_RAW)}
-BOUNDS = ("seq", "captured_at")  # columns whose least and greatest value leave files out
-Added = Mapping[str, DataFrame | pa.Table]  # by table
 
 
-def added(run: Run, spark: SparkSession, pinned: PinnedSnapshot) -> DataFrame:
+def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:
+    """Whether the run's snapshot adds rows to the table, by the snapshot's own summary."""
+    snapshot = catalog.load_table(pinned.table.identifier).snapshot_by_id(pinned.snapshot_id)
+    assert snapshot is not None  # it is the head of a branch, or pinned by one
+    return int(properties_of(snapshot).get("added-records", "0")) > 0
+
+
+def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
     """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
-    table, snapshot_id = pinned.table, pinned.snapshot_id
+    table, snapshot_id, spark = pinned.table, pinned.snapshot_id, run.spark
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
     name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
@@ -44,8 +47,8 @@ class ReferenceTables(Mapping[str, DataFrame]):
     those of the days that can hold what the run has seen, and of none. Of signals only those of the instants of the run's.
     """
 
-    def __init__(self, run: Run, spark: SparkSession, written: Sequence[PinnedSnapshot], added: Added) -> None:
-        self._run, self._spark, self._added = run, spark, added
+    def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added: Mapping[str, DataFrame]) -> None:
+        self._run, self._spark, self._added = run, run.spark, added
         self._versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
         self._made: dict[str, DataFrame] = {}
 
@@ -76,7 +79,7 @@ class ReferenceTables(Mapping[str, DataFrame]):
         return whole
 
     def _near_payloads(self) -> Column:
-        """`payload_days.rows_near` in Spark."""
+        """Rows of the days that can hold what the run has seen, and of none."""
         spans = spans_of(_days(self._added.get(META.name), "stored_at"), _days(self._added.get(DATA.name), DAY_OF))
         near = sf.lit(True) if spans is None else sf.col(DAY_OF).isNull()
         for first, last in spans or ():
@@ -84,38 +87,18 @@ class ReferenceTables(Mapping[str, DataFrame]):
         return near
 
 
-def or_on_spark(find: Lookup, wholes: ReferenceTables, table: str) -> Lookup:
-    """A look-up of rows in memory that asks Spark where too many rows would have to be looked through."""
-
-    def found(keys: pa.Table) -> pa.Table:
-        try:
-            return find(keys)
-        except NeedsSpark:
-            whole, columns = wholes[table], keys.column_names
-            for column in BOUNDS:
-                if column in columns:
-                    whole = whole.where(sf.col(column).between(*map(sf.lit, _bounds(keys, column))))
-            asked = sf.broadcast(whole.sparkSession.createDataFrame(keys))
-            return whole.select(*columns).join(asked, columns, "left_semi").toArrow()
-
-    return found
-
-
 def _of_none_or_between(column: str, bounds: tuple[object, object]) -> Column:
     of_none = sf.col(column).isNull()
     return of_none if bounds[0] is None else of_none | sf.col(column).between(*map(sf.lit, bounds))
 
 
-def _bounds(rows: DataFrame | pa.Table, column: str) -> tuple[object, object]:
+def _bounds(rows: DataFrame, column: str) -> tuple[object, object]:
     """The least and the greatest value; two of None where there is none."""
-    if isinstance(rows, DataFrame):
-        first, last = rows.agg(sf.min(column), sf.max(column)).collect()[0]
-        return first, last
-    found = pc.min_max(rows[column]).as_py()
-    return found["min"], found["max"]
+    first, last = rows.agg(sf.min(column), sf.max(column)).collect()[0]
+    return first, last
 
 
-def _days(rows: DataFrame | pa.Table | None, column: str) -> list[date | None]:
-    if isinstance(rows, DataFrame):
-        return [row["day"] for row in rows.select(sf.to_date(column).alias("day")).distinct().collect()]
-    return days_of(rows, column)
+def _days(rows: DataFrame | None, column: str) -> list[date | None]:
+    if rows is None:
+        return []
+    return [row["day"] for row in rows.select(sf.to_date(column).alias("day")).distinct().collect()]

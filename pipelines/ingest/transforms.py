@@ -18,6 +18,14 @@ def instant_of(seq: str) -> Column:
     return sf.timestamp_millis(sf.shiftright(sf.col(seq), TIME_SHIFT) + sf.lit(EPOCH_MS))
 
 
+def ids_rows(triggers: DataFrame) -> DataFrame:
+    """One row for each VIN of each accepted trigger."""
+    accepted = triggers.where("reason is null")
+    return accepted.select(
+        sf.explode("vins").alias("vin"), instant_of("seq").alias("ts"), "request_id", "seq", "data_id", "applied"
+    )
+
+
 def judged(sightings: DataFrame, known: DataFrame) -> DataFrame:
     """Accepted data messages (seq, received_at, data_id, sha1) against what is `known` (data_id, sha1).
 

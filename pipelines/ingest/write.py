@@ -1,13 +1,10 @@
 """Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
-from collections import Counter
 from collections.abc import Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from manifold.archive import parsing
@@ -15,18 +12,16 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
-from pipelines.ingest import arrow_rows, transforms
-from pipelines.ingest.arrow_path import write_by_arrow
+from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
-from pipelines.ingest.both_ways import COUNTED, FEW, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
 from pipelines.ingest.close import close_segments
 from pipelines.ingest.frames import parsed
+from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.worker_files import Work, write_files
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
@@ -38,12 +33,10 @@ log = structlog.get_logger(__name__)
 def ingest(run: Run, aside: Aside | None = None) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
 
-    With Spark, or, where the run has none, by this process alone. New is what no run has taken in, in this part of the archive.
-    What is in `aside` is refused.
+    New is what no run has ingested, in this part of the archive. What is in `aside` is refused.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
-        NeedsSpark: the run has no Spark, and there is too much to do; begun with Spark, it drops what was written.
     """
     if older := ensure_tables(run.catalog):
         log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
@@ -51,8 +44,6 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
     if todo is None:
         counts = is_published(run.catalog, run.run_id, run.now)
         return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
-    if run.spark is None:
-        return write_by_arrow(Attempt(run), todo)
     return _write(Attempt(run), todo)
 
 
@@ -136,32 +127,27 @@ def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
     table = table_of_known_data(run.catalog, todo.base)
     known = run.main(table, todo.base[table.name]).select("data_id", "sha1")
-    few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(FEW + 1).collect()]
-    return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
+    few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
+    return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 
 
 def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
-    """The entries of all triggers but those with the seqs `but`; whether some trigger brings data."""
+    """Write the entries of all triggers but those with the seqs `but`; whether some trigger brings data.
+
+    The worker gives one row a trigger with a list of VINs, and Spark explodes it: a row a VIN in Python takes ten times the CPU.
+    """
     if not todo.of(Stream.TRIGGER):
         return False
-    source = source_of(run, todo, Stream.TRIGGER)
-    work = Work(parsing.triggers, parsing.TRIGGERS, ((IDS, arrow_rows.ids_rows),), _told_of_triggers)
-    written = write_files(run, source, work, but=but)
-    run.append_files(IDS, written.files[IDS.name], todo.base[IDS.name])
-    told = sum(written.told, Counter[str]())
-    if told["vins"] == run.written[IDS.name]:  # or they are not counts of what is written
-        run.counted[IDS.name] = {name: told[name] for name in COUNTED}
-    if told["refused"]:
+    source, seen = source_of(run, todo, Stream.TRIGGER), Observation()
+    triggers = parsed(source, run.spark, parsing.triggers, parsing.TRIGGERS)
+    if but:
+        triggers = triggers.where(~sf.col("seq").isin(list(but)))
+    triggers = triggers.observe(seen, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
+    run.append(IDS, transforms.ids_rows(triggers), todo.base[IDS.name])
+    if seen.get["refused"]:
         bad = parsed(source, run.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
-    return bool(told["with_data"])
-
-
-def _told_of_triggers(refused: pa.Table, accepted: pa.Table) -> Counter[str]:
-    """How many were refused; of those accepted, how many bring data, how many VINs they name, and the counts of `COUNTED`."""
-    counted = {name: pc.sum(accepted[name]).as_py() or 0 for name in COUNTED}
-    vins = pc.sum(pc.list_value_length(accepted["vins"])).as_py() or 0
-    return Counter(refused=refused.num_rows, with_data=pc.count(accepted["has_data"]).as_py(), vins=vins, **counted)
+    return bool(seen.get["with_data"])
 
 
 def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:

@@ -1,16 +1,15 @@
-"""Messages of compacted queues to the branches of a run: on Spark, and in one process."""
+"""Messages of compacted queues to the branches of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.archive import parsing
 from manifold.archive.parsing import EcqKind
 from manifold.contracts.envelope import Stream
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, Table
-from pipelines.ingest import arrow_rows, ecq_rows, transforms
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
+from pipelines.ingest import ecq_rows, transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
@@ -41,23 +40,3 @@ def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: li
             refused.append(transforms.refused_rows(parsed(source, run.spark, parsing.ecq, parsing.ECQ), Stream.ECQ))
     finally:
         brief.unpersist()
-
-
-# In the order in which they are written; how each table's rows are made of what was parsed.
-TABLES: tuple[tuple[Table, Callable[[pa.Table], pa.Table]], ...] = (
-    (ECQ_PAYLOAD, ecq_rows.payload_table),
-    (ECQ_INDEX, ecq_rows.index_table),
-    (ECQ_SEQNO, ecq_rows.seqno_table),
-    (ECQ_STATE, ecq_rows.state_table),
-)
-
-
-def write_ecq_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
-    """The same of messages that are parsed and in memory (`manifold.archive.parsing.ECQ`)."""
-    bad, accepted = arrow_rows.parted(messages)
-    for table, rows_of in TABLES:
-        rows = rows_of(accepted)
-        if rows.num_rows:
-            run.put(table, rows, base[table.name])
-    if bad.num_rows:
-        refused.append(arrow_rows.refused_rows(bad, Stream.ECQ))

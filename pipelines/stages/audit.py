@@ -3,16 +3,10 @@
 import argparse
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.spark.needed import NeedsSpark, add_without_spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from expectations import Audit
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +30,13 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.ingest.run import Run
     from pipelines.ingest.trends import trends_if_held_back
 
-    def work(spark: "SparkSession | None") -> "Audit | None":
+    if options.without_spark:
+        raise NeedsSpark(f"run {run_id} is not judged yet, or did not pass")
+    with trends_if_held_back(settings), session(settings, "audit", meanwhile=GREAT_EXPECTATIONS) as spark:
         try:
-            return audit_run(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
+            judged = audit_run(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
         except AuditFailed as exc:
             tell_held_back(catalog, settings, run_id, exc.result)
             raise
-
-    with trends_if_held_back(settings):
-        if options.without_spark:
-            if not settings.small_run_bytes:
-                raise NeedsSpark(f"run {run_id} is not judged yet, or did not pass")
-            judged = work(None)
-        else:
-            with session(settings, "audit", meanwhile=GREAT_EXPECTATIONS) as spark:
-                judged = work(spark)
     warnings = len(judged.warnings) if judged else 0
     return json.dumps({"run_id": run_id, "report": str(judged.report) if judged else None, "warnings": warnings})

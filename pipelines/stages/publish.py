@@ -16,7 +16,6 @@ from pipelines.arguments import add_run_id
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +49,11 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     from pipelines.ingest.aside import segments_of
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_audit_publish
-    from pipelines.spark.needed import is_small, without_spark_or_with
+    from pipelines.spark.session import session
 
     mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
     if not mine:  # killed before it had written which ones they are
         raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
 
-    def work(spark: "SparkSession | None") -> None:
+    with session(settings, "publish") as spark:
         ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), mine))
-
-    without_spark_or_with(settings, "publish", work, small=is_small(settings, sum(segment.size for segment in mine)))

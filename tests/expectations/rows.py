@@ -1,18 +1,15 @@
 """The rows of one small, good run; a test changes what it is about."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from expectations import Audit, audit
-from expectations._arrow_rows import Lookup, ask
 from manifold.contracts import tables
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.seq import datetime_of, first_seq_at
@@ -24,7 +21,6 @@ RUN = "manual__2026-03-01T12:00:00+00:00"
 VIN = "1HGCM82633A004352"
 LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_meta", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
 Row = dict[str, Any]
-Engine: TypeAlias = SparkSession | Path | None  # what holds the rows: Spark, files in this folder, or this process
 
 
 def data(data_id: str = "map-1", payload: bytes = b"tiles", **changed: Any) -> Row:
@@ -99,57 +95,29 @@ def good() -> dict[str, list[Row]]:
     }
 
 
-def frame(engine: Engine, table: str, rows: Sequence[Row]) -> Any:
-    """Rows as the table would hold them, in memory where there is no Spark. Nulls are let through: some rules are about them."""
+def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
+    """Rows as the table would hold them. Nulls are let through: some rules are about them."""
     contract = next(t for t in tables.EVERY_TABLE if t.name == table)
-    if not isinstance(engine, SparkSession):
-        found = pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in contract.columns})
-        return found if engine is None else _in_files(engine / table, found)
     schema = from_arrow_schema(pa.schema([(c.name, c.type) for c in contract.columns]))
-    made = engine.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
+    made = spark.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
     return made.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
 
 
-def lookup_in(table: pa.Table) -> Lookup:
-    """A look-up in a whole table that is in memory."""
-
-    def find(keys: pa.Table) -> pa.Table:
-        columns = ", ".join(f'"{column}"' for column in keys.column_names)
-        return ask(
-            f"SELECT {columns} FROM whole SEMI JOIN keys USING ({columns})", whole=table.select(keys.column_names), keys=keys
-        )
-
-    return find
-
-
-def _in_files(folder: Path, rows: pa.Table) -> ds.Dataset:
-    """Two files, with more than one row group where there are more than two rows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    half = rows.num_rows // 2
-    for number, part in enumerate((rows.slice(0, half), rows.slice(half))):
-        pq.write_table(part, folder / f"{number}.parquet", row_group_size=1)
-    return ds.dataset([str(file) for file in sorted(folder.iterdir())], rows.schema, "parquet")
-
-
 def judged(
-    engine: Engine,
+    spark: SparkSession,
     rows: Mapping[str, Sequence[Row]],
     reports: Path,
     *,
     stored: Mapping[str, Sequence[Row]] | None = None,
-    in_memory: Collection[str] = (),
     **changed: Any,
 ) -> Audit:
     """The audit of a run that adds `rows` to tables that have nothing of them; of the others, what a good run adds.
 
-    `stored` are all rows of some tables, the run's with them; rows of the tables `in_memory` are in memory beside Spark, too.
+    `stored` are all rows of some tables, the run's with them.
     """
-    frames = {table: frame(None if table in in_memory else engine, table, found) for table, found in rows.items()}
+    frames = {table: frame(spark, table, found) for table, found in rows.items() if found}
     right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": Files(reports.as_uri()), "keep": 10}
     whole = {table: found for table, found in good().items() if table in LOOKED_UP} | dict(rows) | dict(stored or {})
-    references = {}
-    if isinstance(engine, SparkSession):
-        shared = frames.keys() - set(in_memory) - (stored or {}).keys()
-        references = {table: frames[table] if table in shared else frame(engine, table, found) for table, found in whole.items()}
-    right |= {"references": references, "lookups": {name: lookup_in(frame(None, name, found)) for name, found in whole.items()}}
-    return audit(frames, **{**right, "data_wait": timedelta(hours=1), **changed})
+    shared = frames.keys() - (stored or {}).keys()
+    references = {table: frames[table] if table in shared else frame(spark, table, found) for table, found in whole.items()}
+    return audit(frames, **{**right, "references": references, "data_wait": timedelta(hours=1), **changed})

@@ -12,20 +12,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from expectations import Severity, load_suites, publish_trends, results_of
-from expectations._judge import references_of
-from expectations._metrics import view_of
-from expectations._rows import Case
-from expectations._spark_rows import SparkRows
 from manifold.contracts.errors import Permanent
 from manifold.lake.files import Files
+from manifold.lake.reports import validation_result
 from tests.expectations.broken import FOUND, broken
-from tests.expectations.rows import NOON, SEQ, VIN, Engine, data, entry, frame, good, judged, meta, outcome, refused, segment
+from tests.expectations.rows import NOON, SEQ, VIN, data, entry, good, judged, meta, refused, segment
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engine: Engine, tmp_path: Path) -> None:
-    result = judged(engine, good(), tmp_path)
+def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, good(), tmp_path)
 
     assert result.passed
     assert (result.failures, result.warnings) == ((), ())
@@ -34,17 +31,17 @@ def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engin
     assert all(table in page for table in good())
 
 
-def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: Engine, tmp_path: Path) -> None:
-    result = judged(engine, broken(), tmp_path, data_wait=timedelta(seconds=1))
+def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, broken(), tmp_path, data_wait=timedelta(seconds=1))
 
     found = (*result.failures, *result.warnings)
     assert not result.passed
     assert {(finding.table, finding.rule): (finding.severity.value, finding.rows) for finding in found} == FOUND
 
 
-def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: Engine, tmp_path: Path) -> None:
+def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     rows = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
-    result = judged(engine, rows, tmp_path)
+    result = judged(spark, rows, tmp_path)
 
     (failure,) = result.failures
     assert str(failure).startswith(
@@ -55,10 +52,10 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: Engine, tmp_pa
 
 
 def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
-    engine: Engine, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
-    result = judged(engine, added, tmp_path)
+    result = judged(spark, added, tmp_path)
     rows = [row for row in results_of(result, NOON).to_pylist() if row["suite"] == "sdv_fanout_data"]
 
     assert len(rows) == len(load_suites()["sdv_fanout_data"].rules)
@@ -72,7 +69,7 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
         "quality_results": [*rows, rows[0], rows[1] | {"unexpected": 1}],
         "quarantine_actions": [settled, settled | {"segment": None}],
     }
-    assert {(f.table, f.rule, f.rows) for f in judged(engine, own, tmp_path, run_id="own").failures} == {
+    assert {(f.table, f.rule, f.rows) for f in judged(spark, own, tmp_path, run_id="own").failures} == {
         ("quality_results", "run_id_suite_rule_at_is_unique", 4),
         ("quality_results", "counts_fit_the_outcome", 1),
         ("quarantine_actions", "seq_at_is_unique", 2),
@@ -80,18 +77,18 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
     }
 
 
-def test_data_docs_read_in_sentences_with_severity_and_reason(engine: Engine, tmp_path: Path) -> None:
-    judged(engine, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
+def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
 
     (page,) = (tmp_path / "validations" / "sdv_fanout_ids").rglob("*.html")
     shown = " ".join(text_of(page).split())
     for sentence in (
         "kept values must never be null.",
         "values must be greater than or equal to 2020-01-01T00:00:00+00:00 and less than or equal to 2026-03-01T12:01:00+00:00",
-        "Values for given compound columns must be unique together: vin , seq",
-        "values must be VINs by ISO 3779, with their check digit in the ninth place.",
-        "Values of data_id must exist in sdv_fanout_meta",
-        "broken In each row, ts is the instant at which seq was given",
+        "kept (vin, seq) once in what the run adds",
+        "kept vin is a VIN by ISO 3779 with its check digit",
+        "kept (data_id) exists in sdv_fanout_meta",
+        "broken ts is the instant at which seq was given",
         "1 unexpected values found. 50% of 2 total rows.",
         "error the row lies in another day than its outcome will, and joins by day miss it",
         "warning a recorder's clock is wrong; the order of its triggers still holds",
@@ -100,93 +97,68 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(engine: Engine, tm
     assert "[true]" not in shown.lower()
 
 
-def test_what_the_parser_has_counted_is_not_asked_again(engine: Engine, tmp_path: Path) -> None:
-    # An earlier release has also counted what its parser refuses, which says nothing of the rows.
-    counted = {"sdv_fanout_ids": {"odd_vins": 0, "malformed_vins": 0}}
+def test_great_expectations_judges_rows_on_spark_and_counts_and_names_those_that_break_a_rule(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By the library's own results, which lie beside the pages."""
+    rows = [entry(), entry(), entry(SEQ + 2, vin="not/a/topic/level"), entry(SEQ + 3)]
+    result = judged(spark, {"sdv_fanout_ids": rows}, tmp_path)
 
-    result = judged(engine, {"sdv_fanout_ids": [entry(vin="TEST/1")]}, tmp_path, counted=counted)
-    other = judged(engine, {"sdv_fanout_ids": [entry(vin="TEST-1")]}, tmp_path, counted={"sdv_fanout_ids": {"odd_vins": 1}})
+    said = json.loads((tmp_path / validation_result(result.run_id, "sdv_fanout_ids")).read_text())
+    assert said["meta"]["batch_spec"]["batch_data"] == "SparkDataFrame"
+    assert {one["result"]["element_count"] for one in said["results"]} == {4}
+    broken = [one for one in said["results"] if not one["success"]]
+    counts = {one["expectation_config"]["meta"]["rule"]: one["result"]["unexpected_count"] for one in broken}
+    assert counts == {"vin_seq_is_unique": 2, "vin_is_a_topic_level": 1, "vin_is_iso_3779": 1}
+    assert {failure.rule: failure.keys for failure in result.failures} == {
+        "vin_seq_is_unique": ((SEQ + 1,),),
+        "vin_is_a_topic_level": ((SEQ + 2,),),
+    }
 
-    assert result.warnings == ()
-    assert [(finding.rule, finding.rows) for finding in result.failures] == [("vin_is_a_topic_level", 1)]
-    assert [(finding.rule, finding.rows, len(finding.samples)) for finding in other.warnings] == [("vin_is_iso_3779", 1, 1)]
 
-
-def test_the_verdict_is_kept_when_the_pages_can_be_read(engine: Engine, tmp_path: Path) -> None:
+def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
     kept: list[tuple[int, bool]] = []
 
     def keep(rows: pa.Table) -> None:
         kept.append((len(rows), (tmp_path / "index.html").is_file()))
 
-    judged(engine, {"quarantine": [refused()]}, tmp_path, keep_results=keep)
+    judged(spark, {"quarantine": [refused()]}, tmp_path, keep_results=keep)
 
     assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
-def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(engine: Engine, tmp_path: Path) -> None:
+def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
-    young = judged(engine, rows, tmp_path, data_wait=timedelta(minutes=5))
-    old = judged(engine, rows, tmp_path, data_wait=timedelta(minutes=1))
+    young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
+    old = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=1))
 
     assert young.warnings == ()
     assert [(finding.rule, finding.severity) for finding in old.warnings] == [("data_id_is_known", Severity.WARNING)]
     assert old.passed
 
 
-def test_rows_that_are_in_the_table_already_count_for_uniqueness(engine: Engine, tmp_path: Path) -> None:
+def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
     stored = {"ingested_segments": [segment(run_id="an earlier one"), segment()]}
 
-    result = judged(engine, {"ingested_segments": [segment()]}, tmp_path, stored=stored)
+    result = judged(spark, {"ingested_segments": [segment()]}, tmp_path, stored=stored)
 
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
 
 
-def test_of_one_run_some_tables_may_be_in_memory_and_others_in_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Each looks values up in tables of the other kind."""
-    rows = {
-        "sdv_fanout_ids": [entry(), entry(SEQ + 5, data_id="unknown")],
-        "sdv_fanout_meta": [meta(), meta("not-stored")],
-        "sdv_fanout_outcomes": [outcome(), outcome(SEQ + 9)],
-        "ingested_segments": [segment()],
-    }
-    result = judged(spark, rows, tmp_path, in_memory=["sdv_fanout_outcomes", "sdv_fanout_meta"], data_wait=timedelta(seconds=1))
-
-    found = {(finding.table, finding.rule, finding.rows) for finding in (*result.failures, *result.warnings)}
-    assert found == {
-        ("sdv_fanout_ids", "data_id_is_known", 1),
-        ("sdv_fanout_meta", "data_id_is_known", 1),
-        ("sdv_fanout_outcomes", "vin_seq_is_known", 1),
-    }
-    assert result.rows == {table: len(rows.get(table, [])) for table in result.rows}
-
-
-def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own(spark: SparkSession) -> None:
-    """A stream, and a batch ingest beside it; whichever ends first takes nothing from the other."""
-
-    def case(*paths: str) -> Case:
-        frames = {table: frame(spark, table, rows) for table, rows in good().items()}
-        whole = frames | {"ingested_segments": frame(spark, "ingested_segments", [segment(path) for path in paths])}
-        rows = frames["ingested_segments"]
-        return Case(load_suites()["ingested_segments"], SparkRows(rows), whole, "run", NOON, timedelta(hours=1), {})
-
-    with references_of([case("a")]):
-        with references_of([case("b", "c")]):
-            assert spark.table(view_of("ingested_segments")).count() == 2
-        assert spark.table(view_of("ingested_segments")).count() == 1
-
-
-def test_a_run_that_adds_nothing_passes_and_still_has_its_page(engine: Engine, tmp_path: Path) -> None:
-    result = judged(engine, {"sdv_fanout_ids": []}, tmp_path)
+def test_a_run_that_adds_nothing_passes_and_still_has_its_page(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, {"sdv_fanout_ids": []}, tmp_path)
 
     assert result.passed
     assert result.rows == dict.fromkeys(good(), 0)
     assert "nothing to judge" in Path(result.report).read_text()
 
 
-def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: Engine, tmp_path: Path) -> None:
+def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(spark: SparkSession, tmp_path: Path) -> None:
     for hour, run_id in enumerate(("first", "second", "third")):
-        judged(engine, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
+        judged(spark, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
 
     index = (tmp_path / "index.html").read_text()
     kept = {folder.name for folder in (tmp_path / "runs").iterdir()}
@@ -196,9 +168,9 @@ def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: Engin
     assert "first" not in index
 
 
-def test_judging_a_run_again_replaces_its_pages(engine: Engine, tmp_path: Path) -> None:
-    judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
-    again = judged(engine, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
+def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
+    again = judged(spark, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
 
     assert len(list((tmp_path / "validations").rglob("*.html"))) == 1
     assert len(list((tmp_path / "runs").iterdir())) == 1
@@ -240,8 +212,8 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name == "href"]
 
 
-def test_every_link_of_the_pages_leads_somewhere(engine: Engine, tmp_path: Path) -> None:
-    result = judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
+def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
     report = Path(result.report)
     publish_trends(results_of(result, NOON).to_pylist(), Files(tmp_path.as_uri()))
 
@@ -255,10 +227,10 @@ def test_every_link_of_the_pages_leads_somewhere(engine: Engine, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"references": {}, "lookups": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
+        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )
-def test_what_the_caller_forgot_is_named(engine: Engine, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+def test_what_the_caller_forgot_is_named(spark: SparkSession, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(Permanent, match=says):
-        judged(engine, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)
+        judged(spark, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

@@ -22,8 +22,8 @@ def test_keys_whose_hashes_are_alike_hide_none_that_is_there_twice(spark: SparkS
         others = [row["hash"] for row in rows.where("n < 3").select(sf.xxhash64("n").alias("hash")).collect()]
         return np.concatenate([np.array(others, np.int64), found(hashes)])
 
-    monkeypatch.setattr(_keys, "OFFENDERS", 2)
+    monkeypatch.setattr(_keys, "MAX_SUSPECTS", 1)
     monkeypatch.setattr(_keys, "standing_twice", with_others_first)
-    keys = _keys.repeated(rows, ["n"], 4)
+    keys = _keys.repeated(rows, ["n"])
     assert keys is not None
     assert [row["n"] for row in keys.select("n").collect()] == [3]

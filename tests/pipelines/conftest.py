@@ -1,7 +1,7 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest import audit
-from pipelines.ingest.arrow_audit import BESIDE_SPARK
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
@@ -35,7 +33,6 @@ class SparkLake:
     settings: Settings
     open_spark: Callable[[], SparkSession]
     catalog: Catalog
-    small: bool = False  # runs do without Spark
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -57,7 +54,7 @@ class SparkLake:
 
     def run(self, run_id: str, ms: int = 0, part: Selection = None) -> Run:
         """A run over this lake, that begins at this millisecond."""
-        return Run(None if self.small else self.spark, self.catalog, self.settings, run_id, at(ms), part)
+        return Run(self.spark, self.catalog, self.settings, run_id, at(ms), part)
 
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
         """A whole run without its audit."""
@@ -83,45 +80,24 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 
 @pytest.fixture
-def is_small() -> bool:
-    """Whether runs do without Spark; `both` asks a module's tests of both."""
-    return False
-
-
-@pytest.fixture
-def judged_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run on Spark is judged there, however few rows it has."""
-    monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=0, in_files=0))
-
-
-@pytest.fixture
-def judged_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries of a run on Spark are judged in their files, however few they are."""
-    monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=0))
-
-
-both = pytest.mark.parametrize("is_small", [False, True], ids=["spark", "arrow"])
-
-
-@pytest.fixture
 def new_spark_lake(request: pytest.FixtureRequest) -> Callable[..., SparkLake]:
     """Makes one in a folder."""
 
-    def make(home: Path, *, small: bool) -> SparkLake:
+    def make(home: Path) -> SparkLake:
         settings = Settings(home=home)
-        return SparkLake(settings, lambda: request.getfixturevalue("one_spark"), open_catalog(settings), small)
+        return SparkLake(settings, lambda: request.getfixturevalue("one_spark"), open_catalog(settings))
 
     return make
 
 
 @pytest.fixture
-def spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path, is_small: bool) -> SparkLake:
-    return new_spark_lake(tmp_path / "home", small=is_small)
+def spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path) -> SparkLake:
+    return new_spark_lake(tmp_path / "home")
 
 
 @pytest.fixture
-def another_spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path, is_small: bool) -> SparkLake:
-    return new_spark_lake(tmp_path / "another", small=is_small)
+def another_spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path) -> SparkLake:
+    return new_spark_lake(tmp_path / "another")
 
 
 @pytest.fixture(scope="module")

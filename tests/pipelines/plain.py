@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
+from pipelines.ingest.both_ways import table_of_known_data
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -37,7 +38,6 @@ from manifold.lake.commits import append_rows, patiently
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
-from pipelines.ingest.both_ways import table_of_known_data
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import index_table, payload_table, seqno_table, state_table

@@ -34,7 +34,7 @@ from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
 from pipelines.maintenance.restore import empty, restore
 from pipelines.maintenance.rollback import rollback
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, duplicate, ecq_ack, ecq_rewind, ecq_write, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read, rewrite
@@ -215,7 +215,6 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
         restore(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
 
 
-@both
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
 def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool, is_small: bool) -> None:
     """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""

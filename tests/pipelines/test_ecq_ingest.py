@@ -11,7 +11,7 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STA
 from pipelines.ingest import ecq_rows
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, ecq_ack, ecq_rewind, ecq_write, envelope, seq_at
 
 MESSAGES = [
@@ -31,7 +31,6 @@ STATE = [
 ]
 
 
-@both
 def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.ECQ, MESSAGES)
     written, judged = ingest_and_judge(spark_lake.run("run", ms=60_000))
@@ -70,7 +69,6 @@ def test_arrow_makes_the_same_rows() -> None:
     assert brief == parsed.drop_columns("payload")
 
 
-@both
 def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake) -> None:
     topic = "outcomes/ecq/c1"
     spark_lake.write(
@@ -94,7 +92,6 @@ def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLak
     assert spark_lake.rows(ECQ_STATE) == []
 
 
-@both
 def test_a_message_of_two_segments_is_taken_in_once(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1)])
     spark_lake.ingest("first")

@@ -20,10 +20,10 @@ from pipelines.ingest.branches import branch_of, head_of
 from pipelines.ingest.publish import ConcurrentPublish, publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
-from tests.pipelines.conftest import SparkLake, both, new_session
+from tests.pipelines.conftest import SparkLake, new_session
 from tests.pipelines.makers import at, data, trigger
 
-pytestmark = both
+pytestmark = pytest.mark.slow
 TRIGGER = Stream.TRIGGER
 
 

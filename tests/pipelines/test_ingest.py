@@ -14,10 +14,10 @@ from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
 from manifold.lake.payloads import read_payloads
 from pipelines.ingest.branches import COUNTED, properties_of
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 
-pytestmark = both
+pytestmark = pytest.mark.slow
 TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 

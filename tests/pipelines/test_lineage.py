@@ -16,7 +16,7 @@ from pipelines.ingest import arrow_rows, lineage
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lineage import tell_held_back, tell_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, trigger
 from tests.support.lineage import backend, says, telling, told_in
 from tests.support.servers import free_port
@@ -51,7 +51,6 @@ def tell_at(lake: SparkLake, url: str) -> None:
     lake.settings = telling(lake.settings, url)
 
 
-@both
 def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLake, tmp_path: Path) -> None:
     file = tmp_path / "lineage" / "events.jsonl"
     tell_at(spark_lake, f"file://{file}")
@@ -85,7 +84,6 @@ def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLak
     assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
-@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
 def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     record(spark_lake)
     with backend(says(201)) as catalog:
@@ -97,7 +95,6 @@ def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     ]
 
 
-@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
 def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_named(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +137,6 @@ def broken(*_: object) -> None:
     raise RuntimeError("the catalog is away")
 
 
-@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
 def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
     record(spark_lake)
     tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
@@ -156,7 +152,6 @@ def test_an_address_of_another_kind_is_refused_without_being_shown() -> None:
         load_settings(lineage_url="kafka://somebody:secret@broker")
 
 
-@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
 def test_a_run_counts_though_what_it_wrote_cannot_be_told(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

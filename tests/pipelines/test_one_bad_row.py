@@ -20,11 +20,11 @@ from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
 from tests.support.hook import hook
 
-pytestmark = [pytest.mark.slow, both]
+pytestmark = pytest.mark.slow
 
 
 def run(spark_lake: SparkLake, run_id: str = "run") -> None:

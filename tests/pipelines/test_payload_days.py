@@ -17,7 +17,7 @@ from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.payload_days import MOST_SPANS, spans_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import read, rewrite
 
@@ -75,8 +75,6 @@ def old(spark_lake: SparkLake) -> SparkLake:
     return spark_lake
 
 
-@pytest.mark.usefixtures("judged_on_spark")
-@both
 def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: SparkLake) -> None:
     files = old.catalog.load_table(DATA.identifier).scan().plan_files()
     for task in files:
@@ -86,7 +84,6 @@ def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: 
     judged(old, "new", 9 * DAY_MS + 10)
 
 
-@both
 def test_payloads_that_come_again_late_and_out_of_order_break_nothing(old: SparkLake) -> None:
     for number, day in enumerate((40, -30, 3)):
         old.write(Stream.DATA, [data(day * DAY_MS, "m", b"2"), data(day * DAY_MS + 1, f"n{day}", b"new")])
@@ -127,8 +124,6 @@ def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
     patched.setattr(arrow_commits, "merged_meta", only_of)
 
 
-@pytest.mark.usefixtures("judged_on_spark")
-@both
 @pytest.mark.parametrize(
     ("fault", "rules"),
     [
@@ -151,14 +146,12 @@ def test_a_run_that_breaks_what_payloads_and_index_promise_is_held_back(
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
 
 
-@both
 def test_an_index_that_names_a_payload_in_the_wrong_place_is_found_when_the_payload_is_seen_again(old: SparkLake) -> None:
     change(old, "m", stored_at=at(-5 * DAY_MS))
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
 
 
-@both
 def test_a_payload_whose_row_in_the_index_is_lost_is_not_stored_again_on_another_day(old: SparkLake) -> None:
     rewrite(old.catalog, META, [row for row in read(old.catalog, META) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
@@ -169,14 +162,12 @@ def test_a_payload_whose_row_in_the_index_is_lost_is_not_stored_again_on_another
     assert "data_id_is_unique" in refused["reason"]
 
 
-@both
 def test_a_payload_that_has_gone_is_missed_when_it_is_seen_again(old: SparkLake) -> None:
     rewrite(old.catalog, DATA, [row for row in read(old.catalog, DATA) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
 
 
-@both
 def test_where_the_index_of_an_earlier_release_says_no_place_all_days_are_looked_into(
     old: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

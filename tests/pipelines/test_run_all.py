@@ -12,11 +12,11 @@ from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, trigger
 from tests.support.servers import free_port
 
-pytestmark = both
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_is_judged_and_then_published(spark_lake: SparkLake) -> None:

@@ -20,11 +20,6 @@ GONE, STAYS = "device-8f3a", "device-8f3a-2"
 NOW_MS = 60_000
 
 
-@pytest.fixture
-def is_small() -> bool:
-    return True
-
-
 @pytest.mark.parametrize(("gone", "in_sealed"), [(GONE, 2), ("d7", 0)], ids=["a name", "a short one"])
 def test_its_rows_and_records_go_and_those_of_others_stay(
     spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str, in_sealed: int

@@ -30,11 +30,6 @@ from tests.pipelines.signal_makers import Door, readings
 
 
 @pytest.fixture
-def is_small() -> bool:
-    return True
-
-
-@pytest.fixture
 def door(tmp_path: Path, spark_lake: SparkLake) -> Door:
     made = Door(spark_lake, tmp_path / "ring")
     raw = [

@@ -14,7 +14,7 @@ from manifold.lake.sealing import MAGIC
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
 from pipelines.maintenance.check import check
-from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, seq_at
 from tests.pipelines.old_lakes import add
 from tests.pipelines.signal_makers import Door, readings
@@ -33,7 +33,6 @@ def run(spark_lake: SparkLake, run_id: str = "run") -> Any:
     return written, judged
 
 
-@both
 def test_signals_and_statuses_become_rows(spark_lake: SparkLake, door: Door) -> None:
     hot = readings(("temperature", 20.5, "celsius"), ("temperature", 99, "celsius"))
     spark_lake.write(Stream.XRAY_RAW, [door.raw(1, "d-1", hot, metadata={"battery": 7}), door.raw(2, "d-2", MARK)])
@@ -60,8 +59,6 @@ def test_signals_and_statuses_become_rows(spark_lake: SparkLake, door: Door) -> 
     ]
 
 
-@both
-@pytest.mark.usefixtures("judged_on_spark")
 def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, door: Door) -> None:
     once = [door.raw(1, "d", b"a", captured=1), door.raw(2, "d", b"a", captured=1), door.raw(3, "d", b"b", captured=1)]
     spark_lake.write(Stream.XRAY_RAW, once)
@@ -75,7 +72,6 @@ def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, 
     assert len(spark_lake.rows(SEGMENTS)) == 3
 
 
-@both
 def test_a_status_or_a_refused_message_that_is_delivered_twice_is_one_row(spark_lake: SparkLake, door: Door) -> None:
     """A door died between its journal and the acknowledgement, once before an ingest and once after."""
     first = [
@@ -115,7 +111,6 @@ def test_a_status_or_a_refused_message_that_is_delivered_twice_is_one_row(spark_
     assert check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).agree
 
 
-@both
 def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, door: Door) -> None:
     ensure_tables(spark_lake.catalog)
     make_signal_tables(spark_lake.catalog)
@@ -136,7 +131,6 @@ def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, d
     assert spark_lake.rows(XRAY_STATUS, "seq") == [seq_at(2), seq_at(7)]
 
 
-@both
 def test_bad_records_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake, door: Door) -> None:
     refused = Refusal(Code.SIGNATURE_ERROR, "signed by somebody else")
     spark_lake.write(
@@ -159,7 +153,6 @@ def test_bad_records_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake
     assert spark_lake.rows(XRAY_RAW, "seq") == [seq_at(4)]
 
 
-@both
 def test_a_key_that_is_gone_is_said_and_holds_nothing_up(spark_lake: SparkLake, door: Door) -> None:
     spark_lake.write(Stream.XRAY_RAW, [door.raw(1, "d", readings(("humidity", 40, "%")))])
     for file in (spark_lake.settings.home / "archive" / "keys").rglob("*.json"):
@@ -170,7 +163,6 @@ def test_a_key_that_is_gone_is_said_and_holds_nothing_up(spark_lake: SparkLake, 
     assert problem.startswith(f"the key {NOON:%Y-%m-%d}.")
 
 
-@both
 def test_no_file_of_the_lake_or_the_archive_holds_a_payload(spark_lake: SparkLake, door: Door) -> None:
     spark_lake.write(Stream.XRAY_RAW, [door.raw(ms, "d", MARK * ms) for ms in range(1, 30)])
     run(spark_lake)

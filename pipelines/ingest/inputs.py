@@ -1,4 +1,4 @@
-"""What a run reads and compares with, whether it is written with Spark (`write`) or by this process alone (`arrow_path`)."""
+"""What a run reads, and the tables with which it compares its messages."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -15,8 +15,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.reading import Source
 
-COUNTED = ("odd_vins",)  # by the parser, for the audit
-FEW = 1000  # data ids that a filter can name one by one
+MAX_NAMED_DATA_IDS = 1000  # that a filter names one by one
 A_DAY = timedelta(days=1)
 
 
