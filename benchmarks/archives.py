@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import duckdb
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -60,14 +59,3 @@ def bare_spark(spark: SparkSession, archive: Path, out: Path) -> None:
     ts = sf.timestamp_millis(sf.shiftright("seq", TIME_SHIFT) + EPOCH_MS)
     wanted = rows.select("vin", ts.alias("ts"), "request_id", "seq", "data_id", "applied")
     wanted.write.option("compression", "zstd").parquet(f"file://{out}")
-
-
-def bare_duckdb(archive: Path, out: Path) -> None:
-    """The same rows by DuckDB."""
-    messages = f"read_parquet('{archive}/trigger/**/*.parquet', hive_partitioning = false)"
-    said = 'from_json(decode(payload)::json, \'{"ids": ["VARCHAR"], "request_id": "VARCHAR", "data_id": "VARCHAR"}\') AS m'
-    ts = f"make_timestamptz(((seq >> {TIME_SHIFT}) + {EPOCH_MS}) * 1000) AS ts"
-    select = f"SELECT unnest(m.ids) AS vin, {ts}, m.request_id, seq, m.data_id, applied"
-    duckdb.execute(
-        f"COPY ({select} FROM (SELECT seq, applied, {said} FROM {messages})) TO '{out}' (FORMAT parquet, COMPRESSION zstd)"
-    )

@@ -29,6 +29,7 @@ from manifold.runtime.log import configure_logging
 from manifold.settings import Settings
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.spark.session import session
 
 OWNERS = (10_000, 100_000, 1_000_000)
 VEHICLES = (50, 500, 5_000)
@@ -96,9 +97,10 @@ def storage() -> Iterator[Row]:
 def _stored(size: int) -> tuple[float, float]:
     with TemporaryDirectory(prefix="manifold-bench-") as folder:
         home, now = Path(folder), datetime.now(UTC)
-        settings = Settings(home=home, small_run_bytes=1 << 30)
+        settings = Settings(home=home)
         _write(home / "archive", size, int(now.timestamp() * 1000) - size)
-        ingest_audit_publish(Run(None, open_catalog(settings), settings, "held", now))
+        with session(settings, "bench") as spark:
+            ingest_audit_publish(Run(spark, open_catalog(settings), settings, "held", now))
         return _bytes(home / "archive") / size, _bytes(home / "lake") / size
 
 

@@ -1,4 +1,4 @@
-"""Ingest of a trigger archive: against the same job in bare Spark to Parquet and in DuckDB, and where scale might hurt.
+"""Ingest of a trigger archive: against the same job in bare Spark to Parquet, and where scale might hurt.
 
 `python -m benchmarks.ingest [--case plain|judged|many-segments|one-big-trigger|grown|all] [--rows 10000000]`. Rows are entries:
 one for each VIN of each trigger. Ratios are by the wall clock and by CPU time of all processes, which holds on a busy machine
@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
+from benchmarks.archives import Shape, bare_spark, write_archive
 from benchmarks.audit import PAYLOADS
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.archive.store import Archive
@@ -65,19 +65,17 @@ def warm(folder: Path, shape: Shape | None = None) -> Iterator[tuple[SparkSessio
 
 def plain(folder: Path, rows: int) -> list[Row]:
     """Each on the same archives in turn, so that what else the machine does falls on all."""
-    bare = ours = duck = Cost()
+    bare = ours = Cost()
     with warm(folder) as (spark, settings):
         for day in range(1, ROUNDS + 1):
             archive = folder / f"archive-{day}"
             count = write_archive(archive, ordinary(rows), day=day)
             bare += cost_of(bare_spark, spark, archive, folder / f"spark-{day}")
             ours += cost_of(whole_run, spark, settings, archive, f"day_{day}", count)
-            duck += cost_of(bare_duckdb, archive, folder / f"duckdb-{day}.parquet")
     count *= ROUNDS
     return [
         _speed("bare Spark to Parquet", count, bare, bare),
         _speed("ingest and publish", count, ours, bare, AIM),
-        _speed("DuckDB to Parquet", count, duck, bare),
     ]
 
 

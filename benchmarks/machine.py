@@ -20,7 +20,7 @@ from rich.table import Table
 from manifold.settings import load_settings
 
 P = ParamSpec("P")
-LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")
+LIBRARIES = ("pyspark", "pyiceberg", "redis", "mqtt5", "pyarrow")
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "api_port")
 
 

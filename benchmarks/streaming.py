@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
 
 from benchmarks.machine import Row, report
 from manifold.contracts.envelope import Stream, segment_path
@@ -192,7 +193,7 @@ def _micro_batch(catalog: Catalog, settings: Settings, number: int) -> None:
     assert not ledger.reaching(Stream.TRIGGER, seq, seq)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     open_run(catalog, run_id, base[SEGMENTS.name], now)
-    writing = Attempt(Run(None, catalog, settings, run_id, now))  # nothing here is Spark's
+    writing = Attempt(Run(cast(SparkSession, None), catalog, settings, run_id, now))  # nothing here is Spark's
     create_branch(catalog, IDS, run_id, base[IDS.name])
     entries = pa.Table.from_pylist([_entry(number)], schema=IDS.arrow_schema)
     append_rows(catalog, IDS, entries, writing.properties, branch=branch_of(run_id))

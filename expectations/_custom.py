@@ -6,7 +6,7 @@ from great_expectations.expectations import ExpectColumnValuesToBeInSet
 class _ExpectFlag(ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the library is read without its types
     """The boolean column is true in every row."""
 
-    value_set: tuple[bool, ...] = (True,)
+    value_set: list[bool] = [True]  # noqa: RUF012  # a field of the library's model
 
 
 class ExpectRowsToHold(_ExpectFlag):

@@ -29,9 +29,9 @@ from expectations._rules import (
     columns_of,
 )
 from expectations._suites import Suite
-from manifold.archive.vins import are_iso_3779
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
+from manifold.contracts.vins import are_iso_3779
 
 MAX_SAMPLES = 5  # rows that a finding shows
 # Clocks of one fleet of servers are within a minute; what differs more is set wrong.
@@ -145,7 +145,8 @@ def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless
 
 def is_iso_3779(vins: Column) -> Column:
     """Whether each is a VIN by ISO 3779; null counts as one. By Arrow batches: in SQL it takes ten times the CPU."""
-    return sf.arrow_udf(_flags_of, "boolean")(vins)
+    flags: Column = sf.arrow_udf(_flags_of, "boolean")(vins)  # type: ignore[attr-defined]  # not among its stubs
+    return flags
 
 
 def _flags_of(vins: pa.Array) -> pa.Array:

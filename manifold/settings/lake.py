@@ -64,9 +64,6 @@ class LakeSettings(BaseSettings):
     ingest_max_bytes: Positive = _s(
         4 << 30, "bytes of the archive that one run takes in; what is new beyond that follows in further runs, the oldest first"
     )
-    small_run_bytes: Annotated[int, Field(ge=0)] = _s(
-        16 << 20, "bytes of the archive up to which a run does without Spark, in one process; 0: every run takes Spark"
-    )
     lake_late_seconds: Seconds = _s(
         3600, "a segment of the archive that is not in the lake after so long is told to alert_url; see manifold_lake_age_seconds"
     )

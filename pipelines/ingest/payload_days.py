@@ -6,7 +6,7 @@ day: an index that has lost a row takes a stored payload for new.
 """
 
 from collections.abc import Collection, Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
 import structlog

@@ -115,7 +115,6 @@ def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, m
     connection = {"conn_type": "spark", "host": cluster.master, "extra": {"properties-file": shipped.defaults}}
     variables = {
         "MANIFOLD_HOME": settings.home,
-        "MANIFOLD_SMALL_RUN_BYTES": 0,  # or nothing would run on the cluster
         "MANIFOLD_REDIS_PORT": own_redis.port,
         "MANIFOLD_RECORDER_PORT": settings.recorder_port,
         "MANIFOLD_SIGNALS_KEYS": ring,

@@ -112,33 +112,6 @@ def test_a_job_that_is_killed_is_tried_again(tmp_path: Path, monkeypatch: pytest
     assert not isinstance(caught.value, AirflowFailException)
 
 
-class Task:
-    """What a task knows of itself and of the one before it."""
-
-    def __init__(self, result: Any, try_number: int = 1) -> None:
-        self.task_id, self.try_number, self._result = "job", try_number, result
-
-    def xcom_pull(self, *, task_ids: str) -> Any:
-        assert task_ids == "ingest"
-        return self._result
-
-
-def told(result: Any, try_number: int = 1) -> Any:
-    return {"ti": Task(result, try_number)}
-
-
-def test_what_an_earlier_task_has_done_is_not_done_again_unless_it_is_cleared(tmp_path: Path) -> None:
-    result = {"run_id": "run", "done": {"job": {"published": True}, "other": {}}}
-    for attempt in (
-        job("no such stage", done_by="ingest"),
-        SubprocessOperator(task_id="job", arguments=["no"], done_by="ingest"),
-    ):
-        assert attempt.execute(told(result)) == {"published": True, "seconds": 0.0}
-        for undone in (told(None), told({"run_id": "run"}), told(result, try_number=2)):
-            with pytest.raises(AirflowException):
-                attempt.execute(undone)
-
-
 def test_a_job_is_told_as_part_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, due = tmp_path / "home" / "events.jsonl", datetime(2026, 3, 1, tzinfo=UTC)
     task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)

@@ -127,9 +127,7 @@ def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp
     assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
-def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_waits_too_long(spark: SparkSession, tmp_path: Path) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
     young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))

@@ -154,7 +154,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         env |= {
             "MANIFOLD_FILE": "/etc/manifold/manifold.toml",
             "MANIFOLD_SEGMENT_MAX_SECONDS": "2",
-            "MANIFOLD_SMALL_RUN_BYTES": "0",
         }
         mounts = (f"--volume={home}:{HOME}", f"--volume={file}:/etc/manifold/manifold.toml:ro")
         run_once("python", "-c", PREPARE, env=env, mounts=mounts)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
-from pipelines.ingest.both_ways import table_of_known_data
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -18,6 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from manifold.archive import parsing
 from manifold.archive.formats import decode
+from manifold.archive.parsing import EcqKind
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
@@ -28,6 +29,7 @@ from manifold.contracts.tables import (
     ECQ_SEQNO,
     ECQ_STATE,
     IDS,
+    INSTANT,
     META,
     OUTCOMES,
     QUARANTINE,
@@ -40,7 +42,8 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close import segment_row
-from pipelines.ingest.ecq_rows import index_table, payload_table, seqno_table, state_table
+from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
+from pipelines.ingest.inputs import table_of_known_data
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
@@ -222,3 +225,35 @@ def _parsed(run: PlainRun, todo: Plan, stream: Stream) -> Rows:
         messages = decode(segment.path, archive.read(segment.path)).messages
         rows += [r for b in parser(messages, limits) for r in b.to_pylist() if r["seq"] not in skips]
     return rows
+
+
+def payload_table(parsed: pa.Table) -> pa.Table:
+    """`payload_rows` in Arrow."""
+    return _dated(_written(parsed)).select(ECQ_PAYLOAD.arrow_schema.names).cast(ECQ_PAYLOAD.arrow_schema)
+
+
+def index_table(parsed: pa.Table) -> pa.Table:
+    """`index_rows` in Arrow."""
+    return _dated(_written(parsed)).select(ECQ_INDEX.arrow_schema.names).cast(ECQ_INDEX.arrow_schema)
+
+
+def state_table(parsed: pa.Table) -> pa.Table:
+    """`state_rows` in Arrow."""
+    states = parsed.filter(pc.and_(pc.is_null(parsed["reason"]), pc.is_in(parsed["kind"], pa.array(STATES))))
+    first = states.group_by(STATE_KEYS, use_threads=False).aggregate([("acked_ms", "min")])
+    at = pc.cast(pc.cast(first["acked_ms_min"], pa.timestamp("ms", tz="UTC")), INSTANT)
+    return first.append_column("acked_at", at).select(ECQ_STATE.arrow_schema.names).cast(ECQ_STATE.arrow_schema)
+
+
+def seqno_table(parsed: pa.Table) -> pa.Table:
+    """`seqno_rows` in Arrow."""
+    greatest = _written(parsed).group_by("client_id", use_threads=False).aggregate([("seq", "max")])
+    return greatest.rename_columns({"seq_max": "last_seq"}).select(ECQ_SEQNO.arrow_schema.names).cast(ECQ_SEQNO.arrow_schema)
+
+
+def _written(parsed: pa.Table) -> pa.Table:
+    return parsed.filter(pc.and_(pc.is_null(parsed["reason"]), pc.equal(parsed["kind"], EcqKind.WRITE.value)))
+
+
+def _dated(written: pa.Table) -> pa.Table:
+    return written.append_column("ts", pa.array([datetime_of(seq) for seq in written["seq"].to_pylist()], INSTANT))

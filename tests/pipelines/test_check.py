@@ -216,7 +216,7 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
-def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool, is_small: bool) -> None:
+def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
     """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
     d1 = sha1_hex(b"other")  # as a trigger would name these bytes
@@ -237,7 +237,7 @@ def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: S
         forget(catalog, settings, [s for s in archive.segments() if s.path in (second, inside)], now=NOW)
         spark_lake.ingest("next")
     else:
-        repaired = repair(None if is_small else spark_lake.spark, catalog, settings, now=NOW)  # type: ignore[arg-type]
+        repaired = repair(spark_lake.spark, catalog, settings, now=NOW)
         assert (repaired.repaired, repaired.troubles) == (2, {"gone": 1})
     assert dict(spark_lake.rows(DATA, "data_id", "payload")) == {d1: b"one", "d2": b"2", "d3": b"3"}
     assert spark_lake.rows(QUARANTINE, "seq") == refused

@@ -2,13 +2,9 @@
 
 import json
 
-import pyarrow as pa
-
-from manifold.archive import parsing
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.envelope import Stream, to_arrow
+from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
-from pipelines.ingest import ecq_rows
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
 from tests.pipelines.conftest import SparkLake
@@ -53,20 +49,6 @@ def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) 
     assert spark_lake.rows(ECQ_STATE) == STATE
     assert spark_lake.rows(ECQ_SEQNO) == [("c1", seq_at(4)), ("c2", seq_at(3))]
     assert (written.read["ecq"], written.refused) == (8, 0)
-
-
-def test_arrow_makes_the_same_rows() -> None:
-    limits = parsing.Limits(max_ids=10, max_data_bytes=1000)
-    parsed = pa.Table.from_batches(parsing.ecq(to_arrow(MESSAGES), limits))
-    assert ecq_rows.payload_table(parsed).column("payload").to_pylist() == [b"old", b"", b"x", b"new"]
-    assert ecq_rows.index_table(parsed).column("applied").to_pylist() == [False, False, True, False]
-    assert sorted(tuple(row.values()) for row in ecq_rows.state_table(parsed).to_pylist()) == STATE
-    assert sorted(tuple(row.values()) for row in ecq_rows.seqno_table(parsed).to_pylist()) == [
-        ("c1", seq_at(4)),
-        ("c2", seq_at(3)),
-    ]
-    brief = pa.Table.from_batches(parsing.ecq_brief(to_arrow(MESSAGES), limits))
-    assert brief == parsed.drop_columns("payload")
 
 
 def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake) -> None:

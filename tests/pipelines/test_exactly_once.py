@@ -114,17 +114,10 @@ class Death:
 
 
 WRITING = {
-    "before the first write": Death(write, "write_files"),
-    "workers have written files that nobody commits": Death(write, "write_files", after=True),
-    "ids are committed, the reply is lost": Death(Attempt, "append_files", IDS, after=True),
+    "before the first write": Death(write, "parsed"),
+    "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
     "before payloads are written": Death(Attempt, "append", DATA),
     "meta are merged, the reply is lost": Death(Attempt, "merge", META, after=True),
-    "before the run is whole": Death(Attempt, "close"),
-}
-WRITING_BY_ARROW = {
-    "before the first write": Death(Attempt, "write"),
-    "ids are committed, the reply is lost": Death(Attempt, "write", IDS, after=True),
-    "meta are merged, the reply is lost": Death(Attempt, "write", META, after=True),
     "before the run is whole": Death(Attempt, "close"),
 }
 WRITTEN = {
@@ -140,8 +133,6 @@ def test_wherever_a_job_dies_the_next_one_brings_everything_once(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
 ) -> None:
     write_some(spark_lake)
-    if spark_lake.small and deaths is WRITING:
-        deaths = WRITING_BY_ARROW
     for stage, death in deaths.items():
         with monkeypatch.context() as patched:
             death.strike(patched)
@@ -154,7 +145,7 @@ def test_wherever_a_job_dies_the_next_one_brings_everything_once(
 
 
 def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
-    spark = None if spark_lake.small else new_session(spark_lake.spark, spark_lake.settings)
+    spark = new_session(spark_lake.spark, spark_lake.settings)
     catalog = open_catalog(spark_lake.settings)
     run_all.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
@@ -234,7 +225,7 @@ def test_an_abandoned_run_loses_its_branches_after_a_day(spark_lake: SparkLake) 
     assert head_of(spark_lake.catalog, IDS, "abandoned") is None
 
 
-def test_run_ids_of_any_spelling_have_branches_of_their_own(is_small: bool) -> None:
+def test_run_ids_of_any_spelling_have_branches_of_their_own() -> None:
     ids = ["scheduled__2026-01-01T00:00:00+00:00", "scheduled__2026_01_01T00_00_00_00_00", "a b", "a-b", "ä"]
     names = [branch_of(run_id) for run_id in ids]
     assert len(set(names)) == len(ids)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from redis import Redis
 
 from manifold.contracts import keys
@@ -210,7 +211,7 @@ def test_nobody_is_told_where_nobody_is_to_be(settings: Settings, monkeypatch: p
 
 
 def test_a_rebuild_is_told_with_the_runs_and_the_populate_that_it_is_made_of(settings: Settings, file: Path) -> None:
-    rebuild(settings, flush_first=False, without_spark=True)
+    rebuild(settings, flush_first=False)
     events = told_in(file)
     order = [(event["job"]["name"].removeprefix("manifold."), event["eventType"]) for event in events]
     inside = [(job, kind) for job in ("ingest", "audit", "populate") for kind in ("START", "COMPLETE")]
@@ -257,13 +258,15 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_each_job_is_told_with_what_it_reads_and_writes(settings: Settings, file: Path, lake: Lake, job: str) -> None:
+def test_each_job_is_told_with_what_it_reads_and_writes(
+    settings: Settings, file: Path, lake: Lake, one_spark: SparkSession, job: str
+) -> None:
     work, how, inputs, outputs = JOBS[job]
     secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
     if job == "process_signals":
         make_signal_tables(open_catalog(settings))
     silent = telling(settings, "")
-    ingest_audit_publish(SparkLake(silent, lambda: None, open_catalog(silent), True).run("first", 5))  # type: ignore[arg-type, return-value]  # no Spark
+    ingest_audit_publish(SparkLake(silent, lambda: one_spark, open_catalog(silent)).run("first", 5))
     with suppress(Retryable, Permanent):
         work(settings)
     _, ended = one(file, job)

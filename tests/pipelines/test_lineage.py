@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from manifold.contracts.envelope import Stream
@@ -12,7 +11,7 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.lineage import settle
 from manifold.settings import load_settings
-from pipelines.ingest import arrow_rows, lineage
+from pipelines.ingest import lineage, transforms
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lineage import tell_held_back, tell_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
@@ -98,11 +97,11 @@ def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
 def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_named(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, right = tmp_path / "events.jsonl", arrow_rows.ids_rows
+    file, right = tmp_path / "events.jsonl", transforms.ids_rows
     tell_at(spark_lake, f"file://{file}")
     spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
     with monkeypatch.context() as patched:
-        patched.setattr(arrow_rows, "ids_rows", lambda triggers: pa.concat_tables([right(triggers)] * 2))
+        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         with pytest.raises(AuditFailed) as held_back:
             ingest_audit_publish(spark_lake.run("run", 10))
     told = told_in(file)

@@ -5,14 +5,13 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, META, QUARANTINE
-from pipelines.ingest import arrow_commits, arrow_path, arrow_rows, transforms, write
+from pipelines.ingest import transforms, write
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.payload_days import MOST_SPANS, spans_of
 from pipelines.ingest.run_all import ingest_audit_publish
@@ -105,23 +104,16 @@ def nothing_is_known(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
     """Ingest finds no payload in the lake."""
     right = write._known_data
     patched.setattr(write, "_known_data", lambda *given: right(*given).limit(0))
-    patched.setattr(arrow_path, "_known_data", lambda *_: {})
 
 
 def payloads_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right, right_in_arrow = transforms.data_rows, arrow_rows.data_rows
+    right = transforms.data_rows
     patched.setattr(transforms, "data_rows", lambda *given: right(*given).limit(0))
-    patched.setattr(arrow_rows, "data_rows", lambda *given: right_in_arrow(*given).slice(0, 0))
 
 
 def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right, right_in_arrow = transforms.meta_changes, arrow_rows.merged_meta
+    right = transforms.meta_changes
     patched.setattr(transforms, "meta_changes", lambda *given: right(*given).where("data_id = 'm'"))
-
-    def only_of(had: Any, changes: Any) -> pa.Table:
-        return right_in_arrow(had, [row for row in changes if row["data_id"] == "m"])
-
-    patched.setattr(arrow_commits, "merged_meta", only_of)
 
 
 @pytest.mark.parametrize(

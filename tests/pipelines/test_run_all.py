@@ -1,13 +1,12 @@
 """All stages together: judged before they are published, and what fails the audit stays off main."""
 
-import pyarrow as pa
 import pytest
 
 from manifold.archive.flush import flush
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.settings import Settings
-from pipelines.ingest import arrow_rows
+from pipelines.ingest import transforms
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.run_all import ingest_audit_publish
@@ -35,10 +34,10 @@ def test_a_run_is_judged_and_then_published(spark_lake: SparkLake) -> None:
 def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = arrow_rows.ids_rows
+    right = transforms.ids_rows
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     with monkeypatch.context() as patched:
-        patched.setattr(arrow_rows, "ids_rows", lambda triggers: pa.concat_tables([right(triggers)] * 2))
+        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         ingest(spark_lake.run("run", 10))
     with pytest.raises(AuditFailed, match=r"(?s)sdv_fanout_ids.*V1"):
         audit_run(spark_lake.run("run", 10))

@@ -11,11 +11,11 @@ from tests.support.servers import ROOT
 
 PER_STAGE = {
     "discover": "--dry-run --from --no-flush --recent --run-id --to",
-    "ingest": "--from --judge --no-flush --recent --run-id --to --to-the-end --without-spark",
+    "ingest": "--from --judge --no-flush --recent --run-id --to",
     "audit": "--run-id --without-spark",
     "publish": "--run-id",
     "populate": "--run-id --without-spark",
-    "rebuild": "--no-flush --run-id --without-spark",
+    "rebuild": "--no-flush --run-id",
     "run_all": "--from --no-flush --recent --run-id --to",
     "stream": "--for-seconds --run-id --until-idle",
     "compact": "--run-id",

@@ -104,7 +104,6 @@ def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batc
 
     monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # nobody reads here
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
-    spark_lake.small = True
     lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # the ledger of the last days is packed
     for ms in range(MIN_FILES):
         write_triggers(spark_lake, lately + ms)
@@ -152,6 +151,5 @@ def test_signals_come_by_stream_too_and_days_that_are_settled_are_sorted_by_devi
     assert done[XRAY_PROCESSED.name].sorted_days == done[XRAY_RAW.name].sorted_days == 1
     assert spark_lake.rows(XRAY_PROCESSED) == before
     spark_lake.write(Stream.XRAY_RAW, [door.raw(20, "d-1", hot, captured=1), door.raw(21, "d-4", hot)], node=4)
-    spark_lake.small = True
     spark_lake.ingest("small")
     assert spark_lake.rows(XRAY_RAW, "seq") == [seq_at(ms) for ms in (1, 2, 3, 21)]

@@ -146,6 +146,5 @@ def behind(proxy: AuthProxy, folder: Path, redis: Server, **properties: str) -> 
         catalog_uri=proxy.url,
         warehouse=WAREHOUSE,
         catalog_properties=json.dumps(properties | VENDED),
-        small_run_bytes=0,  # both engines are to speak to it
     )
     return Deployed(settings_of(variables), variables, folder)

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused, text
-from manifold.archive.vins import are_iso_3779
 from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.names import is_vin
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
+from manifold.contracts.vins import are_iso_3779
 
 IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"

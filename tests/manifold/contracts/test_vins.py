@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifold.archive.vins import are_iso_3779
 from manifold.contracts.names import is_iso_3779_vin
+from manifold.contracts.vins import are_iso_3779
 from tests.expectations.test_vin import FILLED, ODD, RIGHT
 
 ALL = [*FILLED, *RIGHT, *ODD, "ä" * 5, "x" * 64, "x" * 65, "a+b", "a b", "1HGCM82633A00435ä"]
