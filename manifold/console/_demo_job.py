@@ -22,6 +22,7 @@ from manifold.settings import Settings
 VEHICLES, ONLINE = 200, 150
 FIRMWARE_BYTES = 64 * 1024
 DELIVERY_WAIT_S = 60.0
+SPARK_BATCH = "SparkDataFrame"  # as Great Expectations names what it judged
 Say = Callable[[str], None]
 
 
@@ -144,6 +145,8 @@ class Demo:
             self._find_signals(self.signals)
         verdict, self.report = await asyncio.to_thread(_demo_lake.verdict_of, self.settings, rows.run_id)
         self._check("the audit let it pass", verdict == "passed", f"{verdict}: {self.report}")
+        judged, application = await asyncio.to_thread(_demo_lake.judged_on, self.settings, rows.run_id)
+        self._check("judged on Spark", bool(judged == SPARK_BATCH and application), f"{judged} of application {application}")
 
     async def _lose_redis(
         self, fleet: Fleet, platform: Publisher, vins: list[Owner], online: list[Owner], later: list[Owner]

@@ -16,7 +16,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog, where
-from manifold.lake.reports import open_reports, run_page, run_verdict
+from manifold.lake.reports import open_reports, run_page, run_verdict, validation_result
 from manifold.runtime.redis import connect
 from manifold.sandbox.platform.airflow import url
 from manifold.sandbox.platform.airflow_users import logged_in
@@ -69,6 +69,15 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     if found is None:
         return "not judged", reports.address(run_page(run_id))
     return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))
+
+
+def judged_on(settings: Settings, run_id: str) -> tuple[str, str]:
+    """What Great Expectations judged of the batch's rows, by its own result, and the Spark application that wrote them."""
+    found = open_reports(settings).read(validation_result(run_id, IDS.name))
+    judged = json.loads(found)["meta"]["batch_spec"]["batch_data"] if found else "nothing"
+    head = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
+    written = head.summary.additional_properties.get("spark.app.id", "") if head and head.summary else ""
+    return judged, written
 
 
 def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
