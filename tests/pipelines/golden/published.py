@@ -1,0 +1,108 @@
+"""What a lake shows, in a form that is the same whenever and however it was made."""
+
+import hashlib
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from manifold.contracts.tables import ECQ_SEQNO, ECQ_STATE, EVERY_RUN_TABLE, META, QUALITY, SEGMENTS, Table
+from manifold.lake.day_keys import DayKeys, KeyIsGone
+from manifold.lake.sealing import MAGIC, Broken
+from tests.pipelines.conftest import SparkLake
+
+Rows = list[dict[str, Any]]
+OF_THE_RUN = ("run_id", "ingested_at")
+KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")  # of a day's key; only the day is not random
+
+
+def published(lake: SparkLake, keys: DayKeys) -> dict[str, Rows]:
+    """By table, main's rows in the order of their keys; sightings and states as readers fold them."""
+    return {table.name: _rows(lake, keys, table) for table in EVERY_RUN_TABLE}
+
+
+def verdicts(lake: SparkLake) -> Rows:
+    """The last judgement on each rule of each table: how many rows were judged, and how many of them break it."""
+    found = _read(lake, QUALITY)
+    last = max(row["at"] for row in found)
+    shown = ("suite", "rule", "severity", "outcome", "judged", "unexpected")
+    rows = ({name: row[name] for name in shown} for row in found if row["at"] == last)
+    return sorted(rows, key=lambda row: (row["suite"], row["rule"]))
+
+
+def write(found: dict[str, Rows], folder: Path) -> None:
+    """A file for each table, a row a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in found.items():
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        (folder / f"{name}.json").write_text(f"[\n{lines}\n]\n" if rows else "[]\n")
+
+
+def read(folder: Path) -> dict[str, Rows]:
+    """What `write` wrote."""
+    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+
+
+def _rows(lake: SparkLake, keys: DayKeys, table: Table) -> Rows:
+    rows = _read(lake, table)
+    if table is META:
+        rows = _folded(rows)
+    if table is ECQ_SEQNO:
+        rows = list({row["client_id"]: row for row in sorted(rows, key=lambda row: row["last_seq"])}.values())
+    if table is ECQ_STATE:  # the earliest acknowledgement counts
+        rows = list({_key(table, row): row for row in sorted(rows, key=lambda row: row["acked_at"], reverse=True)}.values())
+    return [_plain(lake, keys, table, row) for row in sorted(rows, key=lambda row: _key(table, row))]
+
+
+def _key(table: Table, row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in table.key)
+
+
+def _read(lake: SparkLake, table: Table) -> Rows:
+    found: Rows = lake.catalog.load_table(table.identifier).scan().to_arrow().to_pylist()
+    return [{column.name: row[column.name] for column in table.columns} for row in found]
+
+
+def _folded(rows: Rows) -> Rows:
+    """One row for each payload, whether the table has that or a row for each run that saw it."""
+    folded: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        so_far = folded.setdefault(row["data_id"], row | {"times_seen": 0})
+        so_far["first_seen_at"] = min(so_far["first_seen_at"], row["first_seen_at"])
+        so_far["last_seen_at"] = max(so_far["last_seen_at"], row["last_seen_at"])
+        so_far["times_seen"] += row["times_seen"]
+        so_far["sha1"] = so_far["sha1"] or row["sha1"]
+        so_far["stored_at"] = so_far["stored_at"] or row["stored_at"]
+    return list(folded.values())
+
+
+def _plain(lake: SparkLake, keys: DayKeys, table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    if table is SEGMENTS:
+        row = {name: value for name, value in row.items() if name not in OF_THE_RUN}
+    if (payload := row.get("payload")) is not None:
+        row |= {"payload": _shown(lake, keys, row, payload)}
+    return {name: _value(value) for name, value in row.items()}
+
+
+def _shown(lake: SparkLake, keys: DayKeys, row: dict[str, Any], payload: bytes) -> str:
+    """SHA-1 and length of a payload, opened where it is sealed; for a refused file, whether it is that file's bytes."""
+    if row["seq"] < 0 and (file := lake.file(row["topic"])).is_file():
+        return "the file's bytes" if file.read_bytes() == payload else "other bytes than the file's"
+    sealed = ""
+    if payload.startswith(MAGIC):
+        try:
+            payload, sealed = keys.open(payload, seq=row["seq"]), ", sealed"
+        except (Broken, KeyIsGone) as exc:
+            return f"sealed; {_without_key_id(str(exc))}"
+    return f"{hashlib.sha1(payload, usedforsecurity=False).hexdigest()}, {len(payload)} bytes{sealed}"
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return _without_key_id(value) if isinstance(value, str) else value
+
+
+def _without_key_id(text: str) -> str:
+    return KEY_ID.sub(r"\1", text)
