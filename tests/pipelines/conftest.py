@@ -1,6 +1,7 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
+from pipelines.ingest import run_all
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
@@ -77,6 +79,17 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     session = spark.newSession()
     configure(session, settings)
     return for_few_rows(session)
+
+
+@pytest.fixture
+def shared_session(one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that open a session of their own get one of the shared Spark, which does not end with them."""
+
+    @contextmanager
+    def session(settings: Settings, *_: object, **__: object) -> Iterator[SparkSession]:
+        yield new_session(one_spark, settings)
+
+    monkeypatch.setattr(run_all, "session", session)
 
 
 @pytest.fixture

@@ -210,6 +210,7 @@ def test_nobody_is_told_where_nobody_is_to_be(settings: Settings, monkeypatch: p
     migrate_lake(telling(settings, ""))
 
 
+@pytest.mark.usefixtures("shared_session")
 def test_a_rebuild_is_told_with_the_runs_and_the_populate_that_it_is_made_of(settings: Settings, file: Path) -> None:
     rebuild(settings, flush_first=False)
     events = told_in(file)

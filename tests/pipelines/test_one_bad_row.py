@@ -102,6 +102,7 @@ def test_what_offends_is_set_aside_and_the_rest_is_published(spark_lake: SparkLa
 
 
 @pytest.mark.usefixtures("stricter")
+@pytest.mark.usefixtures("shared_session")
 def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from_main(
     spark_lake: SparkLake, told: list[dict[str, Any]], redis: Redis
 ) -> None:

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
-from pipelines.ingest.branches import head_of
+from pipelines.ingest.branches import RUN_ID as RUN
+from pipelines.ingest.branches import head_of, properties_of
 from pipelines.ingest.publish import publish
 from pipelines.maintenance import garbage_files
 from pipelines.maintenance.compact import has_work
@@ -51,11 +52,13 @@ def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[
 
     def has_begun() -> bool:
         assert ingesting.process.poll() is None, ingesting.said()
-        return head_of(spark_lake.catalog, SEGMENTS, RUN_ID) is not None
+        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None  # the branch is made before Spark writes
 
     wait_until(has_begun, within_s=BOUND_S, what=f"a run; log {ingesting.log}")
     with locked(spark_lake.settings):
-        assert head_of(spark_lake.catalog, IDS, RUN_ID) is None, "the lock came after the commit"
+        head = head_of(spark_lake.catalog, IDS, RUN_ID)
+        assert head is not None
+        assert RUN not in properties_of(head), "the lock came after the commit"
         waits_to_commit(ingesting, spark_lake.settings, IDS, commits_begun(spark_lake.settings, IDS))
         yield
 
