@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifold.archive.content import DecodedFile, Integers, Unreadable, derived_seqs, one_line
-from manifold.archive.lines import COMPRESSED, from_lines
+from manifold.archive.lines import from_lines
+from manifold.contracts.archive_files import is_parquet
 from manifold.contracts.envelope import SEGMENT_SCHEMA
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
-PARQUET = ".parquet"
-JSON_LINES = (".jsonl", ".json")
-SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
 REQUIRED = ("topic", "payload")
 ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
@@ -31,7 +29,7 @@ def decode(path: str, content: bytes) -> DecodedFile:
         Unreadable: these bytes are no segment.
     """
     try:
-        found = _from_parquet(path, content) if path.endswith(PARQUET) else from_lines(path, content)
+        found = _from_parquet(path, content) if is_parquet(path) else from_lines(path, content)
     except (Unreadable, MemoryError):  # with more memory it may be one
         raise
     except Exception as exc:  # of whatever library met what somebody sent
@@ -94,9 +92,15 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.schema.names:
         return pa.nulls(table.num_rows, field.type)
     column = table[field.name]
+    if field.name == "seq" and not pa.types.is_integer(column.type):  # 63 bits fit into no float: neighbours become one
+        raise Unreadable(f"column seq is of type {column.type}; write it as a 64-bit integer (BIGINT)")
     if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
         column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
-    return column.cast(field.type)
+    finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut, as in JSON Lines
+    try:
+        return column.cast(field.type, safe=not finer)
+    except (pa.ArrowException, ValueError) as exc:
+        raise Unreadable(f"column {field.name} of type {column.type} is not {field.type} ({one_line(exc)})") from exc
 
 
 def _given_at(columns: dict[str, Any]) -> pa.Array:

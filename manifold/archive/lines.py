@@ -14,6 +14,7 @@ from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LOST = "\ufffd"  # what EMQX writes where bytes are no UTF-8
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,12 +33,12 @@ class Line(msgspec.Struct):
     headers: dict[str, str] | None = None
     applied: bool | None = None
     refused_because: str | None = None
-    publish_received_at: int | float | None = None  # milliseconds since 1970
-    timestamp: int | float | None = None
+    publish_received_at: Any = None  # as received_at; read only where that is missing, as is timestamp
+    timestamp: Any = None
     pub_props: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder, _array = msgspec.json.Decoder(Line), msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def from_lines(path: str, content: bytes) -> DecodedFile:
@@ -48,7 +49,7 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
     """
     rows: list[Row] = []
     bad: list[Row] = []
-    for number, line in enumerate(plain(path, content).splitlines(), start=1):
+    for number, line in enumerate(_lines_of(plain(path, content)), start=1):
         if not line.strip():
             continue
         try:
@@ -70,13 +71,24 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
     return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
 
 
+def _lines_of(text: bytes) -> list[bytes]:
+    """The lines; of a JSON array, which others write an element a line, the elements."""
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    if text.lstrip().startswith(b"["):
+        try:
+            return [bytes(element) for element in _array.decode(text)]
+        except msgspec.DecodeError:  # no whole array: each line is judged by itself
+            pass
+    return text.splitlines()
+
+
 def plain(path: str, content: bytes) -> bytes:
     """The text of a file of lines, compressed or not.
 
     Raises:
         Unreadable: it is compressed, and not whole.
     """
-    codec = next((codec for suffix, codec in COMPRESSED.items() if path.endswith(suffix)), None)
+    codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
     if codec is None:
         return content
     try:
@@ -116,10 +128,12 @@ def _received_at(fields: Line) -> datetime:
             raise ValueError("received_at and seq are missing; one of them must be there")
         return datetime_of(fields.seq)
     if isinstance(given, str):
-        instant = datetime.fromisoformat(given)
+        instant = datetime.fromisoformat(given.upper())  # RFC 3339 allows t and z
         instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    else:
+    elif isinstance(given, int | float) and not isinstance(given, bool):
         instant = _UNIX_EPOCH + timedelta(milliseconds=given)
+    else:
+        raise ValueError(f"{given!r} is no instant; write ISO 8601, or milliseconds since 1970")
     if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
         raise ValueError(f"received_at {given!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from manifold.archive.content import Unreadable
-from manifold.archive.formats import PARQUET, check_columns, decode
+from manifold.archive.formats import check_columns, decode
 from manifold.archive.segment import Segment
 from manifold.archive.store import AT_ONCE_READ, Archive
+from manifold.contracts.archive_files import is_parquet
 
 SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
 
@@ -38,7 +39,7 @@ def seqs_of(archive: Archive, path: str) -> Sequence[int]:
     Raises:
         Unreadable: it is none.
     """
-    if path.endswith(PARQUET):
+    if is_parquet(path):
         with archive.open(path) as file:
             try:
                 return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
@@ -48,7 +49,7 @@ def seqs_of(archive: Archive, path: str) -> Sequence[int]:
 
 
 def _probe(archive: Archive, segment: Segment) -> Probe:
-    if not segment.path.endswith(PARQUET):
+    if not is_parquet(segment.path):
         return _probe_whole(archive, segment)
     if segment.size < SMALLEST_FILE:
         return Probe(problem=f"{segment.size} bytes are no Parquet file")

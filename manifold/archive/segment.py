@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 
 from manifold.archive.content import own_seq
-from manifold.archive.formats import PARQUET
+from manifold.contracts.archive_files import PARQUET
 from manifold.contracts.envelope import Stream, hour_folder
 from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings

@@ -1,15 +1,20 @@
 """The archive: lists its segments and reads their bytes. It needs no Spark; Spark's workers use it too."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
+import structlog
 from pyarrow import fs
 
-from manifold.archive.formats import SUFFIXES
 from manifold.archive.segment import DAY, Interval, Segment
+from manifold.contracts.archive_files import SUFFIXES, is_data_file, is_finished
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.storage import AWS, S3
@@ -19,6 +24,9 @@ AT_ONCE_READ = 16  # files
 MOST_DAYS = 31  # of a longer interval it is listed first which days there are
 AT_ONCE = 20_000  # segments that a walk through the archive has in its hands
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
+
+
+log = structlog.get_logger(__name__)
 
 
 class Archive:
@@ -61,14 +69,12 @@ class Archive:
         Raises:
             OSError: the storage failed.
         """
-        stream, at = Stream(folder.split("/")[0]), f"{self._root}/{folder}"
-        found = self._fs.get_file_info([at]) if folder.endswith(SUFFIXES) else []
-        if not found or found[0].type == fs.FileType.Directory:  # Spark gives folders the names of files
-            found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
-        for info in found:
-            wanted = info.base_name.endswith(SUFFIXES) and not info.base_name.startswith((".", "_"))
-            if wanted and info.type == fs.FileType.File:
-                yield Segment(info.path.removeprefix(f"{self._root}/"), stream, info.size, info.mtime.astimezone(UTC))
+        stream = Stream(folder.split("/")[0])
+        for file in self._files(folder):
+            if is_data_file(file.path):
+                yield Segment(file.path, stream, file.size, file.modified_at)
+            elif is_finished(file.path):
+                _name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
 
     def days(self, stream: Stream) -> list[str]:
         """The names of a stream's folders of days (`dt=2026-03-01`), in no order.
@@ -76,8 +82,7 @@ class Archive:
         Raises:
             OSError: the storage failed.
         """
-        infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True))
-        return [info.base_name for info in infos if _DAY.fullmatch(info.base_name)]
+        return [name for name, _ in self._top(stream) if _DAY.fullmatch(name)]
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
         """The segments at these paths, as far as they are there."""
@@ -127,6 +132,40 @@ class Archive:
         write = write_bytes if isinstance(content, bytes) else write_parquet
         write(self._fs, self._root, path, content)
 
+    def _files(self, folder: str) -> Iterator["_File"]:
+        """The file at this path, or all files below it, one path each: links are ignored, since what they lead to has a path.
+
+        Raises:
+            OSError: the storage failed.
+        """
+        if isinstance(self._fs, fs.LocalFileSystem):
+            yield from _local_files(self.url, Path(self._root), folder)
+            return
+        at = f"{self._root}/{folder}"
+        found = self._fs.get_file_info([at]) if folder.lower().endswith(SUFFIXES) else []
+        if not found or found[0].type == fs.FileType.Directory:  # Spark gives folders the names of files
+            found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
+        for info in found:
+            if info.type == fs.FileType.File:
+                yield _File(info.path.removeprefix(f"{self._root}/"), info.size, info.mtime.astimezone(UTC))
+
+    def _top(self, stream: Stream) -> Iterator[tuple[str, bool]]:
+        """The names in a stream's folder, and whether each is a folder.
+
+        Raises:
+            OSError: the storage failed.
+        """
+        at = f"{self._root}/{stream}"
+        if not isinstance(self._fs, fs.LocalFileSystem):
+            for info in self._fs.get_file_info(fs.FileSelector(at, allow_not_found=True)):
+                yield info.base_name, info.type == fs.FileType.Directory
+            return
+        if not Path(at).exists():
+            return
+        for entry in os.scandir(at):
+            if _is_usable(self.url, entry, f"{stream}/{entry.name}"):
+                yield entry.name, entry.is_dir()
+
     def _groups(self, interval: Interval | None, *, newest_first: bool) -> Iterator[list[Segment]]:
         dated, others = self._folders(interval)
         group: list[Segment] = []
@@ -148,10 +187,58 @@ class Archive:
             first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
             dated.update(interval.folders() if few else ())
         for stream in Stream:
-            for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True)):
-                name = info.base_name
-                if info.type == fs.FileType.File or not _DAY.fullmatch(name):
-                    others += [info.path.removeprefix(f"{self._root}/")] if not name.startswith((".", "_")) else []
+            for name, is_folder in self._top(stream):
+                if not is_folder or not _DAY.fullmatch(name):
+                    others += [f"{stream}/{name}"] if is_finished(name) else []
                 elif interval is None or (not few and first <= name <= last):
                     dated.add(name)
         return sorted(dated), others
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str  # below the root
+    size: int  # bytes
+    modified_at: datetime
+
+
+def _local_files(url: str, root: Path, folder: str) -> Iterator[_File]:
+    at = root / folder
+    if at.is_symlink() or not at.exists():
+        return
+    if at.is_file():
+        yield _file(folder, at.stat())
+        return
+    for entry in sorted(os.scandir(at), key=lambda entry: entry.name):
+        path = f"{folder}/{entry.name}"
+        if not _is_usable(url, entry, path):
+            continue
+        if entry.is_dir():
+            yield from _local_files(url, root, path)
+        else:
+            try:
+                yield _file(path, entry.stat())
+            except FileNotFoundError:  # gone since it was listed
+                continue
+
+
+def _file(path: str, said: os.stat_result) -> _File:
+    return _File(path, said.st_size, datetime.fromtimestamp(said.st_mtime, UTC))
+
+
+def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
+    """Whether the entry has a name that is text, and is no link."""
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError:
+        _name_ignored(url, ascii(path), "its name is not UTF-8")
+        return False
+    if entry.is_symlink():
+        _name_ignored(url, path, "it is a link")
+        return False
+    return True
+
+
+@lru_cache(maxsize=10_000)  # each is named once by a process, however often the archive is listed
+def _name_ignored(url: str, path: str, reason: str) -> None:
+    log.warning("file in the archive ignored", archive=url, path=path, reason=reason)

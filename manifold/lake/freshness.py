@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.archive_files import is_data_file
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.lake.files import Files
@@ -37,7 +38,7 @@ def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[
         for day in days:
             for path in archive.below(f"{stream}/dt={day:%Y-%m-%d}"):
                 began = _began_at(path)
-                if began is not None and since <= began:
+                if is_data_file(path) and began is not None and since <= began:
                     yield path, began
 
 

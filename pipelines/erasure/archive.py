@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifold.archive.content import Unreadable
-from manifold.archive.formats import PARQUET, decode
+from manifold.archive.formats import decode
 from manifold.archive.lines import COMPRESSED, from_lines, plain
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
+from manifold.contracts.archive_files import is_parquet
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
@@ -64,7 +65,7 @@ def without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | 
     Raises:
         Unreadable: these bytes are no segment.
     """
-    if segment.path.endswith(PARQUET):
+    if is_parquet(segment.path):
         messages = decode(segment.path, content).messages
         changes = dict(_changes(segment, messages, named))
         if not changes:
@@ -111,7 +112,7 @@ def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row
         else:
             row = changes.get(place, rows[place])
             again.append(b"" if row is None else _line(row))
-    codec = next((codec for suffix, codec in COMPRESSED.items() if path.endswith(suffix)), None)
+    codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
     text = b"\n".join(again) + b"\n"
     if codec is None:
         return text

@@ -1,6 +1,8 @@
 """The archive: which files are segments, when they began, and what is wrong with the others."""
 
+import gzip
 import io
+import os
 from datetime import timedelta, timezone
 from pathlib import Path
 
@@ -127,7 +129,11 @@ def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
     ("table", "word"),
     [
         pytest.param(pa.table({"a": [1]}), "missing", id="another schema"),
-        pytest.param(to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])), "types", id="a seq in words"),
+        pytest.param(
+            to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])),
+            "column seq is of type string",
+            id="a seq in words",
+        ),
         pytest.param(
             to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([None], pa.int64())), "without seq", id="no seq"
         ),
@@ -139,3 +145,106 @@ def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
 def test_a_parquet_file_that_is_no_segment_is_unreadable(table: pa.Table, word: str) -> None:
     with pytest.raises(Unreadable, match=word):
         decode("trigger/x.parquet", content_of(table))
+
+
+def hour_of(root: Path) -> Path:
+    folder = root / "trigger/dt=2026-03-01/hour=12"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_a_name_that_is_no_text_is_passed_by_and_the_rest_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    (hour_of(tmp_path) / os.fsdecode(b"r\xfcck.txt")).touch()
+    (tmp_path / "trigger" / os.fsdecode(b"\xff")).mkdir()
+    archive = Archive(f"file://{tmp_path}")
+
+    assert [segment.path for segment in archive.segments()] == [path]
+    assert archive.present([path]) == {path}
+
+
+def test_links_multiply_no_message(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    (hour_of(tmp_path) / "latest").symlink_to(".", target_is_directory=True)
+    (hour_of(tmp_path) / "copy.parquet").symlink_to(tmp_path / path)
+
+    assert [segment.path for segment in Archive(f"file://{tmp_path}").segments()] == [path]
+
+
+def test_an_archive_that_is_itself_a_link_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "real", trigger(1, ["V1"]))
+    (tmp_path / "archive").symlink_to(tmp_path / "real", target_is_directory=True)
+
+    assert [segment.path for segment in Archive(f"file://{tmp_path}/archive").segments()] == [path]
+
+
+@pytest.mark.parametrize(
+    "folder", ["_temporary/0/task_0", ".spark-staging-1/dt=2026-03-01", "dt=2026-03-01/hour=12/_temporary/0"]
+)
+def test_what_a_writer_has_not_committed_is_not_read_however_deep_it_lies(tmp_path: Path, folder: str) -> None:
+    unfinished = tmp_path / "trigger" / folder
+    unfinished.mkdir(parents=True)
+    pq.write_table(to_arrow([trigger(1, ["V1"])]), unfinished / "part-0.parquet")
+
+    assert Archive(f"file://{tmp_path}").segments() == []
+
+
+@pytest.mark.parametrize("name", ["a.PARQUET", "a.pq", "a.ndjson", "a.JSONL", "a.jsonl.GZ"])
+def test_names_that_others_give_are_read(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    content = (tmp_path / path).read_bytes()
+    (tmp_path / path).unlink()
+    if "j" in name.lower():
+        line = b'{"topic": "$SDV-FANOUT/trigger", "seq": 7, "payload": "{}"}\n'
+        content = gzip.compress(line) if name.endswith("GZ") else line
+    (hour_of(tmp_path) / name).write_bytes(content)
+    (segment,) = Archive(f"file://{tmp_path}").segments()
+
+    assert len(decode(segment.path, content).messages) == 1
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "part-0", "sink.csv", ".hidden.parquet"])
+def test_other_files_are_no_segments(tmp_path: Path, name: str) -> None:
+    (hour_of(tmp_path) / name).write_bytes(b"x")
+
+    assert Archive(f"file://{tmp_path}").segments() == []
+
+
+LINE = b'{"topic": "$SDV-FANOUT/trigger", "seq": %d, "payload": "{}"%s}'
+
+
+@pytest.mark.parametrize(
+    ("content", "messages"),
+    [
+        pytest.param(b"\xef\xbb\xbf" + LINE % (7, b""), 1, id="a byte order mark"),
+        pytest.param(LINE % (7, b', "received_at": "2026-03-01t12:00:00z"'), 1, id="a time in lower case"),
+        pytest.param(
+            LINE % (7, b', "received_at": 1772366400000, "timestamp": "2026-11-24T11:00:00Z"'), 1, id="a field nobody needs"
+        ),
+        pytest.param(b"[" + b",\n".join(LINE % (seq, b"") for seq in (7, 8, 9)) + b"]\n", 3, id="an array, an element a line"),
+        pytest.param(b"[\n" + b",\n".join(LINE % (seq, b"") for seq in (7, 8)) + b"\n]\n", 2, id="an array between its brackets"),
+    ],
+)
+def test_lines_that_others_write_are_messages(content: bytes, messages: int) -> None:
+    found = decode("trigger/dt=2026-03-01/hour=12/a.jsonl", content).messages
+
+    assert found["refused_because"].to_pylist() == [None] * messages
+
+
+def test_a_seq_that_is_no_integer_is_refused_with_its_column() -> None:
+    """Consecutive seqs become one as doubles, and two messages would vanish."""
+    rows = to_arrow([trigger(1, ["V1"])])
+    place = rows.schema.get_field_index("seq")
+
+    with pytest.raises(Unreadable, match=r"column seq is of type double; write it as a 64-bit integer"):
+        decode("trigger/a.parquet", content_of(rows.set_column(place, "seq", rows["seq"].cast(pa.float64(), safe=False))))
+
+
+def test_nanoseconds_are_cut() -> None:
+    rows = to_arrow([trigger(1, ["V1"])])
+    place = rows.schema.get_field_index("received_at")
+    instants = pa.array([1_772_366_400_123_456_789], pa.timestamp("ns", tz="UTC"))
+
+    found = decode("trigger/a.parquet", content_of(rows.set_column(place, "received_at", instants))).messages
+
+    assert found["received_at"].cast(pa.int64()).to_pylist() == [1_772_366_400_123_456]
