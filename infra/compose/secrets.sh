@@ -36,6 +36,7 @@ done
 printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
 for service in signals api jobs; do printf 'signals_keys = "%s"\n' "$ring" >>$service.toml; done
 printf 'signals_hmac_secret = "%s"\nsignals_amqp_url = "amqp://door:%s@rabbitmq:5672/"\nsignals_operator_url = "amqp://operator:%s@rabbitmq:5672/"\n' "$(new)" "$door" "$operator" >>signals.toml
+printf 'EMQX_NODE__COOKIE=%s\nEMQX_DASHBOARD__DEFAULT_PASSWORD=%s\n' "$(new)" "$(new)" >emqx.env
 chmod 444 ./*
 cd ..
 mv "$folder.part" "$folder"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -109,6 +110,9 @@ def silent(_version: Version = False) -> None:
 def main() -> None:
     """The entry point of the console script."""
     look_seldom()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal may lack characters, and a traceback would say less
+            stream.reconfigure(errors="replace")
     make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
 
 

@@ -66,13 +66,15 @@ def ls(count: Most = 100, as_json: AsJson = False) -> None:
         (
             one["place"],
             one["code"],
+            one["device_id"] or "–",
+            one["correlation_id"] or "–",
             one["error"].get("message", "not seen by a door"),
             one["error"].get("timestamp", ""),
             one["bytes"],
         )
         for one in found
     ]
-    out.print(table(f"{len(rows)} dead letters", ("place", "code", "why", "at", "bytes"), rows))
+    out.print(table(f"{len(rows)} dead letters", ("place", "code", "device", "correlation id", "why", "at", "bytes"), rows))
 
 
 @dlq_app.command("show")

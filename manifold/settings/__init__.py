@@ -53,6 +53,13 @@ class Settings(DerivedSettings):
             raise ValueError("must be one or more topic levels without + and #, not beginning or ending with /")
         return prefix
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_line_end(cls, value: object, info: ValidationInfo) -> object:
+        """Strip the line end with which files, and orchestrators that read them, give a secret."""
+        field = cls.model_fields[str(info.field_name)]
+        return value.rstrip("\r\n") if field.annotation is SecretStr and isinstance(value, str) else value
+
     @field_validator(*FORMS)
     @classmethod
     def _of_form(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:

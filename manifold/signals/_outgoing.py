@@ -91,7 +91,7 @@ def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datet
 def retry(received: Received, after_ms: int) -> Outgoing:
     """The same message once more, `after_ms` later."""
     headers = {RETRY_COUNT: received.retry_count + 1}
-    return _again(received, topology.EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
+    return _again(received, topology.DEAD_EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
 
 
 def dead_letter(received: Received, report: ErrorReport) -> Outgoing:

@@ -33,6 +33,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
             if queue.name != topology.RAW:
                 await channel.queue_bind(queue.name, queue.exchange, queue.key)
+        await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # of releases before 0.1.0
         if partitions:
             await _declare_partitions(channel, partitions)
         else:

@@ -51,7 +51,16 @@ class DeadLetter:
 
     def to_json(self) -> dict[str, Any]:
         """What the console prints of it."""
-        return {"place": self.place, "code": self.code, "error": self.error, "bytes": len(self.body), "headers": self._headers()}
+        claims = claims_of(_received(self))
+        return {
+            "place": self.place,
+            "code": self.code,
+            "device_id": claims.devices[0] if claims.devices else None,
+            "correlation_id": claims.correlation_id,
+            "error": self.error,
+            "bytes": len(self.body),
+            "headers": self._headers(),
+        }
 
     def _headers(self) -> dict[str, str]:
         return {name: str(value) for name, value in self.message.headers.items() if name != ERROR}

@@ -73,7 +73,8 @@ def test_variables_of_the_example_are_those_of_the_file() -> None:
 
 
 def test_every_secret_is_made_up_in_a_folder_that_is_its_owners(made: Path) -> None:
-    assert {Path(each["file"]).name for each in COMPOSE["secrets"].values()} == {path.name for path in made.iterdir()}
+    named = {Path(each["file"]).name for each in COMPOSE["secrets"].values()} | {"emqx.env"}  # which EMQX has as variables
+    assert named == {path.name for path in made.iterdir()}
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     before = {path.name: path.read_bytes() for path in made.iterdir()}
     subprocess.run([made.parent / "secrets.sh"], check=True, capture_output=True, timeout=60)
@@ -123,3 +124,13 @@ def test_prometheus_understands_its_configuration_and_asks_for_what_runs(made: P
     for path in (HERE / "etc" / "targets").glob("*.yml"):
         for group in YAML(typ="safe").load(path):
             assert {target.partition(":")[0] for target in group["targets"]} <= SERVICES.keys()
+
+
+def test_emqx_starts_with_a_cookie_a_page_and_no_password_that_everybody_knows(made: Path) -> None:
+    """Its configuration replaces the image's, which held the cookie; 5.8 opens no page by itself; `admin` had `public`."""
+    given = dict(line.split("=") for line in (made / "emqx.env").read_text().splitlines())
+
+    assert SERVICES["emqx"]["env_file"] == ["secrets/emqx.env"]
+    assert given.keys() == {"EMQX_NODE__COOKIE", "EMQX_DASHBOARD__DEFAULT_PASSWORD"}
+    assert min(map(len, given.values())) >= 48
+    assert "http { bind = 18083 }" in (HERE / "etc/emqx.conf").read_text()

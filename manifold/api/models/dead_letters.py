@@ -10,6 +10,8 @@ from manifold.api.models.fields import Count, example
 LETTER: dict[str, Any] = {
     "place": 1,
     "code": "STALE_ERROR",
+    "device_id": "device-123",
+    "correlation_id": "550e8400-e29b-41d4-a716-446655440000",
     "error": {
         "code": "STALE_ERROR",
         "message": "the message was signed too long ago",
@@ -38,6 +40,8 @@ class DeadLetter(BaseModel):
 
     place: int = Field(ge=1, description="in the queue; the oldest is 1")
     code: str = Field(description="why it lies there; `EXPIRED`: it waited too long, and no door has seen it")
+    device_id: str | None = Field(description="that body or headers claim, unproved; null: none does")
+    correlation_id: str | None = Field(description="that body or headers claim")
     error: dict[str, Any] = Field(description="the contract's error, as the header `x-error` has it")
     bytes: Count = Field(description="of its body")
     headers: dict[str, str] = Field(description="of the message, as text")

@@ -51,6 +51,17 @@ def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_
     assert all(row["meaning"] for row in rows.values())
 
 
+@pytest.mark.parametrize("words", [["--help"], ["quarantine", "--help"], ["vin", "show", "V\u00dc"]])
+def test_a_terminal_that_cannot_show_a_character_gets_another_and_no_traceback(tmp_path: Path, words: list[str]) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "MANIFOLD_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, check=False, timeout=60
+    )
+
+    assert b"Traceback" not in done.stderr
+    assert b"UnicodeEncodeError" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "module",
     [

@@ -81,3 +81,13 @@ def test_no_payload_may_be_larger_than_the_contract_has_it() -> None:
     assert load_settings(signals_max_payload=MAX_PAYLOAD).signals_max_payload == 1_048_576
     with pytest.raises(SettingsError, match="MANIFOLD_SIGNALS_MAX_PAYLOAD"):
         load_settings(signals_max_payload=MAX_PAYLOAD + 1)
+
+
+def test_the_line_end_of_a_file_is_no_part_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As orchestrators give secrets: with it, each signature would be wrong."""
+    monkeypatch.setenv("MANIFOLD_SIGNALS_HMAC_SECRET", "a-secret-of-the-site\r\n")
+    monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "token\n")
+    settings = load_settings()
+
+    assert hmac_secrets(settings) == ("a-secret-of-the-site",)
+    assert settings.http_token.get_secret_value() == "token"

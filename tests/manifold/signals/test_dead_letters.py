@@ -99,3 +99,19 @@ def test_a_devices_dead_letters_are_erased_and_those_of_others_stay(door: Door, 
     assert erase_letters(door.settings, gone) == gateway.count(topology.DEAD) == 0
     with pytest.raises(Retryable, match="--leave-dead-letters"):
         erase_letters(door.settings.model_copy(update={"amqp_port": free_port()}), gone)
+
+
+def test_a_list_names_device_and_correlation_where_body_or_headers_do(door: Door, gateway: Gateway) -> None:
+    gateway.send(body_of("device-list"), signed(body_of("device-list"), device="device-list", secret="forged"))
+    gateway.send(b"{", {"x-device-id": "device-header", "x-correlation-id": "c-1"})
+    gateway.send(b"{", {})
+    wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the dead letters")
+
+    found = json.loads(manifold(door, "dlq", "ls", "--json"))["dead_letters"]
+    printed = manifold(door, "dlq", "ls")
+
+    assert {one["device_id"] for one in found} == {"device-list", "device-header", None}
+    assert "c-1" in {one["correlation_id"] for one in found}
+    assert "device-list" in printed
+    assert "c-1" in printed
+    gateway.channel.queue_purge(topology.DEAD)

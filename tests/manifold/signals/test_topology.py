@@ -10,6 +10,7 @@ import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import UnroutableError
 from prometheus_client.parser import text_string_to_metric_families
 
 from manifold.contracts.signals import topology
@@ -45,7 +46,7 @@ def test_the_contract_word_for_word() -> None:
             },
         ),
         "xray.raw.v1.retry": (
-            "iot.xray",
+            "iot.xray.dlx",
             {"x-message-ttl": 60_000, "x-dead-letter-exchange": "iot.xray", "x-dead-letter-routing-key": "xray.raw.v1"},
         ),
         "xray.raw.v1.dlq": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),
@@ -126,6 +127,28 @@ def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) 
         door.start()
     assert "Traceback" not in door.log
     return door.log
+
+
+def test_what_is_sent_by_the_contracts_route_for_retries_comes_again(door: Door, gateway: Gateway) -> None:
+    body = body_of("device-of-another")
+    gateway.publish(topology.DEAD_EXCHANGE, topology.RETRY, body, signed(body, device="device-of-another"), expiration="1")
+
+    assert b"device-of-another" in gateway.get(topology.PROCESSED)[1]
+
+
+def test_the_binding_of_an_earlier_release_is_removed_and_what_waits_in_the_queue_stays(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server
+) -> None:
+    with another_topology(rabbitmq) as channel:
+        channel.queue_bind(topology.RETRY, topology.EXCHANGE, topology.RETRY)
+        door = Door(tmp_path / "home", rabbitmq, redis_server.port)
+        door.start()
+        try:
+            channel.confirm_delivery()
+            with pytest.raises(UnroutableError):
+                channel.basic_publish(topology.EXCHANGE, topology.RETRY, b"{}", mandatory=True)
+        finally:
+            door.stop()
 
 
 def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door, gateway: Gateway) -> None:
