@@ -11,6 +11,7 @@ from manifold.console._demo_job import Demo
 from manifold.console._output import FAILED, err, handle_errors, out, settings_or_fail, table
 from manifold.contracts.errors import ManifoldError, Permanent
 from manifold.sandbox.platform import supervise
+from manifold.sandbox.platform.programs import programs
 from manifold.settings import Settings
 
 SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
@@ -30,7 +31,7 @@ def demo() -> None:
         step = _Steps(progress)
         played = Demo(settings, step.now)
         try:
-            step.now("starting the platform: broker, tap, Redis, recorder, dispatcher; behind them Airflow")
+            step.now(f"starting the platform: {', '.join(program.name for program in programs(settings))}")
             supervise.up(settings, not_waiting_for=("airflow",))
             asyncio.run(played.play())
         except ManifoldError as exc:

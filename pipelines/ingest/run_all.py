@@ -111,7 +111,7 @@ def run_all(
             return Published(Ingested(run_id), str(exc.result.report)), str(exc)
 
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    on_spark = session(settings, job, java_options=found.java_options, meanwhile=judging)
+    on_spark = session(settings, job, java_options=found.java_options, meanwhile=judging, size=found.bytes)
     with trends_afterwards(settings), naming_the_catalog(settings), on_spark as spark:
         done, held_back = ingest_all(spark)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None

@@ -26,6 +26,7 @@ GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three sec
 # A short job ends before the optimising compiler has paid for itself.
 SHORT_JVM = "-XX:TieredStopAtLevel=1"
 SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
+FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so many bytes
 
 
 def session_conf(settings: Settings) -> dict[str, str]:

@@ -15,8 +15,10 @@ from manifold.lake.committed import note_application
 from manifold.settings import Settings
 from pipelines.spark.conf import (
     EXTENSIONS,
+    FEW_ROWS,
     GREAT_EXPECTATIONS,
     REDACTED,
+    SHORT_BYTES,
     SUBMITTED,
     extensions_with,
     jars_for,
@@ -61,13 +63,27 @@ def configure(spark: SparkSession, settings: Settings) -> None:
         spark.conf.set(name, value)
 
 
+def tune_for_few_rows(spark: SparkSession) -> SparkSession:
+    """Let the session plan for few rows: of a query over a hundred of them, most of the time is the planning of its tasks."""
+    for name, value in FEW_ROWS.items():
+        spark.conf.set(name, value)
+    return spark
+
+
 @contextmanager
-def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = ()) -> Iterator[SparkSession]:
-    """A session that ends with the block. Modules in `meanwhile` are imported while Spark starts, which leaves a core idle."""
+def session(
+    settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = (), size: int | None = None
+) -> Iterator[SparkSession]:
+    """A session that ends with the block, for a job over `size` bytes of the archive (None: many).
+
+    Modules in `meanwhile` are imported while Spark starts, which leaves a core idle.
+    """
     with ThreadPoolExecutor(1, "import") as pool:
         imported = [pool.submit(import_module, name) for name in meanwhile]
         spark = open_session(settings, job, java_options=java_options)
         note_application(spark.sparkContext.applicationId)
+        if size is not None and size <= SHORT_BYTES:
+            tune_for_few_rows(spark)
         try:
             yield spark
             for module in imported:

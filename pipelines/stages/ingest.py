@@ -23,7 +23,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """The numbers of the run, as JSON. A failed audit is no error here: the stage `audit` finds it, and holds the rows back."""
     from manifold.archive.flush import flush
+    from manifold.archive.store import Archive
     from pipelines.catalog import open_lake
+    from pipelines.ingest.ledger import new_segments
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_before_last, new_run_id
     from pipelines.ingest.trends import trends_if_held_back
@@ -35,7 +37,9 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         flush(settings)
     run_id = options.run_id or new_run_id(now)
     judging = GREAT_EXPECTATIONS if options.judge else ()
-    with trends_if_held_back(settings), session(settings, "ingest", meanwhile=judging) as spark:
+    new = new_segments(catalog, Archive(settings.archive, settings.s3), interval)
+    on_spark = session(settings, "ingest", meanwhile=judging, size=sum(segment.size for segment in new))
+    with trends_if_held_back(settings), on_spark as spark:
         _, last = ingest_before_last(Run(spark, catalog, settings, run_id, now, interval))
         return (_judged(last) if options.judge else ingest(last)).to_json()
 

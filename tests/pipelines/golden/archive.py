@@ -242,7 +242,7 @@ def _signals(lake: SparkLake, door: Door) -> None:
 
 def _of_others(lake: SparkLake) -> None:
     folder = "dt=2026-03-01/hour=12"
-    lines = [
+    lines: list[dict[str, object]] = [
         {"topic": TRIGGER, "received_at": "2026-03-01T12:00:01.250Z", "payload": _batch("o1", [A, "TEST-3"], "depot-1")},
         {"topic": TRIGGER, "received_at": NOON_MS + 1900, "payload": _batch("o2", [B], "depot-2"), "depot": 7},
         {
@@ -254,7 +254,7 @@ def _of_others(lake: SparkLake) -> None:
         {"topic": TRIGGER, "received_at": NOON_MS + 1960, "payload": "{}"},
     ]
     _put(lake, f"trigger/{folder}/depot-7.jsonl", _lines(lines) + b'{"topic": "no payload"}\n\n')
-    of_data = [
+    of_data: list[dict[str, object]] = [
         {"topic": "$SDV-FANOUT/data/depot-1", "seq": seq_of(NOON_MS + 2000, 600, 0), "payload": "tiles"},
         {"topic": "$SDV-FANOUT/data/depot-2", "seq": seq_of(NOON_MS + 2001, 600, 0), "payload_base64": "AP9maWxlcw=="},
         {"topic": "$SDV-FANOUT/data/lost", "seq": seq_of(NOON_MS + 2002, 600, 0), "payload": "a\ufffdb"},

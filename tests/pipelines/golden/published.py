@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from manifold.contracts.tables import ECQ_SEQNO, ECQ_STATE, EVERY_RUN_TABLE, META, QUALITY, SEGMENTS, Table
-from manifold.lake.day_keys import DayKeys, KeyIsGone
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import KeyIsGone
 from manifold.lake.sealing import MAGIC, Broken
 from tests.pipelines.conftest import SparkLake
 
