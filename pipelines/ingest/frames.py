@@ -1,9 +1,8 @@
 """Segments as DataFrames: each worker of Spark reads, checks and parses whole files."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -30,22 +29,22 @@ def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.S
     """
     parts = _balanced(source.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
     files = [[source.file(segment) for segment in part] for part in parts]
-    # To each worker once, and not with each task.
-    listed = spark.sparkContext.broadcast((files, dict(source.aside)))
     # No Python is needed to make them, and no shuffle to spread them.
     places = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return places, _reader(listed, source.archive, parser, source.limits, unreadable)
+    return places, _reader(files, dict(source.aside), source.archive, parser, source.limits, unreadable)
 
 
 def _reader(
-    listed: "Broadcast[tuple[list[list[File]], dict[int, str]]]",  # the files of each part, and what is set aside
+    parts: Sequence[Sequence[File]],
+    aside: Mapping[int, str],
     archive: Archive,
     parser: Parser,
     limits: Limits,
     unreadable: pa.Schema | None,
 ) -> Reader:
+    """The function that Spark pickles, lists included: PySpark broadcasts it by itself once it exceeds 1 MiB."""
+
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts, aside = listed.value
         files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])
         yield from read_files(files, aside, archive, parser, limits, unreadable)
 

@@ -1,41 +1,24 @@
-"""What Spark sends to its workers with each task: how to read a file of the archive, and not which files there are."""
-
-from pathlib import Path
+"""Lists that Spark sends to its workers together with the function that reads the archive."""
 
 import pytest
-from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import SparkSession
 
 from manifold.archive import parsing
 from manifold.archive.segment import Segment
-from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
-from pipelines.ingest import frames
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
-from tests.pipelines.makers import at
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, seq_at, trigger
 
 LIMITS = parsing.Limits(max_ids=10, max_data_bytes=10)
+MANY = 400_000  # seqs; pickled, more than the 1 MiB above which PySpark broadcasts a function
 
 
 @pytest.mark.slow
-def test_a_task_is_as_large_whether_there_are_few_files_or_many(
-    one_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[int] = []
-    make = frames._reader
-
-    def noting(*given: object) -> frames.Reader:
-        reader = make(*given)  # type: ignore[arg-type]
-        sent.append(len(CloudPickleSerializer().dumps(reader)))  # type: ignore[no-untyped-call]  # Spark's
-        return reader
-
-    monkeypatch.setattr(frames, "_reader", noting)
-    for number in (1, 5000):
-        paths = [f"trigger/dt=2026-03-01/hour=12/{n:020d}-0.parquet" for n in range(number)]
-        segments = [Segment(path, Stream.TRIGGER, 100, at(0)) for path in paths]
-        skips = {path: [1, 2, 3] for path in paths}
-        source = Source(Archive(tmp_path.as_uri()), segments, skips, {}, LIMITS, aside=dict.fromkeys(range(number), "why"))
-        parsed(source, one_spark, parsing.triggers, parsing.TRIGGERS)
-    few, many = sent
-    assert many < few + 100
+def test_lists_larger_than_a_task_may_be_reach_the_workers(spark_lake: SparkLake) -> None:
+    path = spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"])])
+    aside = dict.fromkeys(range(MANY), "other") | {seq_at(2): "set aside"}
+    segments = [Segment(path, Stream.TRIGGER, 100, at(0))]
+    source = Source(spark_lake.run("run").archive, segments, {}, {}, LIMITS, aside=aside)
+    rows = parsed(source, spark_lake.spark, parsing.triggers, parsing.TRIGGERS).select("seq", "reason").collect()
+    assert {row["seq"]: row["reason"] for row in rows} == {seq_at(1): None, seq_at(2): "set aside"}
