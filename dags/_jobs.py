@@ -80,6 +80,7 @@ class SubprocessOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Run it, with what it says in this task's log."""
+        _refuse_unknown_parameters(context)
         os.environ.update(_from_connections())  # of this task's own process, which the job inherits
         status, said, result = _run(self._hook, [*self.arguments, *lineage_parent(context)])
         if status != DONE:
@@ -136,6 +137,7 @@ class SparkJob(SparkSubmitOperator):
         """Submit, and wait for the end."""
         from manifold.lake.reports import open_reports  # DAG files are read again and again, and need no Arrow
 
+        _refuse_unknown_parameters(context)
         given = [*filter(None, self.application_args or []), *lineage_parent(context)]
         connected = _from_connections()
         os.environ.update(connected)  # of this task's own process: spark-submit inherits it
@@ -194,6 +196,19 @@ class SparkJob(SparkSubmitOperator):
             self._plain.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
         else:
             super().on_kill()
+
+
+def _refuse_unknown_parameters(context: Context) -> None:
+    """Fail the task at once where the run was given a parameter that the DAG does not have: Airflow ignores it.
+
+    Raises:
+        AirflowFailException: there is one; the message names those that there are.
+    """
+    if (run := context.get("dag_run")) is None:
+        return
+    known = sorted(context.get("params") or ())
+    if unknown := sorted((getattr(run, "conf", None) or {}).keys() - set(known)):
+        raise AirflowFailException(f"the DAG has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
 
 
 def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:

@@ -52,5 +52,8 @@ def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | N
 
 
 def _instant(text: str) -> datetime:
-    instant = datetime.fromisoformat(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no instant; write ISO 8601, such as 2026-10-25T00:00:00Z") from exc
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from redis.exceptions import RedisError
 
@@ -80,9 +80,17 @@ def _leave(url: str, result: str, settings: Settings | None) -> None:
         sys.stderr.write(f"the result could not be left at {url}: {exc}; see that it can be written from here\n")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusals are permanent: the same arguments will be wrong the next time, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        self.exit(PERMANENT, f"{self.prog}: {message}\n")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """What every stage takes, and what each says that it takes besides."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines")
+    parser = _Parser(prog="python -m pipelines")
     stages = parser.add_subparsers(dest="stage", required=True)
     for name in STAGES:
         stage = stage_of(name)

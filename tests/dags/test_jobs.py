@@ -91,6 +91,19 @@ def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path
     assert left(tmp_path) == []
 
 
+def test_a_parameter_of_another_form_fails_the_task_at_once_with_the_right_form() -> None:
+    with pytest.raises(AirflowFailException, match=r"'25\.10\.2026' is no instant; write ISO 8601, such as 2026-10-25T00:00:00Z"):
+        SubprocessOperator(task_id="job", arguments=["discover", "--from", "25.10.2026", "--no-flush"]).execute({})
+
+
+def test_a_parameter_that_the_dag_does_not_have_is_refused_and_not_ignored() -> None:
+    context: Any = {"dag_run": SimpleNamespace(conf={"form": "2026-10-25T00:00:00Z"}), "params": {"from": None, "to": None}}
+
+    for operator in (SubprocessOperator(task_id="job", arguments=DISCOVER), job(*DISCOVER)):
+        with pytest.raises(AirflowFailException, match="no parameter form; it has from, to"):
+            operator.execute(context)
+
+
 def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
