@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
 from pyspark import SparkConf, SparkContext
@@ -39,7 +39,8 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
         Permanent: Spark's extra jars are not in their folder.
     """
     options: dict[str, str] = {}
-    if SUBMITTED not in os.environ:
+    starts_here = SUBMITTED not in os.environ
+    if starts_here:
         _require_jars(settings)
         # Otherwise workers take the first python on PATH, which need not have Manifold's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -49,11 +50,25 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
         if java_options:
             options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.appName(f"manifold {job}")
-    for name, value in (options | {EXTENSIONS: extensions_with(_extensions_of_the_site(options))}).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
+        for name, value in (options | {EXTENSIONS: extensions_with(_extensions_of_the_site(options))}).items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
     configure(spark, settings)
     return spark
+
+
+@contextmanager
+def _stdout_of_the_jvm_as_stderr() -> Iterator[None]:
+    """A JVM that starts in the block writes to standard error what it would write to standard output, where results are."""
+    sys.stdout.flush()
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def configure(spark: SparkSession, settings: Settings) -> None:

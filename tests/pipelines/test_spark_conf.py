@@ -138,12 +138,14 @@ def test_a_sites_own_extensions_are_loaded_beside_icebergs(tmp_path: Path, submi
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
     else:
         env["SPARK_CONF_DIR"] = str(tmp_path)
+        env["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc".strip()  # which a JVM writes to its stdout
 
     done = subprocess.run(
         [*command, str(program)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
+    assert submitted or len(done.stdout.splitlines()) == 1, "results alone are on standard output"
     named, parser, kept = json.loads(done.stdout.splitlines()[-1])
     assert named == f"{SITES},{ICEBERG_EXTENSIONS}"
     assert kept == "kept"
