@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -31,7 +30,7 @@ from expectations._rules import (
 from expectations._suites import Suite
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
-from manifold.contracts.vins import are_iso_3779
+from manifold.contracts.vins import iso_3779_flags
 
 MAX_SAMPLES = 5  # rows that a finding shows
 # Clocks of one fleet of servers are within a minute; what differs more is set wrong.
@@ -145,13 +144,8 @@ def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless
 
 def is_iso_3779(vins: Column) -> Column:
     """Whether each is a VIN by ISO 3779; null counts as one. By Arrow batches: in SQL it takes ten times the CPU."""
-    flags: Column = sf.arrow_udf(_flags_of, "boolean")(vins)  # type: ignore[attr-defined]  # not among its stubs
+    flags: Column = sf.arrow_udf(iso_3779_flags, "boolean")(vins)  # type: ignore[attr-defined]  # not among its stubs
     return flags
-
-
-def _flags_of(vins: pa.Array) -> pa.Array:
-    filled = vins.cast(pa.string()).fill_null("")
-    return pa.compute.or_(pa.array(are_iso_3779(filled)), vins.is_null())
 
 
 def _name(column: str) -> str:

@@ -12,6 +12,7 @@ from manifold.archive.store import Archive
 from pipelines.ingest.reading import File, Source, read_files
 
 PARTITIONS_A_CORE = 4
+PART_BYTES = 1 << 20  # of the archive: a part becomes a file of each table, and small files cost their readers
 
 Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -27,7 +28,8 @@ def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.S
 
     `unreadable` is as `read_files` has it.
     """
-    parts = _balanced(source.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
+    wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
+    parts = _balanced(source.segments, min(wanted, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE))
     files = [[source.file(segment) for segment in part] for part in parts]
     # No Python is needed to make them, and no shuffle to spread them.
     places = spark.range(0, len(parts), 1, max(1, len(parts)))

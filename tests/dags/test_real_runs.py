@@ -54,7 +54,7 @@ def test_the_lineage_of_a_run_hangs_together_from_the_task_to_the_report(running
         (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
     ]
     due = datetime.fromisoformat(running.api.run("ingest_archives", ingested.run_id)["run_after"])
-    task = task_run("default", "ingest_archives", "ingest", attempt=1, mapped=-1, due=due)
+    task = task_run("default", "ingest_archives", "publish", attempt=1, mapped=-1, due=due)
     parents = [each["run"]["facets"]["parent"] for each in known]
     assert {(p["job"]["name"], p["run"]["runId"]) for p in parents} == {(task.job, task.run_id)}
     assert names(known[1]["outputs"]) == names(known[3]["inputs"])
