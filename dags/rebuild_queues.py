@@ -31,4 +31,4 @@ with DAG(
     **DAG_DEFAULTS,
 ):
     rebuilt = [*PUBLISHED, JUDGED, QUEUES, REBUILT]
-    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", plain_first=True, outlets=rebuilt)
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=rebuilt)
