@@ -18,6 +18,12 @@ from tests.support.servers import ROOT, free_port, wait_until
 EVENTS = [{"n": n} for n in range(3)]
 
 
+@pytest.fixture(autouse=True)
+def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's configuration of logging, which other tests load into this process, disables the loggers that are there."""
+    monkeypatch.setattr(lineage.log, "disabled", False)
+
+
 def test_a_file_gets_a_line_for_each_event_in_their_order(tmp_path: Path) -> None:
     file = tmp_path / "new" / "events.jsonl"
     settings = telling(Settings(home=tmp_path), f"file://{file}")

@@ -28,8 +28,8 @@ def output_of(server: TapServer, folder: Path, script: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(tap_server: TapServer, tmp_path: Path) -> None:
-    (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def test_the_first_publish_of_the_tour_reaches_the_recorder_as_it_is_printed(tap_server: TapServer, tmp_path: Path) -> None:
+    (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "docs" / "tour.md").read_text(), re.DOTALL | re.MULTILINE)
     limits = Settings()
 
     with RawConnection(tap_server.port) as recorder:
