@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
-import structlog
 from pyarrow import fs
 
 from manifold.archive.segment import DAY, Interval, Segment
@@ -24,9 +23,6 @@ AT_ONCE_READ = 16  # files
 MOST_DAYS = 31  # of a longer interval it is listed first which days there are
 AT_ONCE = 20_000  # segments that a walk through the archive has in its hands
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
-
-
-log = structlog.get_logger(__name__)
 
 
 class Archive:
@@ -241,4 +237,6 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
 
 @lru_cache(maxsize=10_000)  # each is named once by a process, however often the archive is listed
 def _name_ignored(url: str, path: str, reason: str) -> None:
-    log.warning("file in the archive ignored", archive=url, path=path, reason=reason)
+    import structlog  # here, because whoever lists an archive in which nothing is wrong does not wait for it
+
+    structlog.get_logger(__name__).warning("file in the archive ignored", archive=url, path=path, reason=reason)

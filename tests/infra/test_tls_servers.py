@@ -172,8 +172,10 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
         url = f"https://localhost:{site.ports[service]}"
         return httpx.get(f"{url}/healthz", verify=trust, trust_env=False, headers={"Authorization": f"Bearer {token}"})
 
+    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every pod of Airflow, where jobs start Spark
+
     def job(*words: str) -> str:
-        env = {**os.environ, **site.variables("jobs")}
+        env = {**os.environ, **site.variables("jobs"), **believes}
         ran = subprocess.run(
             [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, text=True, timeout=180
         )
@@ -188,6 +190,26 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
             prometheus_sees(site, "manifold", *(site.ports[service] for service in FACES))
             assert "recorded" in publish(site)
         assert json.loads(job("ingest", "--json"))["ingested"]["segments"] >= 1
+
+
+def truststore(site: Site, folder: Path) -> str:
+    """Make the truststore of the services' authority as pods do; the options by which a JVM uses it, as theirs are."""
+    made = [
+        sys.executable,
+        "-m",
+        "pipelines.spark.truststore",
+        str(site.certificate("airflow") / "ca.crt"),
+        str(folder / "trust.p12"),
+    ]
+    subprocess.run(made, check=True, cwd=ROOT, timeout=60)
+    (variable,) = {
+        each["value"]
+        for template in site.environment.templates().values()
+        for container in template["spec"]["containers"]
+        for each in container.get("env", [])
+        if each["name"] == "JAVA_TOOL_OPTIONS"
+    }
+    return str(variable.replace("/tmp/", f"{folder}/"))
 
 
 def publish(site: Site) -> str:
@@ -257,9 +279,7 @@ def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authorit
 
 
 def test_java_believes_the_stores_authority_by_the_truststore_that_pods_make(site: Site, tmp_path: Path) -> None:
-    ca, port = site.certificate("airflow") / "ca.crt", site.ports["object-store"]
-    made = [sys.executable, "-m", "pipelines.spark.truststore", str(ca), str(tmp_path / "trust.p12")]
-    subprocess.run(made, check=True, cwd=ROOT, timeout=60)
+    options, port = truststore(site, tmp_path), site.ports["object-store"]
     (tmp_path / "Ask.java").write_text(
         "class Ask { public static void main(String[] to) throws Exception { System.out.println(((java.net.HttpURLConnection) "
         "new java.net.URL(to[0]).openConnection()).getResponseCode()); } }"
@@ -269,12 +289,5 @@ def test_java_believes_the_stores_authority_by_the_truststore_that_pods_make(sit
         command = ["java", *options, str(tmp_path / "Ask.java"), f"https://localhost:{port}/health"]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    (variable,) = {
-        each["value"]
-        for template in site.environment.templates().values()
-        for container in template["spec"]["containers"]
-        for each in container.get("env", [])
-        if each["name"] == "JAVA_TOOL_OPTIONS"
-    }
-    assert asked(variable.replace("/tmp/", f"{tmp_path}/")).stdout == "200\n"
+    assert asked(options).stdout == "200\n"
     assert "unable to find valid certification path" in asked().stderr
