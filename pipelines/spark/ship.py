@@ -25,8 +25,8 @@ from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
-ROOMS = ("archive", "contracts", "lake", "messaging", "queues", "runtime", "settings")
-PACKAGES = ("expectations", "pipelines", *(f"manifold/{room}" for room in ROOMS))
+ROOMS = ("archive", "contracts", "lake", "queues", "runtime", "settings")
+PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in ROOMS))
 # Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
@@ -119,8 +119,9 @@ def _beside_the_driver(jars: Sequence[str]) -> dict[str, str]:
 def _write_code(target: Path) -> None:
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifold/__init__.py", (files("manifold") / "__init__.py").read_bytes())
         for package in PACKAGES:
-            for name, file in _below(files(package), package):
+            for name, file in _below(files(package), package.replace(".", "/")):
                 archive.writestr(name, file.read_bytes())
     part.replace(target)  # whole or not at all: a job may be starting
 

@@ -48,8 +48,8 @@ def test_the_recorders_clock_is_moved_and_monotonic_time_is_not(tmp_path: Path) 
     lines = [
         "import sys, time",
         "from pathlib import Path",
-        "import recorder",
-        "from recorder import _parser",
+        "import manifold.recorder",
+        "from manifold.recorder import _parser",
         "from manifold.contracts.seq import SeqSource, unix_ms_of, wall_clock_ms",
         "from tests.faults.clocked_recorder import Clock, deceive",
         "clock = Clock(Path(sys.argv[1]))",

@@ -102,7 +102,8 @@ class Site:
     @contextmanager
     def service(self, name: str) -> Iterator[Server]:
         """A service, while the block runs."""
-        command = [sys.executable, "-m", name, *(["--replica", "0"] if name == "dispatcher" else [])]
+        module = name if name == "dispatcher" else f"manifold.{name}"
+        command = [sys.executable, "-m", module, *(["--replica", "0"] if name == "dispatcher" else [])]
         log = self.folder / "logs" / f"{name}.log"
         with stopping(start(command, port=self.ports[name], log=log, env=self.variables(name))) as server:
             yield server

@@ -24,7 +24,7 @@ from tests.manifold.console.test_commands import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT
 
-MANY = MOST + 5000  # vehicles of one trigger: the API does not tell them one by one
+MANY = MOST + 15_000  # vehicles of one trigger: the API does not tell them one by one
 
 
 @pytest.fixture

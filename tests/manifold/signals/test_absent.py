@@ -29,9 +29,9 @@ def test_where_rabbitmq_is_not_installed_the_rest_is_started(tmp_path: Path, mon
     assert kinds(Settings(home=tmp_path, with_signals=True)) == kinds(Settings(home=tmp_path, with_signals=False))
 
 
-@pytest.mark.parametrize("service", ["recorder", "dispatcher", "tap", "queues"])
+@pytest.mark.parametrize("service", ["manifold.recorder", "dispatcher", "manifold.sandbox.tap", "manifold.queues"])
 def test_the_mqtt_side_reads_nothing_of_amqp(service: str) -> None:
-    script = f"import {service}, sys; print(*{{'aio_pika', 'aiormq', 'pamqp', 'signals'}}.intersection(sys.modules))"
+    script = f"import {service}, sys; print(*{{'aio_pika', 'aiormq', 'pamqp', 'manifold.signals'}}.intersection(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
