@@ -30,6 +30,7 @@ from tests.support.servers import ROOT, answers, free_port, start_embedded_broke
 
 HOME = "/var/lib/manifold"
 SERVICES = {"recorder": (), "dispatcher": ("--replica", "0"), "api": (), "signals": ()}
+MODULES = {name: name if name == "dispatcher" else f"manifold.{name}" for name in SERVICES}
 VIN = Owner("1M8GDM9AXKP042788")
 
 pytestmark = [
@@ -161,7 +162,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         services = {}
         for name, more in SERVICES.items():
             if name != "signals" or amqp:
-                command = ("python", "-m", name, *more)
+                command = ("python", "-m", MODULES[name], *more)
                 own = container(f"manifold-{name}-{settings.mqtt_port}", *command, env=env, mounts=mounts)
                 services[name] = running.enter_context(own)
         yield Environment(settings, env, mounts, services)
