@@ -1,6 +1,7 @@
 """Nodes of Erlang that find each other by an epmd of their own."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,8 @@ class Node:
         ask = "io:format(\"~p\", [net_adm:ping('a@localhost')]), halt()."
         command = [*_command(f"{folder.name}@localhost", optfile, folder), "-eval", ask]
         ran = subprocess.run(command, env=_environment(self.epmd_port), capture_output=True, text=True, timeout=60)
-        return ran.stdout[:4]  # what follows is said of the connection
+        found = re.search("pong|pang", ran.stdout)  # before and behind it the node may speak of the connection
+        return found[0] if found else ran.stdout
 
 
 @contextmanager
