@@ -7,6 +7,8 @@ STORES := .tools/stores.ready
 FAST := tests/manifold/contracts tests/manifold/settings tests/manifold/lake tests/manifold/messaging tests/manifold/runtime tests/docs tests/infra tests/manifold/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/manifold/signals/test_checks.py
 # the tests of a module stay together, and begin in the order of the tree; a third process uses what two cores have left while others wait
 SHARED := --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder
+# What failed beside others is run once more, alone, and named; what fails again fails the whole (docs/decisions/0021-once-more.md).
+AGAIN = [ $$? -eq 1 ] && echo "failed beside other tests, and once more alone:" && .venv/bin/pytest -v --last-failed --last-failed-no-failures none;
 
 .PHONY: help setup stores demo up down status test check cluster image compose fix bench lock clean
 
@@ -36,7 +38,7 @@ status: $(READY) ## how it is
 	@.venv/bin/manifold status
 
 test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS=3 at a time
-	@.venv/bin/pytest $(SHARED)
+	@.venv/bin/pytest $(SHARED) || { $(AGAIN) }
 
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
@@ -57,7 +59,7 @@ check: $(READY) ## format, lint, import rules, types, and the tests that need no
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/mypy
-	.venv/bin/pytest -q $(SHARED) -m "not slow" $(FAST)
+	.venv/bin/pytest -q $(SHARED) -m "not slow" $(FAST) || { $(AGAIN) }
 
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .

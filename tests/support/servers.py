@@ -167,7 +167,10 @@ def start_redis(folder: Path, *, port: int | None = None, append_only: bool = Fa
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
     command += ["--aclfile", str(users)] if users else []
-    return start(command, port=port, log=folder / "redis.log")
+    log = folder / "redis.log"
+    said = log.stat().st_size if log.exists() else 0
+    # It listens before it has read its file, and answers LOADING until then; it says when it has, whoever may ask it.
+    return start(command, port=port, log=log, ready=lambda: b"Ready to accept connections" in log.read_bytes()[said:])
 
 
 def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "", anonymous: bool = True) -> Server:
