@@ -57,15 +57,12 @@ def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:
 
 
 def discover_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
-    """The task that finds out, without Spark, what there is to do, and skips the tasks for which there is nothing."""
+    """The task of a stage that says, without Spark, what there is to do next, and skips the tasks for which there is nothing."""
     return DiscoverOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
 def spark_job(job: str, *arguments: str, **task: Any) -> SparkJob:
-    """The task that runs one stage on Spark. `arguments` may be templates; `task` is what Airflow takes for a task.
-
-    `plain_first=True`: without Spark, if the stage can (it takes `--without-spark`).
-    """
+    """The task that runs one stage on Spark. `arguments` may be templates; `task` is what Airflow takes for a task."""
     return SparkJob(
         task_id=job,
         pool=load_settings().spark_pool,

@@ -11,10 +11,9 @@ DRIVER = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }
 def ingest_jobs(*part: str) -> None:
     """Make them, in the DAG that is being made, which has `flush` and `dry_run`. `part` are arguments that say what is taken."""
     discover = discover_job("discover", *part, *OPTIONS)
-    ingest = spark_job("ingest", *part, "--no-flush", "--judge", java_options=DRIVER, outlets=[JUDGED])
-    # Each of these looks first, in a process of its own: starting Spark takes longer than what there usually is to do.
-    audit = spark_job("audit", plain_first=True, links=[QualityReport()], outlets=[JUDGED])
-    publish = plain_job("publish", outlets=PUBLISHED)
-    populate = spark_job("populate", plain_first=True, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
+    ingest = spark_job("ingest", *part, "--no-flush", java_options=DRIVER, outlets=[JUDGED])
+    audit = plain_job("audit", links=[QualityReport()])
+    publish = discover_job("publish", outlets=PUBLISHED)
+    populate = spark_job("populate", outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     discover >> ingest >> audit >> publish >> populate
     discover >> populate  # the queues may lag behind the lake where nothing is new

@@ -47,7 +47,7 @@ UNREACHED = (
     f'{{{{"{DRIVER_HAS_SETTINGS}": true}}}}; or have it run beside the task: {{{{"deploy-mode": "client"}}}}'
 )
 # Exit status of a job, as `pipelines.cli` has them; every other one may be cured by doing it again.
-DONE, NEEDS_SPARK, PERMANENT = 0, 4, 5
+DONE, PERMANENT = 0, 5
 
 
 class QualityReport(BaseOperatorLink):
@@ -73,8 +73,9 @@ class SubprocessOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("arguments",)
 
-    def __init__(self, *, arguments: Iterable[str], **rest: Any) -> None:
+    def __init__(self, *, arguments: Iterable[str], links: Iterable[BaseOperatorLink] = (), **rest: Any) -> None:
         super().__init__(**rest)
+        self.operator_extra_links = tuple(links)
         self.arguments = list(arguments)
         self._hook = SubprocessHook()
 
@@ -110,8 +111,7 @@ class SparkJob(SparkSubmitOperator):
     """One stage as a Spark application; its result is the task's, wherever the driver runs.
 
     The driver leaves its result beside the reports, which it and the task both reach, under a name of this attempt alone. An
-    argument whose template comes out empty is not there. With `plain_first` the stage is tried in a process of its own, and
-    Spark starts only if the stage says that it needs it. `java_options` are added to those that a site gives its drivers, where
+    argument whose template comes out empty is not there. `java_options` are added to those that a site gives its drivers, where
     the driver runs beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
     """
 
@@ -121,7 +121,6 @@ class SparkJob(SparkSubmitOperator):
         self,
         *,
         java_options: str = "",
-        plain_first: bool = False,
         links: Iterable[BaseOperatorLink] = (),
         **rest: Any,
     ) -> None:
@@ -129,9 +128,7 @@ class SparkJob(SparkSubmitOperator):
         super().__init__(durable=False, **rest)
         self.site = rest["conn_id"]  # says where Spark runs
         self.java_options = java_options
-        self.plain_first = plain_first
         self.operator_extra_links = tuple(links)
-        self._plain: SubprocessHook | None = None  # while the process runs
 
     def execute(self, context: Context) -> Any:
         """Submit, and wait for the end."""
@@ -141,14 +138,6 @@ class SparkJob(SparkSubmitOperator):
         given = [*filter(None, self.application_args or []), *lineage_parent(context)]
         connected = _from_connections()
         os.environ.update(connected)  # of this task's own process: spark-submit inherits it
-        if self.plain_first:
-            self._plain = SubprocessHook()
-            status, said, result = _run(self._plain, [*given, "--without-spark"])
-            self._plain = None
-            if status == DONE:
-                return result
-            if status != NEEDS_SPARK:
-                raise _failure(self.task_id, said, again=status != PERMANENT)
         files, name = open_reports(load_settings()), f"{JOBS}/{secrets.token_hex(8)}.json"
         self.application_args = [*given, "--result", f"{files.url}/{name}"]
         # Not Spark's own option for it: that would take the place of the site's.
@@ -189,13 +178,6 @@ class SparkJob(SparkSubmitOperator):
         if found is None:
             self.log.warning("the job has left no result at %s; see that its driver can write there", files.url)
         return json.loads(found) if found else None
-
-    def on_kill(self) -> None:
-        """End the process or the application with the task."""
-        if self._plain is not None:
-            self._plain.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
-        else:
-            super().on_kill()
 
 
 def _refuse_unknown_parameters(context: Context) -> None:

@@ -31,4 +31,4 @@ with DAG(
     **DAG_DEFAULTS | by_cron(load_settings().check_schedule),
 ):
     part = ("--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}")
-    spark_job("check", *part, plain_first=True, outlets=[*PUBLISHED, JUDGED])
+    spark_job("check", *part, outlets=[*PUBLISHED, JUDGED])

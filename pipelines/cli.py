@@ -1,9 +1,8 @@
 """The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
 The last line on standard output is the result as JSON, with the `seconds` that it took; logs go to standard error. Exit status:
-0 done; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not allowed and is needed; 5 not done,
-and doing it again changes nothing. Every other status, such as Python's own 1, is an unforeseen error: it may pass, so
-the job may be done again.
+0 done; 3 not done, but doing it again is safe and may work; 5 not done, and doing it again changes nothing. Every other status,
+such as Python's own 1, is an unforeseen error: it may pass, so the job may be done again.
 
 The result is also written to `--result`, even if the job was not done: `error`, and `again`, which is false with status 5.
 Spark's cluster deploy mode does not return the exit status to the process that submitted the job, but the result can be read.
@@ -27,10 +26,9 @@ from manifold.runtime.log import configure_logging
 from manifold.runtime.redis import advice
 from manifold.settings import Settings, load_settings
 from pipelines.catalog import naming_the_catalog
-from pipelines.spark.needed import NeedsSpark
 from pipelines.stages import STAGES, stage_of
 
-DONE, UNFORESEEN, TRY_AGAIN, NEEDS_SPARK, PERMANENT = 0, 1, 3, 4, 5
+DONE, UNFORESEEN, TRY_AGAIN, PERMANENT = 0, 1, 3, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,8 +59,6 @@ def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
     match exc:
         case RedisError() if settings is not None:
             return TRY_AGAIN, advice(settings.redis, exc)
-        case NeedsSpark():
-            return NEEDS_SPARK, f"{exc}: this needs Spark"
         case Permanent():
             return PERMANENT, str(exc)
         case ManifoldError():

@@ -14,7 +14,7 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
-from pipelines.populate.arrow_path import is_behind
+from pipelines.populate.ids_news import is_behind
 from pipelines.spark.conf import java_options
 
 INGEST, POPULATE = "ingest", "populate"
@@ -44,13 +44,14 @@ def discover(
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
         new, size = new + 1, size + segment.size
-    following = [INGEST] if new else [POPULATE] if _behind(catalog, settings, now) else []
+    following = [INGEST] if new else [POPULATE] if queues_lag(catalog, settings, now) else []
     found = Discovered(new, size, [] if dry_run else following, java_options(size))
     log.info("discovered", **asdict(found), would_follow=following)
     return found
 
 
-def _behind(catalog: Catalog, settings: Settings, now: datetime) -> bool:
+def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
+    """Whether the queues lag behind the lake, so that populate has to follow."""
     try:
         return is_behind(connect(settings.redis), catalog, settings, now)
     except RedisError as exc:

@@ -58,15 +58,33 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
     segments = catalog.load_table(SEGMENTS.identifier)
     if BEGAN + branch_of(run_id) not in segments.properties or counts(segments, run_id):
         return {"report": None, "warnings": 0}
-    judged_at = _judged_at(catalog, run_id)
-    if judged_at is None:
-        return None
-    mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", judged_at))
-    rows = catalog.load_table(QUALITY.identifier).scan(mine, ("severity", "outcome")).to_arrow().to_pylist()
+    rows = _results(catalog, run_id)
     broken = [row["severity"] for row in rows if row["outcome"] == BROKEN]
     if not rows or ERROR in broken:
         return None
     return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(broken)}
+
+
+def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
+    """Why a run that has not passed must not be published, and the remedy."""
+    broken = [row for row in _results(catalog, run_id) if (row["outcome"], row["severity"]) == (BROKEN, ERROR)]
+    if not broken:
+        return f"run {run_id} is not judged as it lies there: clear its task `ingest`"
+    report = open_reports(settings).address(run_page(run_id))
+    says = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
+    named = [says.format_map(row) for row in sorted(broken, key=lambda row: (row["suite"], row["rule"]))]
+    first = f"run {run_id} is held back by {len(broken)} rules; report {report}; repair the cause, then clear its task `ingest`"
+    return "\n".join([first, *named])
+
+
+def _results(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
+    """The rows of the newest verdict on what lies on the run's branches now."""
+    judged_at = _judged_at(catalog, run_id)
+    if judged_at is None:
+        return []
+    mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", judged_at))
+    rows: list[dict[str, Any]] = catalog.load_table(QUALITY.identifier).scan(mine).to_arrow().to_pylist()
+    return rows
 
 
 def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:

@@ -25,7 +25,6 @@ from pipelines.ingest.branches import ancestors, properties_of
 from pipelines.lineage._place import Place
 from pipelines.lineage.datasets import place, table, written
 from pipelines.lineage.events import UNDER, Ended, Json, begun, ended
-from pipelines.spark.needed import NeedsSpark
 
 APPLICATION = "app-id"  # in the summary of a snapshot: Iceberg's word for who has made it
 CLOCKS = timedelta(seconds=60)  # by which a snapshot may seem older than the job that makes it
@@ -57,8 +56,6 @@ class JobRun:
                 result = work()
                 how, why = (Ended.FAIL, PROBLEM) if getattr(result, "problem", None) else (Ended.COMPLETE, "")
                 return result
-            except NeedsSpark:
-                raise  # nothing counts yet: it begins again, on Spark
             except Exception as exc:
                 how, why = Ended.FAIL, ERROR.format(type(exc).__name__)
                 raise

@@ -8,31 +8,26 @@ from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import BooleanExpression, In
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from redis import Redis
 
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind
+from manifold.contracts.tables import StateKind
 from manifold.queues import EcqLoader, LakeQueue, LoadResult, Policy
 from manifold.queues.verbs.ecq import LiveMessage, Load
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united, united_table
-from pipelines.populate.ecq_news import AROUND_LOADING, REWOUND, Added, has_rows, left_over, loaded_at, unpopulated
-from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
+from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
+from pipelines.populate.ecq_news import AROUND_LOADING, Added, has_rows, loaded_at, unpopulated
+from pipelines.populate.snapshot_range import SnapshotRange
 from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
-from pipelines.spark.needed import NeedsSpark
 
-FEW = 100_000  # rows that are read here; more are Spark's
-FEW_CLIENTS = 1000  # that a filter can name one by one
 ROWS_A_PART = 400_000  # of one partition: a worker folds them in memory
-INDEX_COLUMNS, STATE_COLUMNS = ("client_id", "seq", "key"), ("client_id", "acked_seq", "acked_at", "epoch", "kind")
 
 
 def load_queues(
-    spark: SparkSession | None, catalog: Catalog, settings: Settings, redis: Redis, *, now: datetime, everything: bool
+    spark: SparkSession, catalog: Catalog, settings: Settings, redis: Redis, *, now: datetime, everything: bool
 ) -> LoadResult:
     """Merge into Redis the queues about which something is new in the lake; with `everything` all that have a live message.
 
@@ -40,20 +35,19 @@ def load_queues(
     too late for that; and a rewind.
 
     Raises:
-        NeedsSpark: there is too much to do without Spark; nothing has happened yet.
         redis.RedisError: Redis is away or refuses.
     """
     added = unpopulated(redis, catalog, everything=everything)
     since = None if everything else loaded_at(redis)
     if not has_rows(catalog, added, since):
         return LoadResult()
-    rows = _by_spark(spark, settings, added, since) if spark is not None else _by_arrow(catalog, added, since)
+    rows = _rows_of_clients(spark, settings, added, since)
     work = _loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
     done, words = counted(rows, work, ("owners", "offered", "queued"))
     return LoadResult(done["owners"], done["offered"], done["queued"], spoilt=words[SPOILT])
 
 
-def _by_spark(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
+def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
     """The united rows of the clients concerned, all of a client's in one partition."""
     index, state = (_whole(spark, settings, each) for each in (added.index, added.state))
     if not added.is_everything:
@@ -67,42 +61,6 @@ def _by_spark(spark: SparkSession, settings: Settings, added: Added, since: date
     rows = added.index.rows + added.state.rows if added.is_everything else 0
     parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
     return united(index, state).repartition(parts, "client_id")
-
-
-def _by_arrow(catalog: Catalog, added: Added, since: datetime | None) -> pa.Table:
-    """The same, read by this process.
-
-    Raises:
-        NeedsSpark: they may be too many.
-    """
-    if added.is_everything:
-        index = _read(catalog, added.index, ALL_ROWS, INDEX_COLUMNS)
-        return united_table(index, _read(catalog, added.state, ALL_ROWS, STATE_COLUMNS))
-    news = _few(catalog, added.index, left_over(since)).read(catalog, left_over(since), ("client_id",))
-    rewound = _few(catalog, added.state, REWOUND).read(catalog, REWOUND, ("client_id",))
-    clients = {client_id for rows in (news, rewound) for client_id in rows["client_id"].to_pylist()}
-    if len(clients) > FEW_CLIENTS:
-        raise NeedsSpark(f"the compacted queues of {len(clients)} clients are to be looked at")
-    return rows_of(catalog, clients, added.index.end, added.state.end)
-
-
-def rows_of(catalog: Catalog, clients: Iterable[str], index: int | None = None, state: int | None = None) -> pa.Table:
-    """The united rows of a few clients, in these snapshots (None: main's)."""
-    mine = In(term="client_id", literals=set(clients))
-    found = []
-    for table, snapshot_id, columns in ((ECQ_INDEX, index, INDEX_COLUMNS), (ECQ_STATE, state, STATE_COLUMNS)):
-        found.append(catalog.load_table(table.identifier).scan(mine, columns, snapshot_id=snapshot_id).to_arrow())
-    return united_table(*found)
-
-
-def _few(catalog: Catalog, added: SnapshotRange, wanted: BooleanExpression) -> SnapshotRange:
-    if (rows := added.most(catalog, wanted)) > FEW:
-        raise NeedsSpark(f"{rows} rows of {added.table.name} are to be looked at")
-    return added
-
-
-def _read(catalog: Catalog, added: SnapshotRange, wanted: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
-    return _few(catalog, added, wanted).read(catalog, wanted, columns)
 
 
 def _whole(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:

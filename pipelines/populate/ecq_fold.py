@@ -1,10 +1,10 @@
-"""Folds index and state of compacted queues, client by client, over Arrow tables, in this process or in Spark's workers.
+"""Folds index and state of compacted queues, client by client, over Arrow tables, in Spark's workers.
 
 It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both
 tables are brought into one form first, so that Spark groups those of a client in one shuffle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -48,19 +48,6 @@ def united(index: DataFrame, state: DataFrame) -> DataFrame:
     seqs = sf.col("acked_seq").alias("seq")
     states = state.select("client_id", seqs, none["key"].alias("key"), sf.col("acked_at").alias("at"), "epoch", "kind")
     return messages.toDF(*UNITED.names).unionByName(states.toDF(*UNITED.names))
-
-
-def united_table(index: pa.Table, state: pa.Table) -> pa.Table:
-    """`united` in Arrow."""
-    messages = {"client_id": index["client_id"], "seq": index["seq"], "key": index["key"]}
-    messages |= {"kind": pa.array([MESSAGE] * index.num_rows, pa.string())}
-    states = {"client_id": state["client_id"], "seq": state["acked_seq"], "at": state["acked_at"], "epoch": state["epoch"]}
-    states |= {"kind": state["kind"]}
-    return pa.concat_tables(_complete(columns, rows) for columns, rows in ((messages, index), (states, state)))
-
-
-def _complete(columns: Mapping[str, pa.ChunkedArray], of: pa.Table) -> pa.Table:
-    return pa.table({f.name: columns.get(f.name, pa.nulls(of.num_rows, f.type)) for f in UNITED}).cast(UNITED)
 
 
 def newest_of_keys(rows: pa.Table) -> pa.Table:

@@ -7,7 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +22,7 @@ from manifold.settings import Settings
 from pipelines.ingest.publish import finish
 from pipelines.lineage import told
 from pipelines.populate import ecq, ecq_news
-from pipelines.populate.arrow_path import ended_by_arrow, pending_by_arrow, unpopulated, wanted_since
+from pipelines.populate.ids_news import unpopulated
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
@@ -78,13 +77,11 @@ class Populated:
 
 
 @told("populate", reads=READ, writes=["queues"])
-def populate(
-    spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False
-) -> Populated:
+def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
     """Offer what is pending to the queues, and prune what they remember of ended entries.
 
     Args:
-        spark: a session over the catalog; None: only if little is to be done.
+        spark: a session over the catalog.
         catalog: the same catalog in PyIceberg.
         settings: where Redis is, and how entries wait.
         now: the instant, timezone-aware, from which the retention counts back.
@@ -92,7 +89,6 @@ def populate(
             since the last time, if the queues are loaded. If they are not, nothing is done, and the result says so.
 
     Raises:
-        NeedsSpark: there is too much to do without Spark; nothing has happened yet.
         Retryable: another process is at it, or Redis lost the lock; nothing is lost, do it again.
         redis.RedisError: Redis is away or refuses.
     """
@@ -105,12 +101,7 @@ def populate(
         if everything:
             finish(catalog)  # a segment counts before its rows are in every table: those that were seen to count have to be there
         ids, ended = unpopulated(redis, catalog, everything=everything)
-        waiting: DataFrame | pa.Table
-        gone: DataFrame | pa.Table
-        if spark is None:
-            waiting, gone = _by_arrow(catalog, settings, ids, ended, now, everything=everything)
-        else:
-            waiting, gone = _by_spark(spark, settings, ids, ended, now, everything=everything)
+        waiting, gone = _pending_and_ended(spark, settings, ids, ended, now, everything=everything)
         compacted = ecq.load_queues(spark, catalog, settings, redis, now=now, everything=everything)
         loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
@@ -140,7 +131,7 @@ def populate(
     return result
 
 
-def _by_spark(
+def _pending_and_ended(
     spark: SparkSession, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
 ) -> tuple[DataFrame, DataFrame]:
     """The pending entries, and (vin, seq) of those that ended lately."""
@@ -155,15 +146,6 @@ def _by_spark(
     return waiting, gone.select("vin", "seq")
 
 
-def _by_arrow(
-    catalog: Catalog, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
-) -> tuple[pa.Table, pa.Table]:
-    """The same, read by this process."""
-    wanted = wanted_since(now - timedelta(days=settings.retention_days), everything=everything)
-    gone = ended_by_arrow(catalog, ended, now - REMEMBERED if ended.start is None else None)
-    return pending_by_arrow(catalog, ids, ended.end, wanted), gone
-
-
 def _rows(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
     name = f"{settings.catalog_name}.{added.table.identifier}"
     if added.start is None:
@@ -171,7 +153,7 @@ def _rows(spark: SparkSession, settings: Settings, added: SnapshotRange) -> Data
     return spark.read.option("start-snapshot-id", added.start).option("end-snapshot-id", added.end).table(name)
 
 
-def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
+def _load(waiting: DataFrame, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
     """What became of the entries, and the keys of triggers that are spoilt."""
     load = loading(settings.redis, Policy.of(settings), _unix_ms(now))
     done, words = counted(waiting, load, ("owners", "offered", "queued", "superseded"))

@@ -1,4 +1,4 @@
-"""Loads entries into the queues and drops ended ones, where the rows are: in Spark's workers or in this process."""
+"""Loads entries into the queues and drops ended ones, where the rows are: in Spark's workers."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,25 +18,21 @@ VEHICLES_AT_ONCE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 
 
-def counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Run `work` where the rows are, in Spark's workers or in this process; its sums and its words, by column.
+def counted(rows: DataFrame, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Run `work` in Spark's workers; its sums and its words, by column.
 
     Raises:
         redis.RedisError: a worker failed at Redis.
     """
     schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
-    if isinstance(rows, DataFrame):
-        counts = rows.mapInArrow(reporting_errors(work, names), schema)
-        sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
-        words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
-        row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
-        assert row is not None  # an aggregation has one row
-        if row["problem"] is not None:
-            raise error_of(row["problem"])
-        return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
-    found = [row for batch in work(rows.to_batches()) for row in batch.to_pylist()]
-    named = {name: [word for row in found for word in (row.get(name) or "").split()] for name in WORDS}
-    return {name: sum(row[name] for row in found) for name in names}, named
+    counts = rows.mapInArrow(reporting_errors(work, names), schema)
+    sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
+    words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
+    row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
+    assert row is not None  # an aggregation has one row
+    if row["problem"] is not None:
+        raise error_of(row["problem"])
+    return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
 
 
 def loading(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -92,7 +88,7 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
                 yield owner, sorted(mine)
 
 
-def forget_ended(ended: DataFrame | pa.Table, settings: Settings) -> Forgotten:
+def forget_ended(ended: DataFrame, settings: Settings) -> Forgotten:
     """Let the queues forget these ended entries (vin, seq); how many they forgot, and how many they keep."""
     url, policy = settings.redis, Policy.of(settings)
 

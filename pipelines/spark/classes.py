@@ -66,7 +66,7 @@ def _run(home: Path, made: Path, settings: Settings) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(submit), "--properties-file", str(defaults), "--master", "local[2]"]
     command += ["--conf", f"spark.driver.extraJavaOptions=-XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"]
-    command += [str(MAIN), "ingest", "--run-id", "classes", "--no-flush", "--judge"]
+    command += [str(MAIN), "ingest", "--run-id", "classes", "--no-flush"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
     env = inherited | {"MANIFOLD_HOME": str(home), "MANIFOLD_JARS": str(settings.jars), "MANIFOLD_FILE": str(home / "none")}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

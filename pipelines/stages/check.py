@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
-from pipelines.spark.needed import NeedsSpark, add_without_spark
 
 if TYPE_CHECKING:
     from pipelines.maintenance.check import Checked
@@ -18,23 +17,18 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_run_id(parser)
     parser.add_argument("--days", type=float, help="only what began so many days ago or later; without it, or 0: all")
     parser.add_argument("--repair", action="store_true", help="take in again what is missing or doubled, or was not taken in")
-    add_without_spark(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """The result as JSON. A disagreement that remains fails the job."""
-    found = check_lake(settings, days=options.days, repair=options.repair, without_spark=options.without_spark)
+    found = check_lake(settings, days=options.days, repair=options.repair)
     if not found.agree:
         raise Permanent(f"archive, ledger and tables disagree: {found.to_json()}; see manifold lake check, and its --repair")
     return found.to_json()
 
 
-def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False, without_spark: bool = False) -> "Checked":
-    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings.
-
-    Raises:
-        NeedsSpark: something is to be repaired `without_spark`; nothing has happened yet.
-    """
+def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False) -> "Checked":
+    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings."""
     from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.check import check
@@ -44,8 +38,6 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     found = check(catalog, settings, now=now, interval=interval)
     if found.agree or not repair:
         return found
-    if without_spark:
-        raise NeedsSpark(f"{len(found.findings)} disagreements are to be repaired")
     from pipelines.maintenance.repair import repair as repair_lake
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 

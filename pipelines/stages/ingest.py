@@ -1,4 +1,4 @@
-"""Write what is new in the archive to the branches of a run; with `--judge` audit it too, while Spark runs."""
+"""Write what is new in the archive to the branches of a run, and have Great Expectations judge it, in one application."""
 
 import argparse
 import sys
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which part of the archive, and whether it is judged at once."""
+    """Which part of the archive."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
-    parser.add_argument("--judge", action="store_true", help="audit the rows too, while Spark runs")
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
@@ -29,28 +28,28 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_before_last, new_run_id
     from pipelines.ingest.trends import trends_if_held_back
-    from pipelines.ingest.write import ingest
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
     interval, catalog, now = interval_of(settings, options), open_lake(settings), datetime.now(UTC)
     if not options.no_flush:
         flush(settings)
     run_id = options.run_id or new_run_id(now)
-    judging = GREAT_EXPECTATIONS if options.judge else ()
     new = new_segments(catalog, Archive(settings.archive, settings.s3), interval)
-    on_spark = session(settings, "ingest", meanwhile=judging, size=sum(segment.size for segment in new))
+    on_spark = session(settings, "ingest", meanwhile=GREAT_EXPECTATIONS, size=sum(segment.size for segment in new))
     with trends_if_held_back(settings), on_spark as spark:
         _, last = ingest_before_last(Run(spark, catalog, settings, run_id, now, interval))
-        return (_judged(last) if options.judge else ingest(last)).to_json()
+        return _judged(last).to_json()
 
 
 def _judged(run: "Run") -> "Ingested":
     from pipelines.ingest.aside import ingest_and_judge
     from pipelines.ingest.audit import AuditFailed
+    from pipelines.ingest.lineage import tell_held_back
     from pipelines.ingest.write import written_result
 
     try:
         return ingest_and_judge(run)[0]
     except AuditFailed as exc:
         sys.stderr.write(f"{exc}\n")
+        tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
         return written_result(run.catalog, run.run_id)

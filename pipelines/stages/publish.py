@@ -24,10 +24,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Whether the run was published; false where it had nothing to publish."""
+    """Whether the run was published (false where it had nothing to publish), and whether populate has to follow.
+
+    Runs that publish have been judged, so the charts over time are drawn here.
+    """
     from pipelines.catalog import open_lake
+    from pipelines.ingest.discover import POPULATE, queues_lag
     from pipelines.ingest.lineage import tell_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
+    from pipelines.ingest.trends import draw_trends
     from pipelines.ingest.verdict import may_be_published, passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
@@ -40,7 +45,10 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         sys.stderr.write(f"{exc}; doing so\n")
         _do_again(catalog, settings, run_id)
         published = True
-    return json.dumps({"run_id": run_id, "published": published})
+    now = datetime.now(UTC)
+    draw_trends(settings, now=now)
+    following = [POPULATE] if queues_lag(catalog, settings, now) else []
+    return json.dumps({"run_id": run_id, "published": published, "next": following})
 
 
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:

@@ -204,7 +204,7 @@ class Injector:
     async def _wipe(self, _: Fault) -> None:
         async with redis.Redis.from_url(self._settings.redis) as client:
             await client.flushall()
-        output = await self._job("pipelines", "populate", "--without-spark", fails=True)
+        output = await self._job("pipelines", "populate", fails=True)
         if "rebuild needed" not in output:
             raise RuntimeError(f"populate did not leave the wiped queues alone: {output}")
         await self._job("manifold.console", "rebuild", "--json")

@@ -11,7 +11,6 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from manifold.contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
 from pipelines import cli
-from pipelines.spark.needed import NeedsSpark
 from pipelines.stages import discover
 
 AGAIN = {
@@ -19,7 +18,6 @@ AGAIN = {
     "retryable": (Retryable("later"), cli.TRY_AGAIN),
     "its outcome is unknown": (OutcomeUnknown("discover"), cli.TRY_AGAIN),
     "any other of ours": (ManifoldError("that"), cli.TRY_AGAIN),
-    "needs Spark": (NeedsSpark("many rows"), cli.NEEDS_SPARK),
     "unforeseen": (RuntimeError("out of memory"), cli.UNFORESEEN),
     "unforeseen, of the storage": (OSError(28, "no space left on device"), cli.UNFORESEEN),
 }

@@ -19,8 +19,7 @@ from pipelines.maintenance import ecq_compact
 from pipelines.maintenance.compact import compact, has_work
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
-from pipelines.populate.ecq import rows_of
-from pipelines.populate.ecq_fold import FoldedQueue, folded
+from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.support.servers import Server
@@ -67,7 +66,8 @@ def queues(lake: SparkLake) -> dict[str, tuple[object, ...]]:
         acked = [seq for seq, _ in queue.live if stands.is_acknowledged(seq)]
         return queue.live, stands.epoch, stands.acked_seq, stands.acked_at, acked
 
-    return {queue.client_id: what(queue) for queue in folded(rows_of(lake.catalog, ["c1", "c2", "c3"]))}
+    index, states = (lake.spark.table(f"{lake.settings.catalog_name}.{t.identifier}") for t in (ECQ_INDEX, ECQ_STATE))
+    return {queue.client_id: what(queue) for queue in folded(united(index, states).toArrow().cast(UNITED))}
 
 
 def test_compaction_removes_what_is_superseded_and_folds_the_state(lake: SparkLake) -> None:

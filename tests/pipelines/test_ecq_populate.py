@@ -19,30 +19,27 @@ from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
 from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.queues.verbs.verb import Verb
 from manifold.settings import Settings
-from pipelines.populate import ecq, ecq_news
-from pipelines.populate.arrow_path import is_behind
+from pipelines.populate import ecq_news
+from pipelines.populate.ids_news import is_behind
 from pipelines.populate.load import Populated, populate
-from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at
 from tests.support.servers import Server
 
-NO_SPARK = "without Spark"
 LONG_AFTER = at(0) + timedelta(days=36500)
 
 
-@pytest.fixture(params=["local[2]", NO_SPARK])
-def lake(request: pytest.FixtureRequest, spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+@pytest.fixture
+def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
     """Empty tables, and queues that are loaded."""
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
-    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port, spark_master=request.param)
+    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
     return replace(spark_lake, settings=settings)
 
 
 def run(lake: SparkLake, *, everything: bool = False, ms: int = 100) -> Populated:
-    spark = None if lake.settings.spark_master == NO_SPARK else lake.spark
-    return populate(spark, lake.catalog, lake.settings, now=at(ms), everything=everything)
+    return populate(lake.spark, lake.catalog, lake.settings, now=at(ms), everything=everything)
 
 
 def do(lake: SparkLake, redis: Redis, client_id: str, verb: Verb, ms: int = 50) -> Any:
@@ -184,15 +181,3 @@ def test_a_queue_whose_keys_are_spoilt_is_named_and_the_others_are_filled(lake: 
     assert done.spoilt == 1
     assert "ecq/c1" in (done.problem or "")
     assert pending(lake, redis, "c2") == [seq_at(2)]
-
-
-def test_many_clients_are_left_to_spark(lake: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    if lake.settings.spark_master != NO_SPARK:
-        pytest.skip("says when Spark is needed")
-    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
-    add_message(lake, 1, "c1", "a")
-    add_message(lake, 2, "c2", "a")
-    monkeypatch.setattr(ecq, "FEW_CLIENTS", 1)
-    with pytest.raises(NeedsSpark, match="2 clients"):
-        run(lake)
-    assert pending(lake, redis, "c1") == []

@@ -26,10 +26,10 @@ from pipelines.ingest.run_all import ingest_audit_publish, rebuild
 from pipelines.lineage import jobs, told
 from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run
-from pipelines.populate.load import Populated, populate
+from pipelines.populate.load import Populated
 from pipelines.signals.process import process_again
-from pipelines.spark.needed import NeedsSpark
 from pipelines.stages.migrate import migrate_lake
+from pipelines.stages.populate import populate_queues
 from pipelines.stages.rotate_keys import rotate_keys
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -129,7 +129,6 @@ for table in (IDS, SEGMENTS):
     [
         pytest.param(ValueError(f"{VIN}: odd"), "FAIL", "ValueError; the job's log has the rest", id="an error"),
         pytest.param(Retryable(f"{VIN}: away"), "FAIL", "Retryable; the job's log has the rest", id="what may be done again"),
-        pytest.param(NeedsSpark("much"), "ABORT", None, id="what begins again on Spark"),
         pytest.param(KeyboardInterrupt(), "ABORT", None, id="what is stopped"),
     ],
 )
@@ -228,7 +227,7 @@ def test_a_rebuild_is_told_with_the_runs_and_the_populate_that_it_is_made_of(set
 
 JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] = {
     "populate": (
-        lambda settings: populate(None, open_catalog(settings), settings, now=at(10)),
+        populate_queues,
         "COMPLETE",
         ["sdv_fanout_ids"],
         ["queues"],
@@ -258,6 +257,7 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
 }
 
 
+@pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("job", JOBS)
 def test_each_job_is_told_with_what_it_reads_and_writes(
     settings: Settings, file: Path, lake: Lake, one_spark: SparkSession, job: str

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,16 +17,12 @@ from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import advice
 from manifold.settings import Settings
 from pipelines.cli import PERMANENT, main
-from pipelines.populate import arrow_path
 from pipelines.populate import load as population
-from pipelines.populate.arrow_path import is_behind
+from pipelines.populate.ids_news import FORGET_AFTER, is_behind
 from pipelines.populate.load import Populated, populate
-from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 from tests.support.servers import Server
-
-NO_SPARK = "without Spark"
 
 
 def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: str = "") -> None:
@@ -50,22 +47,19 @@ def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
     spark_lake.append(OUTCOMES, [row])
 
 
-@pytest.fixture(params=["local[2]", NO_SPARK])
-def filled(request: pytest.FixtureRequest, spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+@pytest.fixture
+def filled(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
     """V1 has seq 1, which is queued, and 2, 3, which are not; V2 has 2, which ended; V3 has an entry past its retention."""
     ensure_tables(spark_lake.catalog)
     old_ms = -31 * 86_400_000
     add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
     add_outcome(spark_lake, "V2", 2)
     redis.set(keys.LOADED, 1)
-    return replace(
-        spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port, spark_master=request.param)
-    )
+    return replace(spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port))
 
 
 def run(spark_lake: SparkLake, *, everything: bool = False, ms: int = 100) -> Populated:
-    spark = None if spark_lake.settings.spark_master == NO_SPARK else spark_lake.spark
-    return populate(spark, spark_lake.catalog, spark_lake.settings, now=at(ms), everything=everything)
+    return populate(spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=at(ms), everything=everything)
 
 
 def queued(redis: Redis, vin: str) -> list[int]:
@@ -104,6 +98,7 @@ def test_queues_that_are_not_loaded_are_left_alone_and_the_rebuild_that_they_nee
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
+@pytest.mark.usefixtures("shared_session")
 def test_the_stage_fails_and_says_what_the_queues_need(
     filled: SparkLake, redis: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +107,7 @@ def test_the_stage_fails_and_says_what_the_queues_need(
     with pytest.MonkeyPatch.context() as patched:
         for name, value in env.items():
             patched.setenv(name, value)
-        assert main(["populate", "--without-spark"]) == PERMANENT
+        assert main(["populate"]) == PERMANENT
     assert "rebuild needed" in capsys.readouterr().err
 
 
@@ -237,19 +232,6 @@ def test_a_lake_without_rows_populates_nothing(spark_lake: SparkLake, redis: Red
     assert redis.exists(keys.LOADED)
 
 
-def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happens(
-    spark_lake: SparkLake, redis: Redis, redis_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure_tables(spark_lake.catalog)
-    add_ids(spark_lake, (1, "V1", False), (2, "V2", False))
-    redis.set(keys.LOADED, 1)
-    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
-    monkeypatch.setattr(arrow_path, "FEW", 1)
-    with pytest.raises(NeedsSpark, match="2 rows of sdv_fanout_ids"):
-        populate(None, spark_lake.catalog, settings, now=at(100))
-    assert queued(redis, "V1") == []
-
-
 def test_what_direct_enqueue_brought_is_known_without_reading_it(spark_lake: SparkLake, redis: Redis) -> None:
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
@@ -259,16 +241,30 @@ def test_what_direct_enqueue_brought_is_known_without_reading_it(spark_lake: Spa
     assert is_behind(redis, spark_lake.catalog, spark_lake.settings, at(100))
 
 
-@pytest.mark.parametrize("with_spark", [True, False], ids=["many entries", "few entries"])
+def test_entries_that_ended_are_forgotten_by_the_hour_and_not_after_each_run(
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
+) -> None:
+    ensure_tables(spark_lake.catalog)
+    redis.set(keys.LOADED, 1)
+    add_outcome(spark_lake, "V1", 1)
+    seen = spark_lake.catalog.load_table(OUTCOMES.identifier).current_snapshot()
+    assert seen is not None
+    redis.set(keys.DONE_PRUNED, seen.snapshot_id)
+    add_outcome(spark_lake, "V1", 2)
+    now = datetime.fromtimestamp(seen.timestamp_ms / 1000, UTC)
+    assert not is_behind(redis, spark_lake.catalog, spark_lake.settings, now)
+    assert is_behind(redis, spark_lake.catalog, spark_lake.settings, now + FORGET_AFTER)
+
+
 def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_the_rest_comes_later(
-    spark_lake: SparkLake, redis: Redis, redis_server: Server, with_spark: bool
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
 ) -> None:
     ensure_tables(spark_lake.catalog)
     add_ids(spark_lake, *((n % 4, f"V{n // 4}", False) for n in range(20_000)))
     settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
     used: Any = redis.info("memory")
     limit = used["used_memory"] + (1 << 18)
-    spark = spark_lake.spark if with_spark else None
+    spark = spark_lake.spark
     redis.config_set("maxmemory", limit)
     try:
         with pytest.raises(OutOfMemoryError) as refused:

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
 from redis import Redis
 
 from manifold.contracts import keys
@@ -14,6 +15,8 @@ from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.queues import Loader, Policy, _loader
 from manifold.settings import Settings
 from pipelines.populate.load import populate
+from pipelines.populate.workers import loading
+from tests.pipelines.conftest import new_session
 from tests.pipelines.makers import at, seq_at
 from tests.support.lake_rows import new_lake
 from tests.support.servers import Server
@@ -44,13 +47,20 @@ def catalog(settings: Settings) -> Catalog:
     return catalog
 
 
+def load_here(catalog: Catalog, settings: Settings) -> int:
+    """What Spark's workers do with all entries, in this process; how many were queued."""
+    entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
+    work = loading(settings.redis, Policy.of(settings), 0)
+    return sum(row["queued"] for batch in work(entries.to_batches()) for row in batch.to_pylist())
+
+
 def queued(redis: Redis) -> dict[str, list[int]]:
     found: dict[str, Any] = {f"V{n}": redis.zrange(keys.pending(f"V{n}"), 0, -1) for n in range(VEHICLES)}
     return {vin: [int(seq) for seq in seqs] for vin, seqs in found.items()}
 
 
 def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
-    catalog: Catalog, settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, settings: Settings, redis: Redis, one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_loader, "OWNERS_A_FLUSH", A_FLUSH)
     flush, flushes = Loader._flush, []
@@ -64,14 +74,14 @@ def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(Loader, "_flush", die_at_the_third)
         with pytest.raises(KeyboardInterrupt):
-            populate(None, catalog, settings, now=at(100), everything=True)
+            load_here(catalog, settings)
     there = {vin: seqs for vin, seqs in queued(redis).items() if seqs}
     assert len(there) == 2 * A_FLUSH
     assert not redis.exists(keys.LOADED), "so status still says that a rebuild is needed"
 
     served = next(iter(there))  # the lake has not heard of it when the rebuild goes on
     list(Loader(redis, Policy.of(settings)).end([(served, [seq_at(1)])], Outcome.DELIVERED, 0))
-    done = populate(None, catalog, settings, now=at(100), everything=True)
+    done = populate(new_session(one_spark, settings), catalog, settings, now=at(100), everything=True)
     assert done.offered == 2 * VEHICLES
     assert done.queued == 2 * (VEHICLES - len(there))
     assert queued(redis) == {f"V{n}": [seq_at(1), seq_at(2)] for n in range(VEHICLES)} | {served: [seq_at(2)]}

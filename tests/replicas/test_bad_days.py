@@ -17,7 +17,7 @@ from manifold.contracts.topics import Sign
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.queues import Loader, LoadResult, Policy, _loader
 from pipelines.cli import TRY_AGAIN
-from pipelines.populate.load import populate
+from pipelines.populate.workers import loading
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
@@ -102,7 +102,7 @@ def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Pla
     ensure_tables(open_catalog(platform.settings))
     limit(platform, 1)
 
-    command = [sys.executable, "-m", "pipelines", "populate", "--without-spark"]
+    command = [sys.executable, "-m", "pipelines", "populate"]
     done = subprocess.run(command, env=os.environ | platform.env, capture_output=True, text=True, timeout=120)
 
     assert (done.returncode, "raise its maxmemory, then run this again" in done.stderr) == (TRY_AGAIN, True), done.stderr
@@ -156,8 +156,8 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     monkeypatch.setattr(Loader, "_flush", amid_deliveries)
     queued = []
     for _ in ("the queues are empty", "the queues are loaded, the hand-off is on, and the lake has heard of no delivery"):
-        done = populate(None, open_catalog(platform.settings), platform.settings, now=datetime.now(UTC), everything=True)
-        queued.append(done.queued)
+        queued.append(load_here(platform))
+        say_loaded(platform)
         for vehicle in vehicles:
             vehicle.waits_for(len(old) + len(new))
         wait_until(lambda: direct_enqueue(platform) == "on")
@@ -178,6 +178,14 @@ def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> N
     ids = [{"vin": vin, "ts": datetime_of(seq), "seq": seq, **common} for seq in seqs for vin in vins]
     append(catalog, IDS, ids)
     append_payloads(catalog, {"d": b"hello"}, at=datetime_of(seqs[0]), seq=seqs[0])
+
+
+def load_here(platform: Platform) -> int:
+    """What Spark's workers do with all entries of the lake in a rebuild, in this process; how many were queued."""
+    settings, table = platform.settings, open_catalog(platform.settings).load_table(IDS.identifier)
+    entries = table.scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
+    work = loading(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
+    return sum(row["queued"] for batch in work(entries.to_batches()) for row in batch.to_pylist())
 
 
 def say_loaded(platform: Platform) -> None:
