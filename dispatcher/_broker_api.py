@@ -1,12 +1,13 @@
-"""The sessions of the broker, read through EMQX's REST API.
+"""The sessions and the banned clients of the broker, through EMQX's REST API.
 
 Written from the documentation and the source of EMQX 5.8, and run against a 5.8.9 of one node.
 """
 
+import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -19,6 +20,9 @@ from manifold.settings import Settings
 
 PAGE = 1000  # sessions that one request asks for; the API allows 10,000
 _ANSWER_S = 30
+BANNED_BY = "manifold"  # who has banned a client, as EMQX lists it
+_OK, _NO_CONTENT, _BAD_REQUEST, _NOT_FOUND = 200, 204, 400, 404
+_REFUSED = (401, 403)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +104,81 @@ class BrokerApi:
         except ValueError as exc:
             raise Retryable(f"{self._url}/clients/{client_id}: {exc}") from exc
 
+    async def ban(self, client_id: str, until: datetime) -> bool:
+        """Ban this client id until then; whether EMQX did not do so already. It ends an open connection, and refuses new ones.
+
+        EMQX changes no ban that there is: one that ends earlier is replaced, one that ends later stays.
+        """
+        row = {
+            "as": "clientid",
+            "who": client_id,
+            "by": BANNED_BY,
+            "reason": "revoked",
+            "until": until.isoformat(timespec="seconds"),
+        }
+        status, answer = await self._ask("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
+        if status == _OK:
+            return True
+        if answer.get("code") != "ALREADY_EXISTS":
+            raise self._refusal("POST", "/banned", status, answer)
+        if _ends_at(answer) >= until.replace(microsecond=0):
+            return False
+        await self.release(client_id)
+        status, answer = await self._ask("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
+        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # a replica may have done the same meanwhile
+            raise self._refusal("POST", "/banned", status, answer)
+        return True
+
+    async def release(self, client_id: str) -> bool:
+        """End the ban of this client id; whether there was one."""
+        path = f"/banned/clientid/{quote(client_id, safe='')}"
+        return (await self._ask("DELETE", path, (_NO_CONTENT, _NOT_FOUND)))[0] == _NO_CONTENT
+
     async def _get(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+        status, answer = await self._ask("GET", path, (_OK, _OK if params else _NOT_FOUND), params=params)
+        return answer if status == _OK else {}
+
+    async def _ask(
+        self, method: str, path: str, expected: tuple[int, int], *, params: Mapping[str, str] | None = None, row: object = None
+    ) -> tuple[int, dict[str, Any]]:
+        """The status, which is one of `expected`, and the document that came with it; an empty one where none did."""
         assert self._http is not None
         try:
-            async with self._http.get(f"{self._url}{path}", params=params) as answer:
-                if answer.status == 404 and not params:
-                    return {}
-                if answer.status != 200:
-                    raise Retryable(f"{self._url}{path} answers {answer.status}; are emqx_api_key and emqx_api_secret right?")
-                found: dict[str, Any] = await answer.json()
-                return found
+            async with self._http.request(method, f"{self._url}{path}", params=params, json=row) as answer:
+                told = await answer.read()
+                if answer.status in expected:
+                    found: dict[str, Any] = json.loads(told) if told else {}
+                    return answer.status, found
+                raise self._refusal(method, path, answer.status, _read(told))
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
             raise Retryable(f"{self._url}{path} cannot be read ({exc!r}); is emqx_api_url right?") from exc
+
+    def _refusal(self, method: str, path: str, status: int, answer: Mapping[str, Any]) -> Retryable:
+        said = f" {answer['code']}: {answer.get('message', '')}" if "code" in answer else ""
+        remedy = "are emqx_api_key and emqx_api_secret right?" if status in _REFUSED else "is emqx_api_url that of an EMQX 5.8?"
+        return Retryable(f"{self._url}{path} answers {method} with {status}{said}; {remedy}")
+
+
+def _read(told: bytes) -> dict[str, Any]:
+    """The document of a refusal; an empty one where it is something else, such as a proxy's page."""
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ends_at(answer: Mapping[str, Any]) -> datetime:
+    """When the ban ends that EMQX names because it exists already; never, where it is `infinity`.
+
+    Raises:
+        Retryable: it names none.
+    """
+    try:
+        until = json.loads(answer["message"])["until"]
+        return datetime.max.replace(tzinfo=UTC) if until == "infinity" else datetime.fromisoformat(until)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise Retryable(f"EMQX says that a ban exists and does not name its end: {answer.get('message')!r}") from exc
 
 
 def _unix_ms(rfc_3339: str) -> int:

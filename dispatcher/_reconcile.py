@@ -1,4 +1,4 @@
-"""Compares presence with the broker's sessions, and makes up for events that were missed.
+"""Compares presence with the broker's sessions, and revoked vehicles with its bans, and makes up for what is missing.
 
 One replica at a time does it. Two would do no harm: a repeated event changes nothing.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from dispatcher import _metrics
+from dispatcher import _metrics, revocations
 from dispatcher._broker_api import BrokerApi, Session
 from dispatcher._sources import WOKEN, Offer, all_handled
 from manifold.contracts import keys
@@ -71,11 +71,22 @@ class Reconciler:
                 is_mine = await self._queues.redis.set(keys.RECONCILE_LEASE, 1, nx=True, px=int(every_s * 900))
                 if is_mine or at_start:  # nobody may have listened until now
                     at_start = False
+                    await self._ban_revoked()
                     await self._compare()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
                 log.warning("presence not reconciled", reason=str(exc))
             await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
+
+    async def _ban_revoked(self) -> None:
+        try:
+            done = await revocations.reconcile(self._settings, self._queues.redis)
+        except Retryable as exc:  # the sessions are another question, which this must not keep from being asked
+            _metrics.RECONCILE_FAILURES.inc()
+            log.warning("revoked vehicles not reconciled", reason=str(exc))
+            return
+        if done.banned or done.already or done.ended:
+            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, ended=done.ended)
 
     async def _compare(self) -> None:
         at_ms = wall_clock_ms()

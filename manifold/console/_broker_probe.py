@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from manifold.console._diagnostic import Diagnostic
 from manifold.contracts import topics
@@ -20,6 +21,7 @@ from manifold.messaging.mqtt import Message, Mqtt
 from manifold.settings import Settings
 
 WAIT_S = 5.0
+TLS_SCHEMES = ("mqtts", "ssl")
 EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without these nothing is delivered
 FORGED = "probe"  # stands where an event's kind does; a dispatcher knows no such kind
 RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/emqx.md"
@@ -67,6 +69,12 @@ async def probe(settings: Settings) -> list[Diagnostic]:
             return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
         known = settings.mqtt_probe_username or None
         own = settings.mqtt_probe_password.get_secret_value() or None
+        if urlsplit(settings.mqtt_for_vehicles).scheme in TLS_SCHEMES and not own:
+            seen = (
+                f"not asked: {settings.mqtt_for_vehicles} takes a vehicle's certificate, and no setting names one; "
+                "events and access rules are not judged"
+            )
+            return [*found, Diagnostic("broker, for vehicles", True, seen)]
         vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
         gets = _Heard(vehicle)
         await stack.enter_async_context(vehicle)

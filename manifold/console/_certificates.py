@@ -1,18 +1,29 @@
-"""`manifold certificates`: certificates of the sandbox's CA for vehicles and publishers, issued, revoked, listed."""
+"""`manifold certificates`: certificates of the sandbox's CA for vehicles and publishers, issued, revoked, listed.
 
+Where EMQX is the broker, `revoke` bans the vehicle there.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from manifold.console._output import AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, require_vin, settings_or_fail, table
+from manifold.contracts.names import is_service
+from manifold.settings import Settings
 
 app = typer.Typer(help="Who is known at the front door where TLS is on.", no_args_is_help=True)
 CLIENTS = "clients"  # a folder among the secrets: what was issued here, a file each
 Name = Annotated[str, typer.Argument(help="Its common name: a vehicle's client id, or a user name that begins with sdv-pub-.")]
 Days = Annotated[float, typer.Option(help="How long it lasts, in days.", min=0.001, max=365)]
 Output = Annotated[Path | None, typer.Option(help="The file to write; without it, one in the folder of secrets.")]
+Undo = Annotated[bool, typer.Option("--undo", help="End the ban of EMQX: the vehicle may connect again.")]
+Banned = Annotated[
+    float, typer.Option(help="How long EMQX bans it, in days: no less than its certificates last.", min=0.001, max=36500)
+]
 
 
 @app.command()
@@ -40,14 +51,72 @@ def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = 
 
 @app.command()
 @handle_errors
-def revoke(name: Name, as_json: AsJson = False) -> None:
-    """Revoke all certificates of that name: a client that shows one is disconnected within seconds."""
+def revoke(name: Name, undo: Undo = False, days: Banned = 3650, as_json: AsJson = False) -> None:
+    """Revoke all certificates of that name: a client that shows one is disconnected within seconds.
+
+    Where MANIFOLD_EMQX_API_URL is set, EMQX bans the vehicle: it is refused with every certificate, a newer one too.
+    """
+    settings = settings_or_fail()
+    if settings.emqx_api_url:
+        _ban(settings, name, undo=undo, days=days, as_json=as_json)
+    elif undo:
+        fail(f"what is on the revocation list stays there: give {name} a new one, `manifold certificates issue {name}`", USAGE)
+    else:
+        _revoke_issued(settings, name, as_json=as_json)
+
+
+def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool) -> None:
+    from redis.exceptions import RedisError
+
+    from dispatcher import revocations
+    from manifold.contracts.errors import Retryable
+    from manifold.queues import connect
+
+    require_vin(vin)
+    if is_service(vin):
+        fail(f"{vin} is no vehicle: EMQX bans client ids, and services and publishers have several; deny its name in acl.conf")
+    until = datetime.now(UTC) + timedelta(days=days)
+
+    async def do() -> bool:
+        async with connect(settings.redis) as redis:
+            if undo:
+                return await revocations.undo(settings, redis, vin)
+            return await revocations.revoke(settings, redis, vin, until)
+
+    try:
+        is_changed = asyncio.run(do())
+    except Retryable as exc:
+        state = (
+            f"{vin} is still revoked"
+            if undo
+            else f"{vin} is on record as revoked, and EMQX may still let it in; a dispatcher bans it when it next compares"
+        )
+        fail(f"{state}: {exc} (MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY, MANIFOLD_EMQX_API_SECRET); do it again then")
+    except RedisError as exc:
+        state = "bans it no longer, but it may still be on record as revoked" if undo else "bans it, but it is not on record"
+        fail(f"EMQX {state}: Redis cannot be asked ({exc}); do it again when MANIFOLD_REDIS_URL answers")
+    if as_json:
+        print_json({"name": vin, "changed": is_changed, "banned_until": None if undo else until})
+    elif undo:
+        out.print(f"{vin} may connect to EMQX again" if is_changed else f"{vin} was not revoked")
+    elif is_changed:
+        out.print(f"EMQX bans {vin} until {until:%Y-%m-%d}: its connection has ended, and new ones are refused")
+    else:
+        out.print(f"EMQX has banned {vin} already, until {until:%Y-%m-%d} or longer; it stays so")
+
+
+def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
     from manifold.sandbox.platform import certificates, issued
     from manifold.sandbox.platform.authority import FRONT_DOOR
 
-    home = settings_or_fail().home
+    home = settings.home
     mine = [row for row in issued.of_home(home) if row.name == name]
     found = [row.serial for row in mine if FRONT_DOOR.is_issuer(row.issuer)]
+    if not found and settings.mqtt_url:
+        fail(
+            f"the broker is not the sandbox's, and MANIFOLD_EMQX_API_URL names no API by which it could ban {name}: set it, with "
+            "MANIFOLD_EMQX_API_KEY and MANIFOLD_EMQX_API_SECRET"
+        )
     if not found:
         fail(
             f"{name} is known behind the front door alone, where nothing can be revoked: remove its file, then make up"

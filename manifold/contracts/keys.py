@@ -16,6 +16,7 @@ OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
 PARKED = "parked"  # sorted set: data id → when an entry was last parked for it
 RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the broker's sessions is fresh enough
+REVOKED_VEHICLES = "revoked"  # hash VIN → Unix seconds: until when EMQX is to ban it
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
 TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had, when the queues were filled from it the last time

@@ -158,10 +158,10 @@ class DispatchSettings(BaseSettings):
     payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")
     parked_retry_seconds: Seconds = _s(10, "how often parked entries are looked at again")
     emqx_api_url: Annotated[str, Field(pattern="^(https?://.+/api/v5/?)?$")] = _s(
-        "", "EMQX's REST API, such as https://emqx:18084/api/v5, with which presence is reconciled; empty: it is not"
+        "",
+        "EMQX's REST API, such as https://emqx:18084/api/v5: presence is compared with its sessions, and it bans revoked"
+        " vehicles; empty: neither",
     )
-    emqx_api_key: str = _s(
-        "", "key of EMQX's REST API; it only reads, but the open-source edition knows no keys that cannot write"
-    )
+    emqx_api_key: str = _s("", "key of EMQX's REST API; it reads sessions, and writes bans of revoked vehicles alone")
     emqx_api_secret: SecretStr = _s(SecretStr(""), "secret that belongs to emqx_api_key")
     reconcile_seconds: Seconds = _s(300, "how often presence is compared with EMQX's sessions")

@@ -20,28 +20,29 @@ class Node:
     """One that waits to be reached."""
 
     epmd_port: int
+    host: str
 
     def pings(self, optfile: str, folder: Path) -> str:
         """What another node says of it, with that content of -ssl_dist_optfile; empty: without TLS. `pong` or `pang`."""
-        ask = "io:format(\"~p\", [net_adm:ping('a@localhost')]), halt()."
-        command = [*_command(f"{folder.name}@localhost", optfile, folder), "-eval", ask]
+        ask = f"io:format(\"~p\", [net_adm:ping('a@{self.host}')]), halt()."
+        command = [*_command(f"{folder.name}@{self.host}", optfile, folder), "-eval", ask]
         ran = subprocess.run(command, env=_environment(self.epmd_port), capture_output=True, text=True, timeout=60)
         found = re.search("pong|pang", ran.stdout)  # before and behind it the node may speak of the connection
         return found[0] if found else ran.stdout
 
 
 @contextmanager
-def erlang(optfile: str, folder: Path) -> Iterator[Node]:
-    """The node a@localhost, with that content of -ssl_dist_optfile."""
+def erlang(optfile: str, folder: Path, host: str = "localhost") -> Iterator[Node]:
+    """The node a@<host>, with that content of -ssl_dist_optfile."""
     settings = Settings(home=folder, amqp_port=free_port())
     port = rabbitmq.epmd_port(settings)
     ready = folder / "ready"
     folder.mkdir()
     with stopping(start(rabbitmq.epmd_command(settings), port=port, log=folder / "epmd.log")):
         say = f'file:write_file("{ready}", "").'
-        command = [*_command("a@localhost", optfile, folder), "-eval", say]
+        command = [*_command(f"a@{host}", optfile, folder), "-eval", say]
         with stopping(start(command, port=port, log=folder / "log", env=_environment(port), ready=ready.exists)):
-            yield Node(port)
+            yield Node(port, host)
 
 
 def _command(name: str, optfile: str, folder: Path) -> list[str]:
@@ -49,7 +50,7 @@ def _command(name: str, optfile: str, folder: Path) -> list[str]:
     file = folder / "ssl_dist.conf"
     file.write_text(optfile)
     secured = ["-proto_dist", "inet_tls", "-ssl_dist_optfile", str(file)] if optfile else []
-    return ["erl", "-noshell", "-start_epmd", "false", "-sname", name, "-setcookie", COOKIE, *secured]
+    return ["erl", "-noshell", "-start_epmd", "false", "-name" if "." in name else "-sname", name, "-setcookie", COOKIE, *secured]
 
 
 def _environment(epmd_port: int) -> dict[str, str]:

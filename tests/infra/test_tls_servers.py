@@ -278,6 +278,15 @@ def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authorit
         assert first.pings("", tmp_path / "d") == "pang"
 
 
+def test_a_node_of_emqx_needs_a_dns_name_that_is_in_its_certificate(site: Site, tmp_path: Path) -> None:
+    """As EMQX's default name, emqx@127.0.0.1: its host is no DNS name of the certificate."""
+    told = site.data("emqx")["ssl_dist.conf"].replace("/opt/emqx/etc/tls/services", str(site.certificate("emqx")))
+    with erlang(told, tmp_path / "a", "127.0.0.1") as first:
+        assert first.pings(told, tmp_path / "b") == "pang"
+    with erlang("", tmp_path / "c", "127.0.0.1") as plain:
+        assert plain.pings("", tmp_path / "d") == "pong"  # the name alone is none that Erlang refuses
+
+
 def test_java_believes_the_stores_authority_by_the_truststore_that_pods_make(site: Site, tmp_path: Path) -> None:
     options, port = truststore(site, tmp_path), site.ports["object-store"]
     (tmp_path / "Ask.java").write_text(

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from dispatcher._broker_api import BrokerApi, Session, session_of
 from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
+from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
 from manifold.contracts.names import Owner
@@ -18,6 +20,7 @@ from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import Claim, UpdatePresence
 from manifold.queues.verbs.fills import Enqueue
 from manifold.settings import Settings
+from tests.support.emqx_api import KEY, SECRET, emqx_api
 from tests.support.servers import Server, free_port, wait_until
 
 V = Owner("V")
@@ -115,6 +118,21 @@ def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) ->
             running.cancel()
 
     asyncio.run(compare())
+
+
+def test_a_dispatcher_that_starts_has_emqx_ban_what_is_revoked(redis_server: Server) -> None:
+    async def start() -> None:
+        with emqx_api() as api:
+            secret = SecretStr(SECRET)
+            settings = Settings(emqx_api_url=api.url, emqx_api_key=KEY, emqx_api_secret=secret, reconcile_seconds=3600)
+            async with Redis(port=redis_server.port) as redis:
+                await redis.hset(keys.REVOKED_VEHICLES, "stolen", str(2**31 - 1))
+                running = asyncio.create_task(Reconciler(settings, Queues(redis, Policy.of(settings)), lambda *_: None).run())
+                await asyncio.to_thread(wait_until, lambda: "stolen" in api.bans, what="the ban")
+                running.cancel()
+                await redis.delete(keys.REVOKED_VEHICLES)
+
+    asyncio.run(start())
 
 
 @pytest.mark.parametrize("server", ["redis_server", "cluster"])

@@ -96,3 +96,13 @@ def test_status_tells_where_vehicles_find_the_broker(given: dict[str, str], told
 
     assert Addresses.of(settings).to_json()["mqtt"] == told
     assert Addresses.of(settings).to_json()["mqtt_services"] == given.get("mqtt_url", told)
+
+
+def test_over_tls_the_vehicle_is_not_played_and_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that asks vehicles for certificates shows their authority's, and knows no service there."""
+    monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 5.0)
+    with stopping(start_mosquitto(tmp_path)) as plain:
+        found = judged(plain.port, mqtt_vehicle_url="mqtts://cars.example:8883")
+
+    assert {name: finding.passed for name, finding in found.items()} == {"broker": True, "broker, for vehicles": True}
+    assert "not asked: mqtts://cars.example:8883 takes a vehicle's certificate" in found["broker, for vehicles"].seen
