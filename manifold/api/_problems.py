@@ -38,7 +38,7 @@ class Missing(Permanent):
 class WrongParameter(BaseModel):
     """One parameter that is wrong."""
 
-    name: str = Field(description="the parameter")
+    name: str = Field(description="the parameter; `body` where the body as a whole is wrong")
     place: str = Field(description="where it stands: `path`, `query` or `body`")
     value: str = Field(description="what was given, cut where it is long")
     problem: str = Field(description="what is wrong with it")
@@ -99,8 +99,7 @@ def tell_problems(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def correct(_: Request, exc: RequestValidationError) -> Response:
         wrong = [_wrong(error) for error in exc.errors()]
-        detail = "; ".join(f"{each['name']}={each['value']}: {each['problem']}" for each in wrong)
-        return problem(422, detail, errors=wrong)
+        return problem(422, "; ".join(map(_sentence, wrong)), errors=wrong)
 
     @app.exception_handler(Missing)
     async def miss(_: Request, exc: Missing) -> Response:
@@ -124,13 +123,22 @@ def tell_problems(app: FastAPI) -> None:
 
 def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
     place, *name = (str(part) for part in error["loc"])
+    if error["type"] == "json_invalid":  # FastAPI gives the position in the body as the name, and no value
+        problem = f"is no JSON: {error['ctx']['error']} at character {name[0]}"
+        return {"name": place, "place": place, "value": "", "problem": problem}
     message = str(error["msg"])
+    is_acronym = message[:2].isupper()
     return {
-        "name": ".".join(name),
+        "name": ".".join(name) or place,
         "place": place,
         "value": _shown(str(error["input"])),
-        "problem": message[:1].lower() + message[1:],
+        "problem": message if is_acronym else message[:1].lower() + message[1:],
     }
+
+
+def _sentence(wrong: Mapping[str, str]) -> str:
+    given = f"={wrong['value']}" if wrong["value"] or wrong["name"] != wrong["place"] else ""
+    return f"{wrong['name']}{given}: {wrong['problem']}"
 
 
 def _shown(text: str) -> str:

@@ -42,7 +42,7 @@ def decode(path: str, content: bytes) -> DecodedFile:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Check that a Parquet file has the columns that cannot be derived.
+    """Check that a Parquet file has the columns that cannot be derived, and no seq that has lost digits.
 
     Raises:
         Unreadable: it has not.
@@ -52,6 +52,9 @@ def check_columns(schema: pa.Schema) -> None:
         raise Unreadable(f"columns {', '.join(missing)} are missing")
     if "seq" not in schema.names and "received_at" not in schema.names:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
+    seq = schema.field("seq").type if "seq" in schema.names else pa.int64()
+    if not pa.types.is_integer(seq):  # 63 bits do not fit into a float: neighbours become one
+        raise Unreadable(f"column seq is of type {seq}; write it as a 64-bit integer (BIGINT)")
 
 
 @cache  # and not when it is imported: the first conversion of a Python value loads pandas
@@ -92,8 +95,6 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.schema.names:
         return pa.nulls(table.num_rows, field.type)
     column = table[field.name]
-    if field.name == "seq" and not pa.types.is_integer(column.type):  # 63 bits fit into no float: neighbours become one
-        raise Unreadable(f"column seq is of type {column.type}; write it as a 64-bit integer (BIGINT)")
     if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
         column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
     finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut, as in JSON Lines

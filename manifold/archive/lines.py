@@ -49,7 +49,7 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
     """
     rows: list[Row] = []
     bad: list[Row] = []
-    for number, line in enumerate(_lines_of(plain(path, content)), start=1):
+    for number, line in enumerate(lines_of(plain(path, content)), start=1):
         if not line.strip():
             continue
         try:
@@ -71,7 +71,7 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
     return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
 
 
-def _lines_of(text: bytes) -> list[bytes]:
+def lines_of(text: bytes) -> list[bytes]:
     """The lines; of a JSON array, which others write an element a line, the elements."""
     text = text.removeprefix(BYTE_ORDER_MARK)
     if text.lstrip().startswith(b"["):

@@ -30,6 +30,7 @@ SCRAPE_WAIT_S = 0.5
 RATES: dict[str, tuple[str, dict[str, str]]] = {  # what is shown a second → the counter, and the labels that a sample must have
     "messages recorded": ("manifold_recorder_messages_total", {"status": "recorded"}),
     "messages refused": ("manifold_recorder_messages_total", {"status": "refused"}),
+    "receipts withheld": ("manifold_recorder_receipts_total", {"result": "foreign_topic"}),
     "entries queued": ("manifold_recorder_entries_total", {"result": "queued"}),
     "compacted written": ("manifold_recorder_messages_total", {"status": "recorded", "stream": "ecq"}),  # rewinds among them
     "published": ("manifold_dispatcher_published_total", {}),

@@ -104,7 +104,7 @@ def rewind_target(word: str) -> int | None:
     if word.isascii() and word.isdigit():
         return int(word) if len(word) <= len(str(MAX_SEQ)) and int(word) <= MAX_SEQ else None
     try:
-        return min(first_seq_at(datetime.fromisoformat(word)), MAX_SEQ)
+        return min(first_seq_at(datetime.fromisoformat(word.upper())), MAX_SEQ)
     except (ValueError, OverflowError):
         return None
 

@@ -21,11 +21,27 @@ SPARES = 4  # connections kept at hand: a service has few exchanges at once
 
 
 class _Sending(AbstractConnection):
-    """A connection that writes without a task for each write.
+    """A connection that writes without a task for each write, and is replaced if the server closed it while it was idle.
 
     The library writes through `asyncio.wait_for`. Before Python 3.12 that loses a cancellation which arrives just after the
-    bytes are written (cpython issue 86296), so a cancelled task went on.
+    bytes are written (cpython issue 86296), so a cancelled task went on. And its pool ignores a closed connection while
+    maintenance notifications are on, which is its default; its cluster client never checks.
     """
+
+    _is_connecting = False
+
+    async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        """Connect, if it is not.
+
+        Raises:
+            redis.RedisError: the server is away, or refuses this client.
+        """
+        library: Any = super()
+        self._is_connecting = True
+        try:
+            await library.connect_check_health(*args, **kwargs)
+        finally:
+            self._is_connecting = False
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         """Send a packed command; connect first if necessary.
@@ -34,6 +50,9 @@ class _Sending(AbstractConnection):
             redis.RedisError: the command was not sent, or nobody knows whether it was.
         """
         library: Any = self  # which left these untyped
+        # A server that hangs up during the handshake is an error, or one that always does would be asked for ever.
+        if self.is_connected and not self._is_connecting and library._reader.at_eof():
+            await self.disconnect(nowait=True)
         if not self.is_connected:
             await library.connect_check_health(check_health=False)
         if check_health:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
-from manifold.archive.lines import COMPRESSED, from_lines, plain
+from manifold.archive.lines import COMPRESSED, from_lines, lines_of, plain
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.archive_files import is_parquet
@@ -103,7 +103,7 @@ def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row
     bad = {int(row["topic"].rpartition(":")[2]): place for place, row in enumerate(rows) if row["seq"] < 0}
     good = iter(place for place, row in enumerate(rows) if row["seq"] >= 0)
     again: list[bytes] = []
-    for number, line in enumerate(plain(path, content).splitlines(), start=1):
+    for number, line in enumerate(lines_of(plain(path, content)), start=1):
         place = bad.get(number) if number in bad or not line.strip() else next(good)
         if place is None:
             again.append(b"")

@@ -387,6 +387,8 @@ def test_archives_of_others_are_written_again_in_their_own_shape(place_of: Lake)
     ]
     text = "\n".join(["", *(json.dumps(line | {"received_at": NOON_MS + 1}) for line in lines), "no message", f"none: {GONE}"])
     files = {"trigger/a.jsonl": text.encode(), "trigger/b.jsonl.gz": gzip.compress(text.encode())}
+    array = json.dumps([line | {"received_at": NOON_MS + 2} for line in lines]).replace("}, {", "},\n{")
+    files["trigger/d.jsonl"] = f"[\n{array[1:-1]}\n]\n".encode()
     files["trigger/broken.parquet"] = f"no Parquet, for {GONE}".encode()
     table = pq.read_table(pa.BufferReader(parquet([trigger(9, [GONE, STAYS]), trigger(10, [STAYS])]))).drop(["seq"])
     sink = pa.BufferOutputStream()

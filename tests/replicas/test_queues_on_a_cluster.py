@@ -67,6 +67,17 @@ def test_a_master_that_went_back_takes_the_mark_of_all_back(
     use(body)
 
 
+def test_idle_connections_that_the_nodes_closed_are_replaced(cluster: LocalCluster, url_of: Callable[[str], str]) -> None:
+    async def ask() -> None:
+        async with connect_async(url_of("dispatcher")) as redis:
+            assert await redis.ping(target_nodes="primaries")
+            for node in cluster.clients():  # in a thread: meanwhile the loop sees that they are closed
+                await asyncio.to_thread(node.client_kill_filter, _type="normal", skipme=True)
+            assert await redis.ping(target_nodes="primaries")
+
+    asyncio.run(ask())
+
+
 def test_the_tests_of_both_suites_are_here() -> None:
     theirs = {
         name

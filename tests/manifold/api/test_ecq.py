@@ -125,7 +125,7 @@ def test_a_rewind_is_on_disk_when_it_is_answered(place: Place, client_id: str, t
         ({"to": "9" * 5000}, "…"),
         ({}, "to={}: field required"),
         ({"to": "earliest", "too": 1}, "too=1: "),
-        ([], "input should be a valid dictionary"),
+        ([], "body=[]: input should be a valid dictionary"),
     ],
 )
 def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, client_id: str, body: Any, detail: str) -> None:
@@ -135,6 +135,26 @@ def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, clie
     assert detail in answer.json()["detail"]
     assert all(error["place"] == "body" for error in answer.json()["errors"])
     assert len(answer.content) < 3000
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b'{"to": "earliest"', "body: is no JSON: Expecting ',' delimiter at character 17"),
+        (b'{"to": earliest}', "body: is no JSON: Expecting value at character 7"),
+        (b"null", "body=None: field required"),
+        (b"{", "body: is no JSON: Expecting property name enclosed in double quotes at character 1"),
+    ],
+)
+def test_a_body_that_is_wrong_as_a_whole_is_refused_with_reason_and_place(
+    place: Place, client_id: str, content: bytes, detail: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    answer = place.desk.ask(f"{HERE}/{client_id}/rewind", "POST", content=content, headers=headers)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM)
+    assert answer.json()["detail"] == detail
+    assert answer.json()["errors"][0]["name"] == "body"
 
 
 @pytest.mark.parametrize("client_id", ["w", "r", "sdv-recorder", "two%20words", "V" * 65, "%23"])

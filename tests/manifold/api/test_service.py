@@ -1,5 +1,6 @@
 """The service around the routes: health, token, metrics, what is refused and how, and its end."""
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
+from redis.asyncio import Redis
 
+from manifold.api._sources import Sources
 from tests.manifold.api.desk import Desk, api_of, desk_at, settings_at
 from tests.support.lake_rows import new_lake
 from tests.support.servers import Server, free_port, start_redis, wait_until
@@ -18,6 +21,20 @@ PROBLEM = "application/problem+json"
 
 def test_it_is_healthy_where_redis_and_lake_answer(desk: Desk) -> None:
     assert desk.ask("/healthz").json() == {"healthy": True, "redis": True, "lake": True}
+
+
+def test_it_is_healthy_after_redis_closed_its_idle_connections(own_redis: Server, tmp_path: Path) -> None:
+    """As Redis does with `timeout 1`."""
+
+    async def health() -> list[object]:
+        sources = Sources(settings_at(tmp_path, own_redis.port))
+        async with sources.open():
+            before = await sources.health()
+            async with Redis(port=own_redis.port) as redis:
+                assert await redis.client_kill_filter(_type="normal", skipme=True) > 0
+            return [each.details["redis"] for each in (before, await sources.health())]
+
+    assert asyncio.run(health()) == [True, True]
 
 
 @pytest.mark.parametrize(

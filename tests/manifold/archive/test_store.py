@@ -240,6 +240,19 @@ def test_a_seq_that_is_no_integer_is_refused_with_its_column() -> None:
         decode("trigger/a.parquet", content_of(rows.set_column(place, "seq", rows["seq"].cast(pa.float64(), safe=False))))
 
 
+def test_a_probe_counts_no_messages_where_seq_is_no_integer(tmp_path: Path) -> None:
+    """Else the ledger would hold more messages than the reader finds."""
+    rows = to_arrow([trigger(n, ["V1"]) for n in (1, 2, 3)])
+    path = write(tmp_path, trigger(1, ["V1"]))
+    place = rows.schema.get_field_index("seq")
+    pq.write_table(rows.set_column(place, "seq", rows["seq"].cast(pa.float64(), safe=False)), tmp_path / path)
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert (probed.messages, "column seq is of type double" in str(probed.problem)) == (0, True), probed
+
+
 def test_nanoseconds_are_cut() -> None:
     rows = to_arrow([trigger(1, ["V1"])])
     place = rows.schema.get_field_index("received_at")

@@ -206,6 +206,10 @@ def test_a_running_platform_can_be_watched(platform: Settings) -> None:
     assert "delivered a second" in manifold("watch", "--count", "1", env=environment(platform)).stdout
 
 
+def test_receipts_that_a_bad_response_topic_prevents_are_watched() -> None:
+    assert RATES["receipts withheld"] == ("manifold_recorder_receipts_total", {"result": "foreign_topic"})
+
+
 @pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
 def test_what_is_watched_is_a_counter_that_is_documented(rate: str, counter: str) -> None:
     assert f"| `{counter}` | counter |" in (ROOT / "docs" / "operations.md").read_text(), rate

@@ -139,6 +139,12 @@ def test_any_instant_is_a_word_and_nothing_before_it_is_sent_again(instant: date
         assert timedelta(0) <= datetime_of(first_seq) - instant < timedelta(milliseconds=1)
 
 
+def test_rfc_3339_allows_lower_case() -> None:
+    upper = rewind_target("2026-03-01T12:00:00Z")
+    assert upper is not None
+    assert rewind_target("2026-03-01t12:00:00z") == upper
+
+
 @given(st.text(max_size=80))
 def test_any_word_is_a_seq_or_none(word: str) -> None:
     first_seq = rewind_target(word)

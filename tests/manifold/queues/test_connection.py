@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from manifold.queues import connect
@@ -17,6 +19,17 @@ from tests.support.servers import Server, free_port, start, stopping
 
 STEPS = 60  # of the loop: a command and its reply take about ten
 MORE_THAN_A_SOCKET_HOLDS = 64 << 20
+ASK: dict[str, Callable[[Redis], Awaitable[Any]]] = {
+    "command": lambda redis: redis.ping(),
+    "pipeline": lambda redis: _in_a_pipeline(redis),
+    "exchange": lambda redis: exchange(redis, [("PING",)]),
+}
+
+
+async def _in_a_pipeline(redis: Redis) -> list[Any]:
+    pipe = redis.pipeline(transaction=False)
+    pipe.ping()
+    return await pipe.execute()
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +120,37 @@ def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: S
     assert len(used) == 1
     assert beside not in used  # one that waits for its reply keeps its connection
     assert after not in (used | {beside})
+
+
+@pytest.mark.parametrize("how", ASK)
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_an_idle_connection_that_the_server_closed_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
+    """As Redis does with `timeout 1`. Nothing is sent twice: the client does not retry."""
+
+    async def answers() -> list[Any]:
+        async with connect(urls[kind], retry=Retry(NoBackoff(), 0)) as redis, Redis.from_url(urls["tcp"]) as other:
+            before = await ASK[how](redis)
+            await other.client_kill_filter(_type="normal", skipme=True)
+            return [before, await ASK[how](redis)]
+
+    before, after = asyncio.run(answers())
+    assert before == after
+
+
+def test_a_server_that_hangs_up_at_once_is_an_error() -> None:
+    accepted = 0
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, connect(f"redis://127.0.0.1:{port}/0", retry=Retry(NoBackoff(), 0)) as redis:
+            with pytest.raises(RedisConnectionError):
+                await redis.ping()
+
+    asyncio.run(ask())
+    assert accepted == 1
