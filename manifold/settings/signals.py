@@ -69,6 +69,9 @@ class SignalSettings(BaseSettings):
         MAX_PAYLOAD, "characters of base64 that one payload may have; the contract allows no more"
     )
     signals_max_retries: Annotated[int, Field(ge=0, le=20)] = _s(3, "tries after the first, of what may work later")
+    signals_log_accepted: Annotated[float, Field(ge=0, le=1)] = _s(
+        1.0, "share of the accepted messages that have a log line, from 0 to 1; refused and retried messages always have one"
+    )
     signals_traces_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = _s(
         "", "OTLP/HTTP collector of the door's spans, such as http://127.0.0.1:4318/v1/traces; empty: there are no spans"
     )

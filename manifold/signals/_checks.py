@@ -70,7 +70,7 @@ def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
     if len(received.body) > max_bytes:
         return _too_large(max_bytes)
     match (received.content_encoding or "").lower():
-        case "" | "identity" | "utf-8":
+        case "" | "identity" | "utf-8" | "utf8":
             return received.body
         case "gzip":
             unzip = zlib.decompressobj(wbits=31)

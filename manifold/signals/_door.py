@@ -69,6 +69,7 @@ class Signals:
         publishing = Publishing(self._patience, confirm_s=settings.signals_confirm_seconds)
         processor = Processor(judge, self._recording, publishing, once, self._patience)
         processor.tracing = self._tracing = Tracing.of(settings)
+        processor.log_accepted = settings.signals_log_accepted
         self._stay = Stay(settings, processor, self._state)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -22,6 +22,8 @@ from manifold.signals._tracing import Tracing
 class Processor:
     """Settles groups of messages. While one is being published and acknowledged the next may be judged and recorded."""
 
+    log_accepted = 1.0  # share of the accepted messages that have a log line
+
     def __init__(self, judge: Judge, recording: Recording, publishing: Publishing, once: Once, patience: Patience) -> None:
         self._judge, self._recording, self._publishing = judge, recording, publishing
         self._once, self._patience = once, patience
@@ -44,6 +46,6 @@ class Processor:
             await self._patience.until_done("Redis", lambda: self._once.done(fate.taken))
         await session.ack_up_to(group[-1])
         self._recording.acknowledged(fate)
-        tell(fate, group)
+        tell(fate, group, log_accepted=self.log_accepted)
         if self.tracing is not None:
             self.tracing.tell(fate, datetime.now(UTC))

@@ -6,7 +6,7 @@ publish, and acknowledgements must get through then, because they make room.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from manifold.signals._confirms import Confirms
 from manifold.signals._decoding import read_any_properties
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
-from manifold.signals._topology import assert_topology
+from manifold.signals._topology import assert_topology, repair_topology
 from manifold.signals._ways import Ways
 from manifold.signals._wire import AROUND, Delivery, Wire
 
@@ -40,6 +40,7 @@ class Session:
         self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
+        self.repair: Callable[[], Awaitable[None]]  # declares what is missing
         wire_in.delivered, wire_in.channel = self._delivered, int(taking.number)
         wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
         wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
@@ -108,6 +109,11 @@ class Session:
         with ending_is_away():
             return int((await self._taking.queue_declare(queue, passive=True)).message_count)
 
+    async def repair_topology(self) -> None:
+        """Declare and bind again whatever was deleted."""
+        with ending_is_away():
+            await self.repair()
+
     def end(self, why: str) -> None:
         """This stay is over."""
         if not self.lost.done():
@@ -150,7 +156,9 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
             taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
             giving = await (await of_out.channel(publisher_confirms=True)).get_underlay_channel()
             await taking.basic_qos(prefetch_count=settings.signals_prefetch)
-        yield Session(taking, giving, wires["in"], wires["out"])
+        session = Session(taking, giving, wires["in"], wires["out"])
+        session.repair = lambda: repair_topology(of_in, partitions=settings.signals_partitions)
+        yield session
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from manifold.signals._session import AWAY, Session, open_session
 from manifold.signals._state import StateFile
 
 LOOK_S = 1.0  # between two looks at the queues
+REPAIR_S = 5.0  # between two declarations of the topology
 SAVE_S = 10.0  # between two notes of when the raw queue was last empty
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
 GROUP_BYTES = 4 << 20  # bodies that are settled together
@@ -174,10 +175,13 @@ class Stay:
         _metrics.IN_HAND.set(self.in_hand)
 
     async def _look_again_and_again(self, session: Session) -> None:
-        saved = time.monotonic()
+        saved = repaired = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look(session)
+            if time.monotonic() - repaired > REPAIR_S:
+                await session.repair_topology()
+                repaired = time.monotonic()
             if time.monotonic() - saved > SAVE_S and self.backlog.empty_at > self._state.state.empty_at:
                 await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
                 saved = time.monotonic()

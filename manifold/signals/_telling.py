@@ -1,20 +1,22 @@
 """Counts and logs the decision about each message."""
 
-import logging
+import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
 from manifold.signals import _metrics
+from manifold.signals._claims import claims_of
 from manifold.signals._fate import Fate
 from manifold.signals._received import Received
 
-log, _stdlib = structlog.get_logger(__name__), logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
-def tell(fate: Fate, group: Sequence[Received]) -> None:
-    """The group is acknowledged."""
+def tell(fate: Fate, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
+    """Count and log the messages of an acknowledged group; of accepted messages, the share `log_accepted` has a log line."""
     now = datetime.now(UTC)
     for received in group:
         _metrics.PROCESSING_SECONDS.observe(max(0.0, (now - received.at).total_seconds()))
@@ -34,28 +36,27 @@ def tell(fate: Fate, group: Sequence[Received]) -> None:
             _metrics.MESSAGES.labels(outcome).inc(count)
     for one in fate.refused:
         _metrics.ERRORS.labels(one.refusal.code.value).inc()
-    _log_all(fate, now)
+    _log_all(fate, now, log_accepted)
 
 
-def _log_all(fate: Fate, now: datetime) -> None:
+def _log_all(fate: Fate, now: datetime, log_accepted: float) -> None:
     """One log line for each message, with its device and correlation id; of a refused message, those that it claims."""
     for status, some in (("refused", fate.refused), ("expired", fate.expired)):
         for one in some:
             named = {"device_id": ",".join(one.claims.devices) or None, "correlation_id": one.claims.correlation_id}
-            why = {"code": one.refusal.code.value, "reason": one.refusal.message}
-            _log(log.warning, one.received, status, now, **(named | why))
+            why = {"code": one.refusal.code.value, "reason": one.refusal.message, "details": one.refusal.details}
+            log.warning("message", status=status, **_about(one.received, now), **named, **why)
     for received, reason in fate.later:
-        about = {"correlation_id": received.correlation_id, "retry_count": received.retry_count}
-        _log(log.warning, received, "retried", now, reason=reason, **about)
-    if not _stdlib.isEnabledFor(logging.DEBUG):  # which costs more to find out for each message
-        return
+        claims = claims_of(received)
+        named = {"device_id": ",".join(claims.devices) or None, "correlation_id": claims.correlation_id}
+        about = _about(received, now) | {"retry_count": received.retry_count}
+        log.warning("message", status="retried", **about, **named, reason=reason)
     for status, messages in (("processed", fate.taken), ("duplicate", fate.duplicates)):
         for message in messages:
-            named = {"device_id": message.said.device_id, "correlation_id": message.correlation_id}
-            _log(log.debug, message.received, status, now, **named)
+            if random.random() < log_accepted:
+                named = {"device_id": message.said.device_id, "correlation_id": message.correlation_id}
+                log.info("message", status=status, **_about(message.received, now), **named)
 
 
-def _log(tell_it: object, received: Received, status: str, now: datetime, **more: object) -> None:
-    duration_ms = round((now - received.at).total_seconds() * 1000, 1)
-    assert callable(tell_it)
-    tell_it("message", status=status, queue=received.queue, duration_ms=duration_ms, **more)
+def _about(received: Received, now: datetime) -> dict[str, Any]:
+    return {"queue": received.queue, "duration_ms": round(max(0.0, (now - received.at).total_seconds()) * 1000, 1)}

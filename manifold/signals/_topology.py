@@ -3,11 +3,14 @@
 import re
 from typing import Any
 
+import structlog
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from manifold.contracts.errors import Permanent
 from manifold.contracts.signals import topology
+
+log = structlog.get_logger(__name__)
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
 # What RabbitMQ says where something is there with another argument: the one that we want, and the one that it has.
@@ -17,8 +20,36 @@ _OTHER = re.compile(
 )
 
 
-async def assert_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
-    """Declare what the contract has, and so many partitions.
+async def repair_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
+    """Log missing exchanges, and declare and bind everything again. Removes no binding: a door with another number may need it.
+
+    Raises:
+        Permanent: as `assert_topology`.
+    """
+    missing = [
+        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _lacks(connection, name)
+    ]
+    for name in missing:
+        log.warning("exchange missing", exchange=name)
+    await assert_topology(connection, partitions=partitions, unbinds=False)
+    if missing:
+        log.info("topology declared again", exchanges=missing)
+
+
+async def _lacks(connection: AbstractConnection, exchange: str) -> bool:
+    """Whether there is no such exchange; a channel of its own, which ends then."""
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        await channel.exchange_declare(exchange, passive=True)
+    except ChannelNotFoundEntity:
+        return True
+    await made.close()
+    return False
+
+
+async def assert_topology(connection: AbstractConnection, *, partitions: int = 0, unbinds: bool = True) -> None:
+    """Declare what the contract has, and so many partitions; `unbinds`: also remove the bindings of other settings.
 
     Raises:
         Permanent: there is one with other arguments; the message names the argument and both values. Or partitions are wanted
@@ -33,12 +64,14 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
             if queue.name != topology.RAW:
                 await channel.queue_bind(queue.name, queue.exchange, queue.key)
-        await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # of releases before 0.1.0
+        if unbinds:
+            await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # of releases before 0.1.0
         if partitions:
-            await _declare_partitions(channel, partitions)
+            await _declare_partitions(channel, partitions, unbinds=unbinds)
         else:
             await channel.queue_bind(topology.RAW, topology.EXCHANGE, topology.RAW)
-            await _without_partitions(connection)
+            if unbinds:
+                await _without_partitions(connection)
     except ChannelPreconditionFailed as exc:
         raise Permanent(
             f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
@@ -47,7 +80,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
     await made.close()
 
 
-async def _declare_partitions(channel: Any, count: int) -> None:
+async def _declare_partitions(channel: Any, count: int, *, unbinds: bool) -> None:
     """Route signals to the partitions instead of the raw queue. In between some go to both; the door processes one."""
     by = dict(topology.PARTITIONS_BY)
     try:
@@ -62,7 +95,8 @@ async def _declare_partitions(channel: Any, count: int) -> None:
         await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
         await channel.queue_bind(queue.name, queue.exchange, queue.key)
     await channel.exchange_bind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
-    await channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
+    if unbinds:
+        await channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
 
 
 async def _without_partitions(connection: AbstractConnection) -> None:

@@ -229,6 +229,11 @@ def test_a_gzip_body_is_inflated_and_its_delivered_bytes_are_signed() -> None:
     assert isinstance(judged, Accepted)
 
 
+@pytest.mark.parametrize("encoding", [None, "", "identity", "utf-8", "UTF-8", "utf8"])
+def test_a_body_that_is_not_compressed_is_taken_as_it_is(encoding: str | None) -> None:
+    assert inflated(replace(received(), content_encoding=encoding), CHECKS.max_bytes) == BODY
+
+
 @pytest.mark.parametrize(
     ("body", "encoding", "code"),
     [

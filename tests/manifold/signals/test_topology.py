@@ -181,3 +181,32 @@ def foreign(door: Door) -> float:
     return sum(
         s.value for family in page if family.name == "signals_foreign" for s in family.samples if s.name.endswith("_total")
     )
+
+
+@pytest.mark.parametrize("exchange", [topology.EXCHANGE, topology.DEAD_EXCHANGE])
+def test_an_exchange_that_is_deleted_under_a_door_is_declared_and_bound_again(
+    door: Door, gateway: Gateway, exchange: str
+) -> None:
+    """Nothing is published meanwhile, so no error tells the door."""
+    gateway.channel.exchange_delete(exchange)
+    wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the door names the exchange")
+    wait_until(lambda: door.log.count("topology declared again") > 0, within_s=20)
+    gateway.send_signed()
+    gateway.send(b"no JSON", {})
+
+    assert gateway.get(topology.PROCESSED)
+    assert gateway.get(topology.DEAD)
+
+
+def test_a_binding_that_is_deleted_under_a_door_is_made_again(door: Door, gateway: Gateway) -> None:
+    gateway.channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
+
+    def is_routed() -> bool:
+        try:
+            gateway.send_signed()
+        except UnroutableError:
+            return False
+        return True
+
+    wait_until(is_routed, within_s=20, what="a route to the raw queue")
+    assert gateway.get(topology.PROCESSED)

@@ -1,0 +1,92 @@
+"""Log lines of message events: each message has one at info, with what the contract asks for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from manifold.contracts.signals import topology
+from manifold.settings import Settings
+from manifold.signals._claims import Claims
+from manifold.signals._fate import EXPIRED, Fate, Refused
+from manifold.signals._received import Accepted, Received
+from manifold.signals._telling import tell
+from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.manifold.signals.test_checks import CHECKS, NOW, received
+from tests.support.servers import Server, wait_until
+
+
+def events(door: Door) -> list[dict[str, Any]]:
+    """The lines of messages, of a log in JSON."""
+    lines = [json.loads(line) for line in door.log.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "message"]
+
+
+def test_every_message_has_one_line_at_info_as_json(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server, gateway: Gateway
+) -> None:
+    gateway.purge()
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port, log_format="json")
+    door.start()
+    try:
+        good, status = (
+            body_of("logged-1"),
+            json.dumps({"deviceId": "logged-2", "status": "online", "lastSeen": now_text()}).encode(),
+        )
+        of_good, of_status, of_bad = signed(good, device="logged-1"), signed(status, device="logged-2"), signed(b"{")
+        gateway.send(good, of_good)
+        wait_until(lambda: len(events(door)) == 1, what="the line of the signal")
+        gateway.send(good, of_good)  # the same again
+        wait_until(lambda: len(events(door)) == 2, what="the line of the duplicate")
+        gateway.send(status, of_status, queue=topology.STATUS)
+        wait_until(lambda: len(events(door)) == 3, what="the line of the status")
+        gateway.send(b"{", of_bad | {"x-device-id": "logged-3"})
+        wait_until(lambda: len(events(door)) == 4, what="the line of the refused message")
+        found = events(door)
+    finally:
+        door.stop()
+
+    told = [(line["status"], line["device_id"], line["correlation_id"], line["queue"]) for line in found]
+    assert told == [
+        ("processed", "logged-1", of_good["x-correlation-id"], topology.RAW),
+        ("duplicate", "logged-1", of_good["x-correlation-id"], topology.RAW),
+        ("processed", "logged-2", of_status["x-correlation-id"], topology.STATUS),
+        ("refused", "logged-3", of_bad["x-correlation-id"], topology.RAW),
+    ]
+    assert [line["level"] for line in found] == ["info", "info", "info", "warning"]
+    assert all(0 <= line["duration_ms"] < 60_000 for line in found)
+    assert (found[3]["code"], found[3]["reason"]) == ("MALFORMED_JSON", "the body is no JSON in UTF-8")
+    assert found[3]["details"]
+
+
+def _accepted() -> Accepted:
+    judged = CHECKS.judge(received(), NOW)
+    assert isinstance(judged, Accepted)
+    return judged
+
+
+def _told(fate: Fate, group: list[Received], share: float) -> list[dict[str, Any]]:
+    with capture_logs() as lines:
+        tell(fate, group, log_accepted=share)
+    return [dict(line) for line in lines]
+
+
+def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None:
+    [line] = _told(Fate(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
+
+    assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "a check failed: OSError", 0)
+    assert line["device_id"] == _accepted().said.device_id
+    assert line["duration_ms"] >= 0
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 400, 400), (0.5, 120, 280), (0.0, 0, 0)])
+def test_a_share_of_the_accepted_messages_is_logged_and_every_other_one(share: float, least: int, most: int) -> None:
+    """At a half, a count outside of these bounds comes once in 10^15 runs."""
+    good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
+    fate = Fate(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
+    found = [line["status"] for line in _told(fate, [good.received] * 402, share)]
+
+    assert least <= found.count("processed") + found.count("duplicate") <= most
+    assert (found.count("refused"), found.count("expired")) == (1, 1)
