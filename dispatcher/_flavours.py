@@ -1,5 +1,8 @@
 """How the flavours of queue differ for a dispatcher: topics, acknowledgements, and what follows if an entry cannot be sent."""
 
+from collections.abc import Sequence
+
+from dispatcher import _outcomes
 from dispatcher._effects import Effect, Ignore
 from dispatcher._events import Missing, Unsendable, Verb
 from dispatcher._policy import DispatchPolicy
@@ -8,9 +11,9 @@ from manifold.contracts.events import Acked, Heard, Subscribed
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
 from manifold.contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
-from manifold.queues.verbs.claims import Claim, Park, UpdatePresence
+from manifold.queues.verbs.claims import Claim, MustEnd, Park, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge, Subscription
-from manifold.queues.verbs.ends import Ack
+from manifold.queues.verbs.ends import Ack, End
 
 
 def queue_of_topic(owner: str, topic: str) -> QueueName:
@@ -63,6 +66,13 @@ def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
 def unsendable(queue: QueueName, event: Unsendable) -> Verb:
     """The effect if the broker does not accept an entry's packet."""
     return _given_up(queue, event.seq, event.at_ms, event.why, None)
+
+
+def forced(queue: QueueName, entries: Sequence[MustEnd], now_ms: int) -> Verb:
+    """The verb that ends entries that must not be sent any more; of a compacted queue one, and its next claim lists the rest."""
+    if is_ecq(queue):
+        return Acknowledge(_outcomes.expired(queue, entries[0], now_ms))
+    return End(tuple(_outcomes.forced(queue, each, now_ms) for each in entries))
 
 
 def _given_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:

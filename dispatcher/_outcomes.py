@@ -1,6 +1,8 @@
 """Outcomes of entries that must not be sent any more."""
 
+from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import QueueName, owner_of_queue
 from manifold.queues.verbs.claims import MustEnd
 
 WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
@@ -9,3 +11,9 @@ WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelle
 def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
     """The record for the recorder of an entry that must not be sent any more."""
     return OutcomeRecord(owner, entry.seq, entry.outcome, now_ms, attempts=entry.attempts, reason=WHY.get(entry.outcome))
+
+
+def expired(queue: QueueName, entry: MustEnd, now_ms: int) -> EcqAck:
+    """The record of a message of a compacted queue that is past its retention."""
+    owner = owner_of_queue(queue)
+    return EcqAck(owner, entry.seq, now_ms, reason=WHY[Outcome.EXPIRED], passed_over=True, outcome=Outcome.EXPIRED)

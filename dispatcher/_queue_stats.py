@@ -13,8 +13,11 @@ from redis.exceptions import RedisError
 
 from dispatcher import _metrics, _outcomes
 from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.queue_names import is_ecq
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.queues import Queues, QueueStats, is_spoilt, walk
+from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
@@ -79,13 +82,20 @@ class QueueStatsCollector:
             batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
         claims = _sound(owners, await batch.run(tolerant=True))
         found = {owner: claim.must_end for owner, claim in claims if claim.must_end}
-        for owner, entries in found.items():
+        fanout = {queue: entries for queue, entries in found.items() if not is_ecq(queue)}
+        for owner, entries in fanout.items():
             records = tuple(_outcomes.forced(owner, each, now_ms) for each in entries)
             batch.add(owner, End(records, claim=False), now_ms)
-        for owner, reply in _sound(found, await batch.run(tolerant=True)):
+        for owner, reply in _sound(fanout, await batch.run(tolerant=True)):
             for each, how in zip(found[owner], reply.outcomes, strict=True):
                 if how is each.outcome:
                     _metrics.OUTCOMES.labels(how.value).inc()
+        messages = [(queue, each) for queue, entries in found.items() if is_ecq(queue) for each in entries]
+        for queue, each in messages:
+            batch.add(queue, Acknowledge(_outcomes.expired(queue, each, now_ms), claim=False), now_ms)
+        for _, reply in _sound((queue for queue, _ in messages), await batch.run(tolerant=True)):
+            if reply.word == "ended":
+                _metrics.OUTCOMES.labels(Outcome.EXPIRED.value).inc()
 
 
 def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -25,7 +25,6 @@ from dispatcher._events import (
     Unsendable,
     Woken,
 )
-from dispatcher._outcomes import forced
 from dispatcher._policy import DispatchPolicy
 from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
 from manifold.contracts.queue_names import QueueName, ecq_queue
@@ -201,7 +200,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
             return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, open_claim.send_by)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
-        return state, [End(tuple(forced(state.queue, each, answer.now_ms) for each in claim.must_end))]
+        return state, [flavours.forced(state.queue, claim.must_end, answer.now_ms)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:

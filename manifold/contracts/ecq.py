@@ -11,6 +11,7 @@ from msgspec import Struct
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
 from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import Flavour
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
 from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
@@ -56,6 +57,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     reason: str | None = None  # what the client said in its PUBACK, or why the platform passed it over
     passed_over: bool = False  # it was not delivered: its attempts were used up, or the broker does not take a packet as large
+    outcome: Outcome | None = None  # `expired`: passed over because its retention passed while it was pending
 
     def to_wire(self) -> bytes:
         """The JSON in the outcomes stream and in the archive."""

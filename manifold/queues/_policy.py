@@ -37,6 +37,11 @@ class Policy:
         return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
 
     @cached_property
+    def ecq_numbers(self) -> tuple[int, int, int, int]:
+        """The same for the scripts of compacted queues, whose messages have a retention of their own."""
+        return *self.numbers[:3], self.ecq_retention_ms
+
+    @cached_property
     def waits_ms(self) -> tuple[int, ...]:
         """The deadline of the first, second, … attempt: it doubles up to the maximum, which holds for all further attempts."""
         waits = [self.ack_deadline_ms]

@@ -106,7 +106,7 @@ class QueueStats:
 
 
 async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
-    """Walk over all keys, slice by slice, into `stats`; yields for each slice the owners that have an expired entry.
+    """Walk over all keys, slice by slice, into `stats`; yields for each slice the queues that have an expired entry.
 
     Redis serves nobody else during a slice, which takes one to two milliseconds for 1,000 keys. The caller may pause between
     slices.
@@ -115,12 +115,13 @@ async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice:
         redis.RedisError: Redis is away or refuses.
     """
     expired = seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
+    ecq_expired = seq_of(max(0, stats.at_ms - policy.ecq_retention_ms), 0, 0) - 1
     limits = (stats.at_ms, policy.presence_ms, max(0, expired))
     for node in await _nodes(redis):
         cursor = b"0"
         while True:
             began = time.perf_counter()
-            args = (0, cursor, keys_a_slice, *limits, *stats.limits)
+            args = (0, cursor, keys_a_slice, *limits, *stats.limits, max(0, ecq_expired))
             cursor, counts, longest, oldest, expired_owners, spoilt, *of_ecq = await _look(redis, policy, node, args)
             stats.take(counts, longest, oldest, spoilt, *of_ecq)
             stats.seconds += time.perf_counter() - began

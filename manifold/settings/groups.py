@@ -129,7 +129,8 @@ class QueueSettings(BaseSettings):
         "off", "request_id: a newer trigger replaces an older pending one of it"
     )
     ecq_retention_days: Annotated[float, Field(gt=0)] = _s(
-        30, "how long an acknowledged message of a compacted queue can be rewound to, if no newer one has taken its place"
+        30,
+        "how long a message of a compacted queue is kept, acknowledged or not, unless a newer one takes its place",
     )
     wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(
         4, "streams over which wake-ups and deadlines are spread; the same for every process"

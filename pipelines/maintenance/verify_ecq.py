@@ -13,6 +13,7 @@ from itertools import islice
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from manifold.queues import EcqLoader, Policy
 from manifold.queues.verbs.ecq_reads import ReadReply
@@ -69,8 +70,9 @@ def compare_queues(
     return differing, repaired
 
 
-def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime) -> Iterator[QueueDifference]:
-    """How this queue and the lake disagree."""
+def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, retention_ms: int) -> Iterator[QueueDifference]:
+    """How this queue and the lake disagree. The queue need not have messages past the retention."""
+    kept_from = first_seq_at(now - timedelta(milliseconds=retention_ms))
     if queue is None:
         yield QueueDifference.SPOILT
         return
@@ -78,7 +80,8 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime) ->
     for seq, key in lake.live:
         message = held.get(key)
         if message is None or message.seq < seq:
-            yield QueueDifference.MISSING
+            if seq >= kept_from:
+                yield QueueDifference.MISSING
         elif message.seq == seq and message.seq != queue.in_flight:
             is_acked = state.is_acknowledged(seq)
             if is_acked and not message.is_delivered and queue.epoch <= state.epoch:
@@ -101,7 +104,7 @@ def _comparing(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batc
         while some := list(islice(left, CLIENTS_AT_ONCE)):
             wrong: list[FoldedQueue] = []
             for lake, (_, queue) in zip(some, loader.read([each.client_id for each in some]), strict=True):
-                kinds = set(differences(lake, queue, now=now))
+                kinds = set(differences(lake, queue, now=now, retention_ms=policy.ecq_retention_ms))
                 counts.update(map(_column, kinds))
                 wrong += [lake] if kinds.intersection(REPAIRABLE) else []
             if repair and wrong:

@@ -8,9 +8,12 @@ from structlog.testing import capture_logs
 
 from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
 from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.queues import Policy, Queues, QueueStats, connect
+from manifold.queues.verbs.ecq import Append
 from manifold.queues.verbs.fills import Enqueue
 from manifold.settings import Settings
 from tests.support.servers import Server
@@ -59,6 +62,31 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
         assert {(record.seq, record.outcome) for record in ended} == {(old, Outcome.EXPIRED), (parked, Outcome.EXPIRED)}
         assert await queues.redis.zrange(keys.pending("V"), 0, -1) == [str(just).encode(), str(young).encode()]
         assert not await queues.redis.exists(keys.parked("V"))
+
+    with_queues(redis_server, body)
+
+
+def test_a_compacted_message_past_its_retention_is_recorded_as_expired_and_leaves_redis(redis_server: Server) -> None:
+    """For a client that never comes; a younger message stays pending."""
+    old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 20))
+
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        for seq, key in ((old, "a"), (young, "b")):
+            batch.add(ecq_queue("V"), Append(seq, key, b"x"), wall_clock_ms())
+        await batch.run()
+
+        await counted(queues, "one")
+
+        await queues.join_outcomes()
+        outcomes = await queues.read_outcomes("r", count=10, block_ms=1)
+        records = [EcqAck.from_wire(wire) for _, wire in outcomes]
+        assert [(record.seq, record.outcome, record.passed_over) for record in records] == [(old, Outcome.EXPIRED, True)]
+        pending, _, _, live, delivered, messages, *_ = keys.ecq_keys("V")
+        assert await queues.redis.zrange(pending, 0, -1) == [str(young).encode()]
+        assert await queues.redis.hgetall(live) == {b"b": str(young).encode()}
+        assert await queues.redis.hkeys(messages) == [str(young).encode()]
+        assert not await queues.redis.exists(delivered)
 
     with_queues(redis_server, body)
 

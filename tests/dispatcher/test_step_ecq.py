@@ -8,8 +8,19 @@ from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published
 from dispatcher._step import OpenClaim, OwnerState, step
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue
-from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
+from manifold.queues.verbs.claims import (
+    Claim,
+    ClaimReply,
+    ClaimWord,
+    MustEnd,
+    Release,
+    ReleaseReason,
+    ReleaseReply,
+    UpdatePresence,
+    UpdatePresenceReply,
+)
 from manifold.queues.verbs.ecq import Acknowledge, AckReply, Subscription
 from tests.dispatcher.steps import (
     BUSY,
@@ -53,6 +64,13 @@ ROWS: list[Row] = [
         answered(Claim(), CLAIMED._replace(message=b"seat/left\0\0hello\0")),
         UNDER_WAY,
         [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), SEND_BY)],
+    ),
+    (
+        "what is past its retention is not sent: it ends as expired",
+        EMPTY,
+        answered(Claim(), ClaimReply(ClaimWord.MUST_END, must_end=(MustEnd(SEQ, Outcome.EXPIRED, 0),))),
+        EMPTY,
+        [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="its retention has passed", passed_over=True, outcome=Outcome.EXPIRED))],
     ),
     ("what is claimed without it is loaded", EMPTY, answered(Claim(), CLAIMED), UNSENT, [RECHECK, Load(SEQ, NOW)]),
     (

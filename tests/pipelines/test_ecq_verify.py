@@ -10,8 +10,11 @@ from manifold.lake.catalog import ensure_tables
 from manifold.queues import Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
+from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.queues.verbs.verb import Verb
 from pipelines.maintenance.verify import verify
+from pipelines.maintenance.verify_ecq import QueueDifference, differences
+from pipelines.populate.ecq_fold import FoldedQueue
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.support.servers import Server
@@ -72,3 +75,10 @@ def test_what_differs_is_found_and_repaired(spark_lake: SparkLake, redis: Redis,
     assert (again.agree, any(again.compacted.values())) == (True, False)
     late = verify(lake.spark, lake.catalog, lake.settings, now=at(3 * HOUR_MS))
     assert {kind: count for kind, count in late.compacted.items() if count} == {"unrecorded": 1}
+
+
+def test_a_message_past_its_retention_is_not_missing_from_its_queue() -> None:
+    """It has expired, or was acknowledged; the lake keeps it until garbage collection."""
+    lake, empty = FoldedQueue("V", [(seq_at(1), "a")], ()), ReadReply(None, None, 0, None, ())
+    found = [list(differences(lake, empty, now=at(ms), retention_ms=HOUR_MS)) for ms in (HOUR_MS, HOUR_MS + 5)]
+    assert found == [[QueueDifference.MISSING], []]

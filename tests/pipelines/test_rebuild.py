@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -48,10 +49,11 @@ def catalog(settings: Settings) -> Catalog:
 
 
 def load_here(catalog: Catalog, settings: Settings) -> int:
-    """What Spark's workers do with all entries, in this process; how many were queued."""
+    """What Spark's workers do with all entries that are pending, in this process; how many were queued."""
     entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
     work = loading(settings.redis, Policy.of(settings), 0)
-    return sum(row["queued"] for batch in work(entries.to_batches()) for row in batch.to_pylist())
+    pending = entries.filter(pc.not_equal(entries["seq"], seq_at(3)))
+    return sum(row["queued"] for batch in work(pending.to_batches()) for row in batch.to_pylist())
 
 
 def queued(redis: Redis) -> dict[str, list[int]]:

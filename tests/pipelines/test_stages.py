@@ -60,7 +60,7 @@ def test_what_works_on_a_run_requires_its_name(name: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         cli.make_parser().parse_args([name])
 
-    assert (ended.value.code, "--run-id" in capsys.readouterr().err) == (2, True)
+    assert (ended.value.code, "--run-id" in capsys.readouterr().err) == (cli.PERMANENT, True)
 
 
 def test_the_command_line_loads_nothing_that_a_stage_may_not_need() -> None:

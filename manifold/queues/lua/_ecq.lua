@@ -34,7 +34,7 @@ local function is_ready()
     and redis.call('EXISTS', PENDING) == 1
 end
 
--- As that of _owner.lua, but nothing has to end instead of being sent; 'claimed' brings the message: key, NUL, payload, or '' where it is
+-- As that of _owner.lua; a message past its retention has to end ('must_end') instead of being sent; 'claimed' brings the message: key, NUL, payload, or '' where it is
 -- large, or missing.
 function claim()
   local now = tonumber(ARGV[1])
@@ -43,9 +43,13 @@ function claim()
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
   local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
+  local sent, left = sent_lately(noted)
+  if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
+  if forced_outcome(seq, false, now, tonumber(ARGV[5])) then
+    if sent then return {'busy', seq, redis.call('HGET', ATTEMPTS, seq) or '1', string.format('%.0f', now + left)} end
+    return must_end(PENDING, now, tonumber(ARGV[5]))
+  end
   if where ~= 'here' then return {where} end
-  local sent = sent_lately(noted)
-  if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent end
   if passing then stay() end
   local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
   local deadline = put_in_flight(seq, attempt, now)

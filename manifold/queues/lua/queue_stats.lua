@@ -2,13 +2,14 @@
 -- queue_stats.lua: one slice of a walk over all keys of a node, summed up where they lie. Changes nothing.
 -- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
 -- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
--- ARGV[8] and ARGV[9] the same two for compacted queues
+-- ARGV[8] and ARGV[9] the same two for compacted queues   ARGV[10] seq up to which their messages have expired
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
---   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}, {key that holds another type than it should, or what
+--   {owner, length, …}, {owner, oldest seq, …}, {queue with an expired entry, …}, {key that holds another type than it should, or what
 --   is no seq, …}, {compacted queues with something pending, messages pending or in flight, live, in flight},
 --   {client id, length, …}, {client id, oldest seq, …}}
 local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longer, older, ecq_longer, ecq_older = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local ecq_expired = tonumber(ARGV[10])
 local known, present, unsubscribed, queues, entries, parked, in_flight, remembered = 0, 0, 0, 0, 0, 0, 0, 0
 local ecq_queues, ecq_messages, ecq_live, ecq_in_flight = 0, 0, 0, 0
 local longest, oldest, expired_owners, spoilt, ecq_longest, ecq_oldest = {}, {}, {}, {}, {}, {}
@@ -63,6 +64,7 @@ look['ecq:pending'] = function(key, owner)
   ecq_queues, ecq_messages = ecq_queues + 1, ecq_messages + length
   if length > ecq_longer then name(ecq_longest, owner, length) end
   if tonumber(seq) < ecq_older then name(ecq_oldest, owner, seq) end
+  if tonumber(seq) <= ecq_expired then expired_owners[#expired_owners + 1] = 'ecq/' .. owner end
 end
 
 look['ecq:keys'] = function(key) ecq_live = ecq_live + (ask('HLEN', key) or 0) end

@@ -40,10 +40,10 @@ class Verb(Struct, frozen=True):
     def _call(self, policy: Policy, queue: str, now_ms: int, *args: Any, others: tuple[str, ...] = ()) -> Args:
         """The call of the script with these arguments; `others` are keys that follow those of the queue."""
         if is_ecq(queue):
-            sha, own = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue))
+            sha, own, numbers = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
         else:
-            sha, own = self.script.sha, keys.owner_keys(queue)
-        return ("EVALSHA", sha, len(own) + len(others), *own, *others, now_ms, *policy.numbers, *args)
+            sha, own, numbers = self.script.sha, keys.owner_keys(queue), policy.numbers
+        return ("EVALSHA", sha, len(own) + len(others), *own, *others, now_ms, *numbers, *args)
 
 
 class Recorded(NamedTuple):

@@ -12,6 +12,7 @@ from manifold.contracts.ecq import EcqAck
 from manifold.contracts.ecq_state import fold
 from manifold.contracts.events import Connected, Disconnected, Heard
 from manifold.contracts.names import Owner
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue, fanout_queue
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.queues.verbs import ecq
@@ -228,6 +229,26 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             live = set(map(int, self.redis.hvals(LIVE)))
             kept = set(map(int, self.redis.hkeys(MESSAGES)))
             assert kept - live <= ({self.in_flight} if self.in_flight is not None else set())
+
+    def teardown(self) -> None:
+        """After the retention nothing that is pending is sent: each message ends as expired, oldest first."""
+        if not hasattr(self, "appends"):
+            return
+        if self.in_flight is not None:
+            self.run(Release(self.in_flight, ReleaseReason.LOST))
+        expected, ended = sorted(self.pending), []
+        self.now += POLICY.ecq_retention_ms + 60_000
+        claim = self.run(Claim())
+        while claim.word is ClaimWord.MUST_END:
+            (first, *_) = claim.must_end
+            assert first.outcome is Outcome.EXPIRED
+            ended.append(first.seq)
+            record = EcqAck(ID, first.seq, self.now, passed_over=True, outcome=Outcome.EXPIRED)
+            claim = self.run(ecq.Acknowledge(record)).next
+        assert claim.word is ClaimWord.IDLE
+        assert ended == expected
+        if ended:
+            assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of them is left"
 
 
 def test_the_verbs_of_compacted_queues_keep_their_promises_in_any_order(redis: Redis) -> None:

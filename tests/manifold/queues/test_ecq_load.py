@@ -9,10 +9,12 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.queues import EcqLoader, LakeQueue, _ecq_loader
 from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.claims import Claim, ClaimWord
 from manifold.queues.verbs.ecq import Acknowledge, Append, LiveMessage, Load, Rewind
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from manifold.queues.verbs.verb import Verb
@@ -110,6 +112,26 @@ def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_an
     assert set(redis.hkeys(live_keys)) == {b"k1", b"fresh"}
     assert redis.zrange(delivered, 0, -1) == [b"%d" % fresh]
     assert set(map(int, redis.hkeys(messages))) == {SEQS[1], fresh}
+
+
+def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(redis: Redis) -> None:
+    """Also after a rebuild has loaded it, whether its client is here or not; and once it has ended, nothing of it is left."""
+    later = NOW + 40 * 86_400_000
+    load(redis, "p")
+    batch = BlockingBatch(redis, POLICY)
+    batch.add(ecq_queue(ID), Claim(), later)
+    (claim,) = batch.run()
+    assert claim.word is ClaimWord.MUST_END
+    assert [(each.seq, each.outcome) for each in claim.must_end] == [(SEQS[0], Outcome.EXPIRED)]
+
+    record = EcqAck(ID, SEQS[0], later, passed_over=True, outcome=Outcome.EXPIRED)
+    batch.add(ecq_queue(ID), Acknowledge(record), later)
+    (ended,) = batch.run()
+    assert (ended.word, ended.next.word) == ("ended", ClaimWord.IDLE)
+    assert held(redis) == ""
+    batch.add(ecq_queue(ID), Rewind(seq_of(later, 0, 0), 0), later)
+    batch.run()
+    assert held(redis) == ""
 
 
 def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
