@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from manifold.contracts.events import Acked, Connected, Disconnected, Event, Subscribed, parse_event
+from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Fields
 from manifold.sandbox.tap.observer import SessionObserver
@@ -24,7 +25,7 @@ class Scene:
         self.told: list[tuple[BrokerEvent, str, Fields]] = []
         self.waiting: list[Callable[[], None]] = []
         self.now_ms = 1_800_000_000_000
-        self.sessions = Sessions("agent", PublicationStore() if store is None else store, self._emit, lambda: self.now_ms)
+        self.sessions = Sessions(Rights(), PublicationStore() if store is None else store, self._emit, lambda: self.now_ms)
         self.dispatcher = self.connected("sdv-dispatcher-1")
 
     def _emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
