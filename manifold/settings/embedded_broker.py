@@ -8,7 +8,6 @@ from pathlib import Path
 from manifold.settings import Settings
 
 TAP_USERNAME = "sdv-tap"
-PUBLISHER_PREFIX = "sdv-pub-"  # user names of platform publishers
 # EMQX's defaults, given to Mosquitto too.
 SESSION_MAX_S = 7200  # how long a kept session lives before MQTT 5; Mosquitto has one setting, so a client on MQTT 5 gets no more
 MAX_INFLIGHT = 32  # messages that the broker sends to a vehicle before it acknowledges one

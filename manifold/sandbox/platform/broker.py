@@ -2,8 +2,8 @@
 
 Its settings follow EMQX's defaults as far as they can. The access files follow infra/emqx/acl.conf within three limits of
 Mosquitto 2.0. It has no rules for prefixes of user names, so the tap connects clients that claim a name `sdv-pub-…` to a listener
-of their own. It grants every SUBSCRIBE and withholds messages that may not be read, so a vehicle may also subscribe to a wider
-filter, and receives its own part. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a
+of their own. It grants every SUBSCRIBE and withholds messages that may not be read, so the tap answers for it, by
+`manifold.contracts.rights`. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a
 client that calls itself `sdv-…` without the user name of a service has a vehicle's rights to its own topics.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from manifold.contracts import topics
+from manifold.contracts.rights import LISTENER, PUBLISHER_PREFIX
 from manifold.sandbox.platform.installed import path_of
 from manifold.settings import Settings
 from manifold.settings.embedded_broker import (
     MAX_INFLIGHT,
-    PUBLISHER_PREFIX,
     SESSION_MAX_S,
     TAP_USERNAME,
     config_file,
@@ -25,7 +25,6 @@ from manifold.settings.embedded_broker import (
     outer_socket,
 )
 
-LISTENER = "sdv-listener"  # user name of the platform's systems that only listen
 QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
 AUTOSAVE_S = 5
 

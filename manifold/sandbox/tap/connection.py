@@ -1,4 +1,6 @@
-"""One client's connection through the tap: it passes on every byte unchanged, past a `SessionObserver`.
+"""One client's connection through the tap: it passes on every byte unchanged, past a `SessionObserver`, but for filters refused.
+
+What a client sends after its CONNECT waits until its CONNACK has gone on, so that the session is told before anything in it.
 
 Each packet is observed before it goes on, and the events that it causes are with the event publisher by then. Reading from a side
 stops while the other side is slow, while a CONNACK is held until its `connected` event is at the broker, and while too many
@@ -19,7 +21,7 @@ from manifold.sandbox.tap.scanner import CONNACK, CONNECT
 from manifold.sandbox.tap.sessions import Sessions
 
 FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
-_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD = 1, 2, 4, 8  # why a side is not read
+_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD, _EARLY = 1, 2, 4, 8, 16  # why a side is not read
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +112,7 @@ class ProxiedConnection:
         self._dialled = self._client_gone = False
         self._held = bytearray()  # a CONNACK that has not gone on
         self._after = bytearray()  # what the broker has sent after it, not seen yet
+        self._early = bytearray()  # what the client has sent after its CONNECT, not seen yet
         self._opening = True  # no CONNACK has gone on yet
         self._heard_at = self._loop.time()
         self._patience: asyncio.TimerHandle | None = None
@@ -131,7 +134,10 @@ class ProxiedConnection:
         proxy.bytes_up += len(data)
         if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
             observer.blind_client = True  # not MQTT: the broker shall say so, and at once
-        observer.from_client(data)
+        if self._opening and observer.stage is not Stage.NEW and not observer.blind_client:
+            self._wait_with(data)
+            return
+        data = self._seen_of(data)
         proxy.sessions.store.flush()
         if self.broker.transport is not None:
             self.broker.transport.write(data)
@@ -148,6 +154,22 @@ class ProxiedConnection:
             task = self._loop.create_task(self._dial(), name="tap.dial")
             proxy.dialling.add(task)
             task.add_done_callback(proxy.dialling.discard)
+
+    def _seen_of(self, data: bytes) -> bytes:
+        observer = self.observer
+        gone, early = observer.up.take(
+            data,
+            observer.from_client,
+            hold=lambda: not observer.blind_client and observer.stage is not Stage.NEW,
+            until=lambda: self._opening and observer.stage is not Stage.NEW,
+        )
+        if early:
+            self._wait_with(early)
+        return gone
+
+    def _wait_with(self, early: bytes) -> None:
+        self._early += early
+        self.client.stop_reading(_EARLY)
 
     def _admits(self, asked: Connect | None) -> bool:
         """Whether the client may use its names. Bytes that are not MQTT go to the broker only without certificates."""
@@ -211,7 +233,8 @@ class ProxiedConnection:
             self._pass_down(data)
 
     def _pass_down(self, data: bytes) -> None:
-        self.observer.from_broker(data)
+        observer = self.observer
+        data, _ = observer.down.take(data, observer.from_broker, hold=lambda: observer.completes, until=_never)
         self._proxy.sessions.store.flush()
         if self.client.transport is not None:
             self.client.transport.write(data)
@@ -248,6 +271,11 @@ class ProxiedConnection:
         if after:
             self._pass_down(after)
         self.broker.read_again(_CONNACK_HELD)
+        early = bytes(self._early)
+        self._early.clear()
+        if early and not self._client_gone:
+            self._from_client(early)
+        self.client.read_again(_EARLY)
 
     def _broker_slow(self, slow: bool) -> None:
         self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
@@ -260,3 +288,7 @@ class ProxiedConnection:
         """End both sides."""
         self.client.close()
         self.broker.close()
+
+
+def _never() -> bool:
+    return False

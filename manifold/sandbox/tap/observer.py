@@ -9,10 +9,22 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from manifold.contracts.names import is_service
+from manifold.contracts.rights import Action
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.message_tracker import NOTHING, MessageTracker
-from manifold.sandbox.tap.packets import Connect, read_connack, read_connect, read_disconnect
+from manifold.sandbox.tap.packets import (
+    Connect,
+    packet,
+    read_connack,
+    read_connect,
+    read_disconnect,
+    read_suback,
+    read_subscribe,
+    string,
+    unsubscribe,
+)
+from manifold.sandbox.tap.passage import Passage
 from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.scanner import (
     CONNACK,
@@ -34,8 +46,11 @@ KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker c
 _LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
 _ID_BYTES_MAX = 60_000
 
-_FROM_SERVICE: frozenset[int] = frozenset()
-_TO_SERVICE = frozenset({PUBACK, PUBREC})
+GRANTED, FAILURE, NOT_AUTHORIZED = 0, 0x80, 0x87  # reason codes of a SUBACK; before MQTT 5 there is one for all failures
+_NOTHING = b"$denied"  # a filter to which nobody has subscribed
+
+_FROM_SERVICE = frozenset({SUBSCRIBE})
+_TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK})
 _FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
 _TO_VEHICLE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 
@@ -47,6 +62,16 @@ class Stage(Enum):
     ASKED = auto()  # no CONNACK yet
     OPEN = auto()
     OVER = auto()  # refused, ended, or taken over: nothing more is told of it
+
+
+def _is_filter(asked: bytes) -> bool:
+    """Whether these bytes are a topic filter at all: a wildcard is a whole word, and `#` the last one (MQTT 5, 4.7.1)."""
+    words = asked.split(b"/")
+    return (
+        bool(asked)
+        and all(it == b"+" or not set(b"+#") & set(it) for it in words[:-1])
+        and (words[-1] in (b"+", b"#") or not set(b"+#") & set(words[-1]))
+    )
 
 
 class SessionObserver:
@@ -67,22 +92,25 @@ class SessionObserver:
         self.silent = True
         self.held = False
         self.blind_client = self.blind_broker = False
+        self._judged: dict[int, bytes] = {}  # SUBSCRIBEs of which something was refused: GRANTED or a refusal for each filter
+        self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # why the broker ends the connection, where it says so
 
     # ---- bytes
 
-    def from_client(self, data: bytes) -> None:
-        """Bytes on their way to the broker."""
+    def from_client(self, data: bytes) -> int:
+        """Bytes on their way to the broker; how many were looked at: fewer than all only up to a CONNECT, or a packet changed."""
         if self.blind_client:
-            return
+            return len(data)
         try:
-            self._client.feed(data)
+            return self._client.feed(data)
         except Malformed:
             self.blind_client = True
+            return len(data)
 
     def from_broker(self, data: bytes) -> int:
-        """Bytes on their way to the client; how many were looked at: fewer than all only up to and with a CONNACK."""
+        """Bytes on their way to the client; how many were looked at: fewer than all only up to a CONNACK, or a packet changed."""
         if self.blind_broker:
             return len(data)
         try:
@@ -97,6 +125,7 @@ class SessionObserver:
         self.asked, self.stage, self._messages.version = asked, Stage.ASKED, asked.version
         self.client_id = self._messages.client_id = asked.client_id
         self._client.version = self._broker.version = asked.version
+        self._client.stop()
         self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
         self._all.asking.setdefault(self.client_id, []).append(self)
 
@@ -194,10 +223,54 @@ class SessionObserver:
             return
         elif kind in (PUBACK, PUBREC):
             self._messages.acknowledged(body)
-        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+        elif kind == SUBSCRIBE:
+            self._subscribes(body)
+        elif kind == UNSUBSCRIBE:
             self._messages.asks(kind, body)
         elif kind == DISCONNECT:
             self._says_goodbye(body)
+
+    def _subscribes(self, body: bytes) -> None:
+        """Only what is granted goes on. Where nothing is, an UNSUBSCRIBE does, so that the broker answers in its turn."""
+        version, asked = self._messages.version, self.asked
+        head, wanted = read_subscribe(body, version)
+        if not all(_is_filter(it) for it, _ in wanted):
+            return  # EMQX and Mosquitto alike end the connection
+        username = (asked.username if asked else None) or ""
+        refusal = NOT_AUTHORIZED if version >= 5 else FAILURE
+        granted = [
+            self._all.rights.allows(self.client_id, username, Action.SUBSCRIBE, it.decode("utf-8", "replace")) for it, _ in wanted
+        ]
+        if not all(granted):
+            mid = int.from_bytes(head[:2])
+            self._judged[mid] = bytes(GRANTED if it else refusal for it in granted)
+            kept = b"".join(string(it) + bytes((options,)) for (it, options), ok in zip(wanted, granted, strict=True) if ok)
+            self.up.instead = len(packet(0x82, body)), packet(0x82, head + kept) if kept else unsubscribe(mid, version, _NOTHING)
+            self._client.stop()
+            body = head + kept
+        if any(granted) and not self.silent:
+            self._messages.asks(SUBSCRIBE, body)
+
+    def _answers_subscribe(self, kind: int, body: bytes) -> None:
+        """Complete the broker's answer to a SUBSCRIBE of which something was refused."""
+        judged = self._judged.pop(int.from_bytes(body[:2]), None)
+        if judged is None:
+            return
+        reasons = iter(read_suback(body, self._messages.version)[1] if kind == SUBACK else b"")
+        said = bytes(next(reasons, FAILURE) if it == GRANTED else it for it in judged)
+        no_properties = b"\0" if self._messages.version >= 5 else b""
+        self.down.instead = len(packet(kind << 4, body)), packet(SUBACK << 4, body[:2] + no_properties + said)
+        self._broker.stop()
+
+    def _answered_filters(self, kind: int, body: bytes) -> None:
+        self._answers_subscribe(kind, body)
+        if self.stage is Stage.OPEN and not self.silent:
+            self._messages.subscribed(body) if kind == SUBACK else self._messages.unsubscribed(body)
+
+    @property
+    def completes(self) -> bool:
+        """Whether an answer of the broker has to be completed."""
+        return bool(self._judged)
 
     def _says_goodbye(self, body: bytes) -> None:
         reason, props = read_disconnect(body, self._messages.version)
@@ -216,12 +289,10 @@ class SessionObserver:
             self._accepted(body)
         elif kind in (PUBACK, PUBREC):
             self._messages.confirmed(body)
+        elif kind in (SUBACK, UNSUBACK):
+            self._answered_filters(kind, body)
         elif self.stage is not Stage.OPEN:
             return
-        elif kind == SUBACK:
-            self._messages.subscribed(body)
-        elif kind == UNSUBACK:
-            self._messages.unsubscribed(body)
         elif kind == DISCONNECT:
             self._said = events.reason_name(read_disconnect(body, self._messages.version)[0])
 

@@ -80,6 +80,23 @@ def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int,
     return mid, filters
 
 
+def read_subscribe(body: bytes, version: int) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """The bytes before the filters (packet id and properties), and each filter with its options."""
+    read = Reader(body)
+    read.integer(2)
+    if version >= 5:
+        read.properties()
+    head, wanted = body[: read.at], []
+    while read.more:
+        wanted.append((read.binary(), read.integer(1)))
+    return head, wanted
+
+
+def unsubscribe(mid: int, version: int, topic_filter: bytes) -> bytes:
+    """An UNSUBSCRIBE packet."""
+    return packet(0xA2, mid.to_bytes(2) + (b"\0" if version >= 5 else b"") + string(topic_filter))
+
+
 def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
     """Packet id and reason codes of SUBACK and UNSUBACK; UNSUBACK has none before MQTT 5."""
     read = Reader(body)

@@ -70,6 +70,11 @@ class Scanner:
         """Make `feed` return after the packet that is being told."""
         self._stopped = True
 
+    @property
+    def unfinished(self) -> int:
+        """How many of the last bytes are the beginning of a packet that cannot be told yet."""
+        return len(self._stash)
+
     def feed(self, data: bytes) -> int:
         """Take the next bytes; how many were read: all, unless `stop` was called.
 

@@ -10,6 +10,7 @@ import orjson
 import structlog
 
 from manifold.contracts.errors import Permanent
+from manifold.contracts.rights import PUBLISHER_PREFIX, Rights
 from manifold.contracts.tls import SECRETS
 from manifold.contracts.topics import BrokerEvent, event_topic
 from manifold.runtime.http import Health
@@ -20,7 +21,7 @@ from manifold.sandbox.tap.proxy import Proxy
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.sandbox.tap.sessions import Sessions
 from manifold.settings import Settings
-from manifold.settings.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket, outer_socket
+from manifold.settings.embedded_broker import config_file, inner_socket, outer_socket
 
 SWEEP_S = 30.0
 LOOK_S = 1.0  # between two looks at the files of certificates
@@ -40,7 +41,7 @@ class Tap:
         self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
         self._certificates: Certificates | None = None
         self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
-        self.sessions = Sessions(settings.topic_prefix, self.store, self.emit, _now_ms, tell_delivered=tell_delivered)
+        self.sessions = Sessions(_rights(settings), self.store, self.emit, _now_ms, tell_delivered=tell_delivered)
         self.proxy = Proxy(self.sessions, self._dial)
         self.publisher = EventPublisher(self._dial_inner, self.proxy.on_full)
         self.events = dict.fromkeys(BrokerEvent, 0)
@@ -148,6 +149,16 @@ class Tap:
         if self._inner is not None:
             return await loop.create_unix_connection(factory, self._inner)
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
+
+
+def _rights(settings: Settings) -> Rights:
+    return Rights(
+        settings.topic_prefix,
+        settings.receipt_prefix,
+        settings.mqtt_username_recorder,
+        settings.mqtt_username_dispatcher,
+        settings.mqtt_username_publisher,
+    )
 
 
 def _now_ms() -> int:

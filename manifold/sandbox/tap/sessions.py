@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
+from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Delivery, Fields
 from manifold.sandbox.tap.packets import Connect
@@ -43,8 +44,9 @@ class Sessions:
     """
 
     def __init__(
-        self, prefix: str, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, tell_delivered: bool = False
+        self, rights: Rights, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, tell_delivered: bool = False
     ) -> None:
+        self.rights, prefix = rights, rights.topic_prefix
         self.prefix, self.store, self.emit, self.now_ms, self.tell_delivered = prefix, store, emit, now_ms, tell_delivered
         self.by_id: dict[str, Session] = {}
         self.asking: dict[str, list[Holder]] = {}
@@ -59,7 +61,7 @@ class Sessions:
     def is_own(self, client_id: str, topic_filter: str) -> bool:
         """Whether a subscription is told. EMQX's rules name these topics, and its access rules leave a vehicle only its own.
 
-        Mosquitto grants every SUBSCRIBE and withholds the messages, so what EMQX would refuse has to be seen here.
+        A shared subscription is none of them, although it may be granted.
         """
         if "/" in client_id:
             return False

@@ -144,3 +144,13 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
             platform_client.close()
         with platform.blocking() as redis:
             assert refused(redis) == []
+
+
+@contextmanager
+def a_neighbour(ground: Ground) -> Iterator[None]:
+    """A vehicle that listens for what is everybody's, all the time: EMQX and the tap refuse it, so that nobody notices."""
+    neighbour = Vehicle(ground.platform).connect(subscribe=False)
+    for topic_filter in ("$ECQ/+/#", f"{ground.settings.topic_prefix}/+/#"):
+        neighbour.subscribe(topic_filter)
+    yield
+    neighbour.leave()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from paho.mqtt.client import topic_matches_sub
 
+from manifold.contracts.rights import Action, Rights
 from manifold.contracts.topics import RECORDER_FILTERS, BrokerEvent, event_topic
 from manifold.sandbox.platform import broker
 from manifold.sandbox.tap import events
@@ -181,6 +182,19 @@ def test_emqx_lets_everybody_do_what_is_theirs(client: Client, action: str, topi
 @pytest.mark.parametrize(("client", "action", "topic"), MAY_NOT)
 def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic: str) -> None:
     assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+CLIENTS = [VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER, *(Client(odd) for odd in ("w", "r", "+", "#", "a/b", "sdv-x"))]
+ASKED = sorted({topic for _, _, topic in (*MAY, *MAY_NOT)} | {f"{form}$SDV-EVT/#" for form in FORMS})
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.client_id)
+def test_the_taps_table_of_rights_is_that_of_emqx(client: Client) -> None:
+    rules, rights = (EMQX / "acl.conf").read_text(), Rights()
+
+    for action in Action:
+        emqx = {topic for topic in ASKED if allows(rules, client, action, topic)}
+        assert {topic for topic in ASKED if rights.allows(client.client_id, client.username, action, topic)} == emqx
 
 
 def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -> None:

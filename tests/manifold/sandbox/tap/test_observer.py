@@ -6,9 +6,10 @@ import orjson
 import pytest
 
 from manifold.contracts.events import Acked, Connected, Disconnected, Event, Subscribed, parse_event
+from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Fields
-from manifold.sandbox.tap.observer import SessionObserver
+from manifold.sandbox.tap.observer import SessionObserver, _is_filter
 from manifold.sandbox.tap.packets import packet
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.sandbox.tap.sessions import Sessions
@@ -24,7 +25,7 @@ class Scene:
         self.told: list[tuple[BrokerEvent, str, Fields]] = []
         self.waiting: list[Callable[[], None]] = []
         self.now_ms = 1_800_000_000_000
-        self.sessions = Sessions("agent", PublicationStore() if store is None else store, self._emit, lambda: self.now_ms)
+        self.sessions = Sessions(Rights(), PublicationStore() if store is None else store, self._emit, lambda: self.now_ms)
         self.dispatcher = self.connected("sdv-dispatcher-1")
 
     def _emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
@@ -378,3 +379,20 @@ def test_a_session_lives_no_longer_than_the_broker_keeps_it() -> None:
     (event,) = scene.events
     assert isinstance(event, Connected)
     assert event.expiry_s == 7200
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ("a/b", True),
+        ("+", True),
+        ("#", True),
+        ("a/+/b/#", True),
+        ("a+b/c", False),
+        ("a/#/b", False),
+        ("a/b#", False),
+        ("", False),
+    ],
+)
+def test_a_wildcard_is_a_whole_word_of_a_filter(asked: str, fits: bool) -> None:
+    assert _is_filter(asked.encode()) is fits

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from manifold.contracts.topics import RECORDER_FILTERS
+from manifold.sandbox.tap.packets import packet, string
 from manifold.sandbox.tap.properties import read_properties
 from manifold.settings import Settings
 from tests.manifold.sandbox.tap.conftest import TapServer
@@ -115,7 +116,7 @@ def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(tap_server: 
         bodies: list[bytes] = []
         with RawConnection(port) as wire:
             bodies.append(wire.open(vin, username="sdv-dispatcher").body)
-            bodies.append(wire.listen(topic_of(vin, "+")).body)
+            bodies.append(wire.listen(topic_of(vin, "+")).body)  # its client id is a vehicle's
             for mid in range(1, 20):
                 properties = user_properties(n=str(mid))
                 wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
@@ -416,3 +417,53 @@ def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server
             vehicle.send(publish(topic, version=4, mid=mid))
 
         assert {listener.expect(PUBLISH).topic for _ in range(2)} == {f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"}
+
+
+@pytest.mark.parametrize(("version", "refused"), [(4, 0x80), (5, 0x87)])
+def test_a_filter_that_emqx_denies_is_refused_and_does_not_reach_the_broker(
+    tap_server: TapServer, vin: str, version: int, refused: int
+) -> None:
+    own, forbidden = vin[:60], ("$ECQ/+/#", "agent/+/#", "$share/g/$ECQ/+/#", "$share/g/agent/+/#", "$SDV-EVT/#")
+    with RawConnection(tap_server.port, version=version) as vehicle, RawConnection(tap_server.port) as dispatcher:
+        vehicle.open(own)
+        for topic_filter in forbidden:
+            assert vehicle.listen(topic_filter).body[-1] == refused
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        dispatcher.send(publish(topic_of("nobody-at-all")), publish("$ECQ/nobody-at-all/a", mid=2))
+
+        assert [dispatcher.expect(PUBACK).reason for _ in range(2)] == [16, 16]
+
+
+@pytest.mark.parametrize(("version", "refused"), [(4, 0x80), (5, 0x87)])
+def test_of_a_subscribe_only_what_is_granted_goes_on(tap_server: TapServer, vin: str, version: int, refused: int) -> None:
+    own = vin[:60]
+    with RawConnection(tap_server.port, version=version) as vehicle, RawConnection(tap_server.port) as dispatcher:
+        vehicle.open(own)
+        filters = ("$ECQ/+/#", f"agent/{own}/#", "#", f"$ECQ/{own}/#")
+        wanted = b"".join(string(it.encode()) + b"\1" for it in filters)
+        asked = packet(0x82, b"\0\7" + (b"\0" if version == 5 else b"") + wanted)
+        for byte in asked:  # however it is split
+            vehicle.send(bytes((byte,)))
+        answer = vehicle.expect(SUBACK)
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        dispatcher.send(publish(topic_of(own)))
+
+        assert answer.body == b"\0\7" + (b"\0" if version == 5 else b"") + bytes((refused, 1, refused, 1))
+        assert dispatcher.expect(PUBACK).reason == 0
+        assert vehicle.expect(PUBLISH).topic == topic_of(own)
+
+
+def test_what_comes_with_the_connect_goes_on_only_when_the_session_is_told(tap_server: TapServer, vin: str) -> None:
+    own = vin[:60]
+    with platform(tap_server.port, own) as dispatcher:
+        dispatcher.listener.send(subscribe("ecp/+/online", mid=9))
+        dispatcher.listener.expect(SUBACK)
+        for _ in range(20):
+            with RawConnection(tap_server.port) as vehicle:
+                vehicle.send(connect(own), subscribe(topic_of(own, "+")), publish(f"ecp/{own}/online", b"{}", mid=2))
+                heard = [dispatcher.event()[0] for _ in range(3)]
+
+                assert heard[0] == "connected"
+                assert set(heard[1:]) == {"subscribed", own}
+                assert vehicle.next().kind == CONNACK
+            dispatcher.until("disconnected")

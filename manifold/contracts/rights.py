@@ -1,0 +1,85 @@
+"""Who may publish and subscribe to what: the table of infra/emqx/acl.conf, rule by rule, as the tap applies it. Pure.
+
+A test holds the two against each other: change both together. As on EMQX, rules are read from the top, the first that fits
+decides, and a word of an asked filter is compared as it stands.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from manifold.contracts import topics
+from manifold.contracts.names import SERVICE_PREFIX, is_service
+
+PUBLISHER_PREFIX = f"{SERVICE_PREFIX}pub-"  # user names of platform publishers
+LISTENER = f"{SERVICE_PREFIX}listener"  # user name of the platform's systems that only listen
+
+_NOBODY = re.compile(r"[+#/]|^[wr]$")  # client ids that would reach into the topics of others
+
+
+class Action(StrEnum):
+    """What somebody wants to do with a topic."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+_Right = tuple[bool, Action, tuple[str, ...]]  # allowed or denied, and the filters
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The table, with the names that the settings give."""
+
+    topic_prefix: str = "agent"
+    receipt_prefix: str = topics.RECEIPT_PREFIX
+    recorder: str = f"{SERVICE_PREFIX}recorder"
+    dispatcher: str = f"{SERVICE_PREFIX}dispatcher"
+    publisher: str = PUBLISHER_PREFIX  # one that may have a name without the prefix
+
+    def allows(self, client_id: str, username: str, action: Action, topic: str) -> bool:
+        """Whether the client may publish to `topic`, or subscribe to it as a filter."""
+        if _NOBODY.search(client_id):
+            return False
+        asked = topics.without_group(topic).split("/")
+        for allowed, of, filters in self._of(client_id, username):
+            if of is action and any(_covers(it.split("/"), asked) for it in filters):
+                return allowed
+        return False
+
+    def _of(self, client_id: str, username: str) -> Iterator[_Right]:
+        yield from self._of_user(username)
+        if not is_service(client_id):
+            yield from self._of_vehicle(client_id)
+
+    def _of_user(self, username: str) -> Iterator[_Right]:
+        ecq_in = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
+        if username.startswith(PUBLISHER_PREFIX) or username == self.publisher:
+            batches = (topics.data_topic("+"), *topics.TRIGGER_TOPICS)
+            yield True, Action.PUBLISH, (*batches, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
+            yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
+        if username == self.recorder:
+            yield True, Action.SUBSCRIBE, topics.RECORDER_FILTERS
+            yield True, Action.PUBLISH, (f"{self.receipt_prefix}#",)
+        if username == self.dispatcher:
+            yield True, Action.SUBSCRIBE, (f"{topics.EVENTS}/#", topics.ONLINE_FILTER, topics.HEARTBEAT_FILTER)
+            yield False, Action.PUBLISH, ecq_in
+            yield True, Action.PUBLISH, (topics.request_filter(self.topic_prefix, "+"), topics.ecq_filter("+"))
+        if username == LISTENER:
+            yield True, Action.SUBSCRIBE, (f"{self.topic_prefix}/+/proxy/response/#", "ecp/#")
+
+    def _of_vehicle(self, client_id: str) -> Iterator[_Right]:
+        yield True, Action.PUBLISH, (topics.ecq_rewind_topic(client_id),)
+        yield True, Action.SUBSCRIBE, (topics.ecq_filter(client_id), f"{self.topic_prefix}/{client_id}/#")
+        signs = (topics.sign_topic(client_id, sign) for sign in topics.Sign)
+        yield True, Action.PUBLISH, (*signs, f"{self.topic_prefix}/{client_id}/proxy/response/#")
+
+
+def _covers(wanted: list[str], asked: list[str]) -> bool:
+    for place, word in enumerate(wanted):
+        if word == "#":
+            return True
+        if place >= len(asked) or word not in ("+", asked[place]):
+            return False
+    return len(wanted) == len(asked)
