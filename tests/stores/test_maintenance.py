@@ -202,7 +202,7 @@ def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Depl
     before = contents(catalog)
     assert lake.manifold("lake", "check")["findings"] == []
     lake.archive(trigger(AN_HOUR_AGO + 4, ["V-late"]))
-    late = jobs.run("ingest --run-id late --no-flush --judge")
+    late = jobs.run("ingest --run-id late --no-flush")
     jobs.run("publish --run-id late")
     assert late["segments"] == 1
 
