@@ -18,7 +18,7 @@ once** are safe: the one that publishes last does its work again.
 - `discover`, `ingest`, `populate`: the log's last line says what to do (*rebuild needed*: trigger `rebuild_queues`); then clear
   the task.
 - `audit`: much of the run breaks a rule of severity error. The log names rule, rows and reason, the quality report shows more.
-  Clear `ingest` and what follows once the cause is gone; clear `audit` alone to judge the same rows again.
+  Clear `ingest` and what follows once the cause is gone.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
 **To back out** a published run, pause this DAG, then `manifold lake rollback --run-id …`: that run and all later ones do not
