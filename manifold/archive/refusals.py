@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+from pyiceberg.io.pyarrow import ArrowScan
 
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import ACTIONS, QUARANTINE, Table
 from manifold.lake.catalog import where
+from manifold.lake.compat import stream_batches
 from manifold.lake.reads import rows_of
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
@@ -156,7 +157,7 @@ def _batches(catalog: Catalog, of: Table, columns: tuple[str, ...], wanted: Bool
     schema = pa.schema([of.arrow_schema.field(name) for name in columns])
     scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), wanted)
     for task in table.scan(wanted).plan_files():
-        for batch in scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(table.io, [task])):
+        for batch in stream_batches(scan, table.io, task):
             yield pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
 
 

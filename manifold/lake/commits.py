@@ -8,11 +8,12 @@ from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import TableUpdate, _apply_table_update, _TableMetadataUpdateContext
+from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
 import manifold.lake.text_bounds  # noqa: F401  # what is appended may hold any text
 from manifold.contracts.tables import Table
+from manifold.lake.compat import applied
 
 MAIN = "main"
 
@@ -50,10 +51,7 @@ class Change(Transaction):
         if not updates:
             return base
         if self._made is None or self._made[0] is not base or self._made[1] is not updates:
-            made, context = base, _TableMetadataUpdateContext()
-            for update in updates:
-                made = _apply_table_update(update, made, context)
-            self._made = base, updates, made
+            self._made = base, updates, applied(base, updates)[0]
         return self._made[2]
 
 

@@ -12,16 +12,11 @@ from pyiceberg.table import CommitTableResponse, StagedTable
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    TableRequirement,
-    TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from sqlalchemy import bindparam, select
 
 from manifold.lake.committed import note_commit
+from manifold.lake.compat import applied
 
 Identifier = tuple[str, ...]
 TABLES = IcebergTables.__table__
@@ -84,13 +79,9 @@ class RememberingSqlCatalog(SqlCatalog):
         base, location = current_table.metadata, current_table.metadata_location
         for requirement in requirements:
             requirement.validate(base)
-        made, context = base, _TableMetadataUpdateContext()
-        for update in updates:
-            made = _apply_table_update(update, made, context)
-        if context.has_changes():
-            made = _update_table_metadata_log(made, location, base.last_updated_ms)
-            if made.last_updated_ms == base.last_updated_ms:
-                made = made.model_copy(update={"last_updated_ms": round(datetime.now(UTC).timestamp() * 1000)})
+        made, changes = applied(base, updates, replaces=location)
+        if changes and made.last_updated_ms == base.last_updated_ms:
+            made = made.model_copy(update={"last_updated_ms": round(datetime.now(UTC).timestamp() * 1000)})
         made.spec().check_compatible(made.schema())
         made.sort_order().check_compatible(made.schema())
         version = self._parse_metadata_version(location) + 1

@@ -6,7 +6,6 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import hiredis
-from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -15,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from manifold.contracts.redis_url import split_redis_url
 from manifold.queues._cluster import Cluster, is_cluster
+from manifold.queues._compat import NOT_ENOUGH_DATA
 from manifold.queues._scripts import LOADS
 
 SPARES = 4  # connections kept at hand: a service has few exchanges at once

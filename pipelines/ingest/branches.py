@@ -12,6 +12,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import Change, patiently
 
@@ -55,7 +56,7 @@ def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
 
 def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
     """Change the table's metadata if the guards hold; then old metadata files go, as they do after PyIceberg's own commits."""
-    table._do_commit(updates, guards)  # the catalog's `commit_table` alone leaves one file behind each time
+    compat.commit(table, guards, updates)
 
 
 @patiently

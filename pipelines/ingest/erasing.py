@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import (
     DataFile,
     ManifestContent,
@@ -29,6 +29,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
+from manifold.lake.compat import write_data_files
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.contents import TOTALS
 from pipelines.ingest.removal import removed
@@ -94,7 +95,7 @@ def put(
     parent = table.snapshot_by_id(head)
     assert parent is not None  # the head of a branch
     snapshot_id, sequence_number = metadata.new_snapshot_id(), metadata.next_sequence_number()
-    made = [file for _, rows in changes.values() if rows.num_rows for file in _dataframe_to_data_files(metadata, rows, table.io)]
+    made = [file for _, rows in changes.values() if rows.num_rows for file in write_data_files(metadata, rows, table.io)]
     manifests = [m for manifest in parent.manifests(table.io) for m in _manifest_without(table, manifest, changes, snapshot_id)]
     if made:
         with _writer(table, metadata.default_spec_id, snapshot_id) as writer:

@@ -7,11 +7,12 @@ from datetime import date
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
+from manifold.lake.compat import write_data_files
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.removal import days_of
 
@@ -42,7 +43,7 @@ def remake_days(
             files.delete_data_file(file)
         for piece in pieces():
             if piece.num_rows:
-                for file in _dataframe_to_data_files(change.table_metadata, piece, loaded.io):
+                for file in write_data_files(change.table_metadata, piece, loaded.io):
                     files.append_data_file(file)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
@@ -17,6 +17,7 @@ from pyiceberg.transforms import DayTransform
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
+from manifold.lake.compat import write_data_files
 from pipelines.ingest.branches import properties_of
 
 REMOVES = "manifold.removes"  # property of such a snapshot: the columns by which rows were named, with commas
@@ -54,7 +55,7 @@ def remove_rows(
             files.delete_data_file(task.file)
         for rest in [*(rows for _, rows in changed), *([more] if more is not None else [])]:
             if rest.num_rows:
-                for file in _dataframe_to_data_files(change.table_metadata, rest, loaded.io):
+                for file in write_data_files(change.table_metadata, rest, loaded.io):
                     files.append_data_file(file)
 
 

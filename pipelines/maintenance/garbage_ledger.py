@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, IsNull, LessThan
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
@@ -23,6 +23,7 @@ from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
+from manifold.lake.compat import write_data_files
 from manifold.settings import Settings
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.ledger import PRUNED_BEFORE, pruned_before
@@ -88,7 +89,7 @@ def _replace(catalog: Catalog, rewrites: list[_Rewrite], branch: str, properties
         for rewrite in rewrites:
             files.delete_data_file(rewrite.task.file)
             if rewrite.rest.num_rows:
-                for file in _dataframe_to_data_files(change.table_metadata, rewrite.rest, loaded.io):
+                for file in write_data_files(change.table_metadata, rewrite.rest, loaded.io):
                     files.append_data_file(file)
 
 

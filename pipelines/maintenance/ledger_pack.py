@@ -7,11 +7,12 @@ from functools import partial
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
+from manifold.lake.compat import write_data_files
 from pipelines.ingest.amending import Amendment
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 
@@ -47,5 +48,5 @@ def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, properties: 
     with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
         for task in tasks:
             files.delete_data_file(task.file)
-        for file in _dataframe_to_data_files(change.table_metadata, rows, loaded.io):
+        for file in write_data_files(change.table_metadata, rows, loaded.io):
             files.append_data_file(file)

@@ -7,11 +7,11 @@ import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import IsNull
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.archive.segment import began_at
 from manifold.contracts.tables import INSTANT, Table
+from manifold.lake.compat import write_data_files
 from pipelines.migrations.steps import PartitionBy
 
 BEGAN_AT, FIELD = "began_at", "began_at_day"
@@ -34,7 +34,7 @@ class LedgerDays(PartitionBy):
             for batch in had.to_arrow_batch_reader():
                 told = dated(pa.Table.from_batches([batch]), schema)
                 rows += told.num_rows
-                for file in _dataframe_to_data_files(change.table_metadata, told, loaded.io):
+                for file in write_data_files(change.table_metadata, told, loaded.io):
                     files.append_data_file(file)
         log.info("the ledger has days", rows=rows)
 

@@ -22,6 +22,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from manifold.contracts.tables import EVERY_RUN_TABLE, MIGRATING, SCHEMA_VERSION, SEGMENTS, Table
 from manifold.lake.catalog import make_missing_tables, tables_of
 from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.compat import require
 from manifold.lake.versions import FIRST, require_not_newer, version_of
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import finish, main_snapshots
@@ -128,7 +129,7 @@ def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
         return
     with loaded.transaction() as change:
         unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
-        change._apply((), (unmoved,))  # no public way to ask for it together with a change of the metadata
+        require(change, unmoved)
         step.change(change)
         change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import Table
+from manifold.lake.compat import write_data_files
 from manifold.lake.payloads import is_filled
 from pipelines.ingest.contents import REPLACES
 from pipelines.migrations.steps import Step
@@ -48,7 +48,7 @@ class PayloadIndex(Step):
             groups = {"write.parquet.row-group-limit": str(GROUP_ROWS)}
             metadata = change.table_metadata.model_copy(update={"properties": change.table_metadata.properties | groups})
             if rows.num_rows:
-                for file in _dataframe_to_data_files(metadata, rows, loaded.io):
+                for file in write_data_files(metadata, rows, loaded.io):
                     files.append_data_file(file)
 
     def settled(self) -> dict[str, str]:

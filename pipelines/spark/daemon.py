@@ -30,7 +30,6 @@ if __name__ == "__main__":
     from pyspark import daemon, worker
 
     from manifold.archive import parsing, store
-    from manifold.lake import data_files
 
-    del data_files, parsing, store, worker  # imported to be in memory when the workers are forked
+    del parsing, store, worker  # imported to be in memory when the workers are forked
     daemon.manager()  # type: ignore[no-untyped-call]  # pyspark has no types here

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -37,6 +36,7 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.commits import append_rows, patiently
+from manifold.lake.compat import write_data_files
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
@@ -91,7 +91,7 @@ def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", sa
         for file in old:
             files.delete_data_file(file)
         if rows:
-            for file in _dataframe_to_data_files(change.table_metadata, rows_of(table, rows), loaded.io):
+            for file in write_data_files(change.table_metadata, rows_of(table, rows), loaded.io):
                 files.append_data_file(file)
 
 
@@ -138,7 +138,7 @@ def compact(catalog: Catalog, table: Table) -> bool:
         with loaded.transaction() as change, change.update_snapshot().overwrite() as files:
             for file in old:
                 files.delete_data_file(file)
-            for file in _dataframe_to_data_files(change.table_metadata, rows, loaded.io):
+            for file in write_data_files(change.table_metadata, rows, loaded.io):
                 files.append_data_file(file)
     except (CommitFailedException, ValidationException, ValueError):
         return False

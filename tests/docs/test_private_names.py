@@ -1,0 +1,46 @@
+"""Private names of libraries are imported by files named compat alone, which say why."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import ROOT
+
+OURS = ("manifold", "dispatcher", "pipelines", "expectations", "dags", "plugins")
+
+
+def private_imports(path: Path) -> Iterator[str]:
+    """The private names of libraries that a file imports, those inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, *rest = name.split(".")
+            if first not in (*OURS, "__future__") and any(part.startswith("_") for part in rest):
+                yield name
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_private_names_of_libraries_are_in_compat_alone(package: str) -> None:
+    found = {
+        str(file.relative_to(ROOT)): names
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if file.stem.strip("_") != "compat" and (names := list(private_imports(file)))
+    }
+
+    assert found == {}, "put it into the room's compat.py, with the reason and what ends it"
+
+
+def test_a_private_import_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text(
+        "from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files\nimport redis._parsers\nimport manifold._x\n"
+    )
+
+    assert list(private_imports(file)) == ["pyiceberg.io.pyarrow._dataframe_to_data_files", "redis._parsers"]
