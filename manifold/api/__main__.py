@@ -3,7 +3,6 @@
 import gc
 import sys
 
-from manifold.runtime.no_pandas import leave_pandas_out
 from manifold.runtime.service import run_service
 from manifold.settings import Settings
 
@@ -11,7 +10,7 @@ GC_OBJECTS = 20_000  # new objects between two collections
 
 
 async def _serve(settings: Settings) -> None:
-    from manifold.api._server import serve  # loads PyArrow, which must not find pandas
+    from manifold.api._server import serve
 
     # What is loaded by now stays: looking through it for garbage would hold up answers.
     gc.freeze()
@@ -21,7 +20,6 @@ async def _serve(settings: Settings) -> None:
 
 def main() -> int:
     """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
-    leave_pandas_out()
     return run_service("api", _serve)
 
 

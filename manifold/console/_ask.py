@@ -25,7 +25,6 @@ from manifold.contracts.names import is_id
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
 from manifold.history.from_service import batch_page, vehicle_page
-from manifold.runtime.no_pandas import leave_pandas_out
 from manifold.settings import Settings
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
@@ -132,7 +131,6 @@ def batch_cancel(
 ) -> None:
     """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
-    leave_pandas_out()
     from manifold.console._cancel import Standing, cancel
 
     last = Standing(before=before)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from manifold.runtime.no_pandas import leave_pandas_out
 from manifold.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 
 @contextmanager
 def history_of(settings: Settings) -> "Iterator[History]":
-    """The history of vehicles, batches and data. From here on this process does not import pandas."""
-    leave_pandas_out()
+    """The history of vehicles, batches and data."""
     from manifold.history.merge import History
 
     with redis_of(settings) as redis:
