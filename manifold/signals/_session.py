@@ -28,6 +28,11 @@ from manifold.signals._wire import AROUND, Delivery, Wire
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 
+
+class PublishRejectedError(AMQPError):
+    """RabbitMQ has confirmed a message negatively: its queue is full."""
+
+
 LARGE_FRAME = 128 << 10  # bytes, where the server sets no limit
 
 
@@ -70,8 +75,15 @@ class Session:
         """This message, and every one that was delivered before it, is settled."""
         _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
 
+    async def ack_each(self, messages: Sequence[Received]) -> None:
+        """These messages are settled, and no other."""
+        channel = self._wire_in.channel
+        _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag), channel) for received in messages])
+
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
+
+        `PublishRejectedError` is one reason: the queue is full.
 
         Raises:
             AMQPError: one came back, because no queue takes it.
@@ -80,7 +92,7 @@ class Session:
         failed = self._written(out)
         count = failed.count(None)
         taken = iter(await self._confirms.all_of(count) if count else ())
-        return [why if why is not None or next(taken) else AMQPError("refused") for why in failed]
+        return [why if why is not None or next(taken) else PublishRejectedError("rejected") for why in failed]
 
     def pause(self) -> None:
         """Nothing more is read, and so nothing delivered, until `go_on`; what is acknowledged meanwhile goes out."""
