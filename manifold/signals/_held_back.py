@@ -1,7 +1,7 @@
 """Messages for which a queue is full: they stay unacknowledged and are retried in chunks, while all others pass."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from manifold.signals._fate import Fate, Key
@@ -28,6 +28,11 @@ class HeldBack:
     def keys(self) -> frozenset[Key]:
         """Keys of the held-back signals: whatever else has one of them is a duplicate."""
         return self._fate.held
+
+    @property
+    def by_consumer(self) -> Counter[str]:
+        """How many messages of each consumer are held back."""
+        return Counter(received.consumer for received in self._fate.received)
 
     def add(self, rejected: Fate) -> None:
         """Hold back what a queue has rejected of a group, perhaps nothing, and schedule the next try if any message waits."""

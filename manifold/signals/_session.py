@@ -6,6 +6,7 @@ publish, and acknowledgements must get through then, because they make room.
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ class Session:
     def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
         self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
         self._queues: dict[str, tuple[Ways, Callable[[Received], None]]] = {}  # by consumer
+        self._numbers = itertools.count()  # of consumers
         self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
@@ -60,15 +62,22 @@ class Session:
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
-        consumer = f"door-{len(self._queues)}"
-        self._queues[consumer] = Ways(queue), take
-        with ending_is_away():
-            await self._taking.basic_consume(queue, _nobody, consumer_tag=consumer)
+        await self._consume(Ways(queue), take)
+
+    async def replace_consumer(self, consumer: str) -> None:
+        """Consume its queue by a new consumer, whose prefetch does not count what the old one was delivered.
+
+        That can still be acknowledged.
+        """
+        if consumer in self._queues:
+            with ending_is_away():
+                await self._taking.basic_cancel(consumer)
+            await self._consume(*self._queues.pop(consumer))
 
     async def stop_consuming(self) -> None:
         """Nothing more is delivered; what was can still be acknowledged."""
         with ending_is_away():
-            for consumer in self._queues:
+            for consumer in list(self._queues):
                 await self._taking.basic_cancel(consumer)
 
     async def ack_up_to(self, received: Received) -> None:
@@ -137,6 +146,12 @@ class Session:
         packed = [one.packed(self._wire.channel, room=room) for one in out]
         _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
         return [one if isinstance(one, Exception) else None for one in packed]
+
+    async def _consume(self, ways: Ways, take: Callable[[Received], None]) -> None:
+        consumer = f"door-{next(self._numbers)}"
+        self._queues[consumer] = ways, take
+        with ending_is_away():
+            await self._taking.basic_consume(ways.queue, _nobody, consumer_tag=consumer)
 
     def _delivered(self, found: Sequence[Delivery]) -> None:
         now = datetime.now(UTC)
@@ -239,5 +254,6 @@ def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> R
         correlation_property=properties.correlation_id,
         tag=message.by.delivery_tag,
         redelivered=message.by.redelivered,
+        consumer=message.by.consumer_tag,
         properties=properties,
     )

@@ -29,6 +29,7 @@ SAVE_S = 10.0  # between two notes of when the raw queue was last empty
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
 GROUP_BYTES = 4 << 20  # bodies that are settled together
 HELD_BYTES = 64 << 20  # bodies in hand, above which nothing more is read until half of them are settled
+MAX_HELD_BACK = 1000  # messages for full queues, above which they count against the prefetch
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
@@ -193,12 +194,21 @@ class Stay:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look(session)
+            await self._make_room(session)
             if time.monotonic() - repaired > REPAIR_S:
                 await session.repair_topology()
                 repaired = time.monotonic()
             if time.monotonic() - saved > SAVE_S and self.backlog.empty_at > self._state.state.empty_at:
                 await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
                 saved = time.monotonic()
+
+    async def _make_room(self, session: Session) -> None:
+        """Replace consumers whose prefetch is half used up by held-back messages, so that others are still delivered."""
+        if self._stopping.is_set() or len(self._held_back) > MAX_HELD_BACK or self._held > HELD_BYTES // 2:
+            return
+        for consumer, count in self._held_back.by_consumer.items():
+            if count >= self._group_size:
+                await session.replace_consumer(consumer)
 
     async def _look(self, session: Session) -> None:
         """How much waits in each queue; and since when the raw queue was not empty."""

@@ -78,6 +78,24 @@ def test_a_full_dead_letter_queue_neither_stops_nor_repeats_good_signals(
     assert "away from RabbitMQ" not in own_door.log
 
 
+def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    own_door.with_settings(signals_prefetch=10).start()
+    with full(rabbitmq, gateway, topology.DEAD):
+        for number in range(45):
+            gateway.send(f"no JSON {number}".encode(), {})
+        names = send_many(gateway, 25, "behind-them")
+        assert drain(gateway, 25) == dict.fromkeys(names, 1)
+        wait_until(lambda: health(own_door)["in_hand"] == 45)
+    wait_until(lambda: gateway.count(topology.DEAD) == 46)
+    wait_until_settled(own_door, gateway)
+
+    assert gateway.count(topology.PROCESSED) == 0
+    assert len(own_door.recorded()) == 70
+    assert "away from RabbitMQ" not in own_door.log
+
+
 def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
