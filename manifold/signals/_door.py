@@ -70,7 +70,7 @@ class Signals:
         processor = Processor(judge, self._recording, publishing, once, self._patience)
         processor.tracing = self._tracing = Tracing.of(settings)
         processor.log_accepted = settings.signals_log_accepted
-        self._stay = Stay(settings, processor, self._state)
+        self._stay = Stay(settings, processor, self._state, self._patience)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.

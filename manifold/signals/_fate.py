@@ -1,5 +1,6 @@
 """The decisions about the messages of a group. Each message is in one of the lists."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from manifold.contracts.signals.codes import Code, Refusal
@@ -43,6 +44,29 @@ class Fate:
     later: list[tuple[Received, str]] = field(default_factory=list)  # may work another time, and why not now
     expired: list[Refused] = field(default_factory=list)  # lie among the dead letters already, and are put on record
     seen: list[Received] = field(default_factory=list)  # copies of dead letters that are on record
+    rejected_by: dict[int, str] = field(default_factory=dict)  # the full queue that has rejected a message, by delivery tag
+
+    @property
+    def received(self) -> list[Received]:
+        """Every message of the group, in no order."""
+        accepted = (one.received for one in (*self.taken, *self.duplicates))
+        refused = (one.received for one in (*self.refused, *self.expired))
+        return [*accepted, *refused, *(received for received, _ in self.later), *self.seen]
+
+    def split(self, tags: Collection[int]) -> tuple["Fate", "Fate"]:
+        """The messages with these delivery tags, and all others."""
+        return self._where(lambda tag: tag in tags), self._where(lambda tag: tag not in tags)
+
+    def add(self, other: "Fate") -> None:
+        """Append the messages of another group."""
+        self.taken += other.taken
+        self.data |= other.data
+        self.duplicates += other.duplicates
+        self.refused += other.refused
+        self.later += other.later
+        self.expired += other.expired
+        self.seen += other.seen
+        self.rejected_by |= other.rejected_by
 
     def refuse(self, received: Received, refusal: Refusal) -> None:
         """The message is refused."""
@@ -81,6 +105,18 @@ class Fate:
         for received, why in [entry for entry in self.later if entry[0].retry_count >= max_retries]:
             self.later.remove((received, why))
             self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))
+
+    def _where(self, has: Callable[[int], bool]) -> "Fate":
+        return Fate(
+            taken=[one for one in self.taken if has(one.received.tag)],
+            data={tag: data for tag, data in self.data.items() if has(tag)},
+            duplicates=[one for one in self.duplicates if has(one.received.tag)],
+            refused=[one for one in self.refused if has(one.received.tag)],
+            later=[(received, why) for received, why in self.later if has(received.tag)],
+            expired=[one for one in self.expired if has(one.received.tag)],
+            seen=[received for received in self.seen if has(received.tag)],
+            rejected_by={tag: queue for tag, queue in self.rejected_by.items() if has(tag)},
+        )
 
 
 def _key(message: Accepted) -> Key:

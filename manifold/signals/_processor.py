@@ -35,17 +35,26 @@ class Processor:
         await self._recording.record(fate)
         return fate
 
-    async def finish(self, fate: Fate, group: Sequence[Received], session: Session) -> None:
-        """Return when every message of the group is acknowledged. Groups are finished one after the other, as they came.
+    async def finish(self, fate: Fate, session: Session, *, one_by_one: bool) -> Fate:
+        """Acknowledge every message of the group but those that a full queue has rejected; return these.
+
+        Groups are finished one after the other, as they came. `one_by_one`: messages before this group are not acknowledged yet.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session is over; its messages come again.
         """
         await self._publishing.publish(fate, session)
+        rejected, fate = fate.split(fate.rejected_by) if fate.rejected_by else (Fate(), fate)
+        if not (group := fate.received):
+            return rejected
         if fate.taken:
             await self._patience.until_done("Redis", lambda: self._once.done(fate.taken))
-        await session.ack_up_to(group[-1])
+        if one_by_one or rejected.rejected_by:
+            await session.ack_each(group)
+        else:
+            await session.ack_up_to(max(group, key=lambda received: received.tag))
         self._recording.acknowledged(fate)
         tell(fate, group, log_accepted=self.log_accepted)
         if self.tracing is not None:
             self.tracing.tell(fate, datetime.now(UTC))
+        return rejected

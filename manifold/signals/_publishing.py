@@ -14,7 +14,8 @@ from manifold.signals._back_off import back_off_ms
 from manifold.signals._fate import Fate, Refused
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._patience import Patience
-from manifold.signals._session import AWAY, Session
+from manifold.signals._received import Received
+from manifold.signals._session import AWAY, PublishRejectedError, Session
 
 RABBITMQ = "RabbitMQ"
 BLOCKED = "RabbitMQ takes nothing, by its alarm of memory or disk: nothing is acknowledged; it goes on by itself"
@@ -29,33 +30,39 @@ class Publishing:
         self._patience, self._confirm_s = patience, confirm_s
 
     async def publish(self, fate: Fate, session: Session) -> None:
-        """Return when all of it is confirmed.
+        """Return when RabbitMQ has all of it but what a full queue has rejected, which `fate.rejected_by` has then.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session is over.
         """
         now = datetime.now(UTC)
-        out = [
-            _outgoing.processed(message, message.said, fate.data[message.received.tag], now)
+        out: list[tuple[Received, Outgoing]] = [
+            (message.received, _outgoing.processed(message, message.said, fate.data[message.received.tag], now))
             for message in fate.taken
             if isinstance(message.said, RawSignal)
         ]
-        out += [_outgoing.retry(received, back_off_ms(received.retry_count)) for received, _ in fate.later]
+        out += [(received, _outgoing.retry(received, back_off_ms(received.retry_count))) for received, _ in fate.later]
         reports = [(one, _report(one, now)) for one in fate.refused]
-        out += [_outgoing.dead_letter(one.received, report) for one, report in reports]
-        await self._all(out, session)
-        for one, report in reports:
+        out += [(one.received, _outgoing.dead_letter(one.received, report)) for one, report in reports]
+        fate.rejected_by = await self._all(out, session)
+        for one, report in [pair for pair in reports if pair[0].received.tag not in fate.rejected_by]:
             await self._reply(_outgoing.reply(one.received, report, now), one, session)
 
-    async def _all(self, out: Sequence[Outgoing], session: Session) -> None:
-        for one, answer in zip(out, await self._answers(out, session), strict=True):
-            if isinstance(answer, AWAY):
-                raise answer
-            if answer is not None:
+    async def _all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
+        """The queue that has rejected a message, by the delivery tag of what it is about."""
+        rejected_by = {}
+        answers = await self._answers([one for _, one in out], session)
+        for (received, one), first in zip(out, answers, strict=True):
+            answer = first
+            if answer is not None and not isinstance(answer, AWAY):
                 log.warning("headers cannot be sent on", reason=repr(answer)[:200])
-                for again in await self._answers([_outgoing.without_headers(one)], session):
-                    if again is not None:
-                        raise again
+                [answer] = await self._answers([_outgoing.without_headers(one)], session)
+            if isinstance(answer, PublishRejectedError):
+                _metrics.REJECTED_PUBLISHES.labels(one.key).inc()
+                rejected_by[received.tag] = one.key
+            elif answer is not None:
+                raise answer
+        return rejected_by
 
     async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[Exception | None]:
         """Of each, None when it is confirmed, or why it is not.

@@ -40,6 +40,7 @@ class Received:
     correlation_property: str | None = None
     tag: int = 0
     redelivered: bool = False
+    consumer: str = ""  # to which it was delivered
     properties: Any = field(default=None, repr=False)  # the library's, for sending it on unchanged
 
     def header(self, name: str) -> str | None:

@@ -6,6 +6,7 @@ publish, and acknowledgements must get through then, because they make room.
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -28,6 +29,11 @@ from manifold.signals._wire import AROUND, Delivery, Wire
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 
+
+class PublishRejectedError(AMQPError):
+    """RabbitMQ has confirmed a message negatively: its queue is full."""
+
+
 LARGE_FRAME = 128 << 10  # bytes, where the server sets no limit
 
 
@@ -37,6 +43,7 @@ class Session:
     def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
         self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
         self._queues: dict[str, tuple[Ways, Callable[[Received], None]]] = {}  # by consumer
+        self._numbers = itertools.count()  # of consumers
         self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
@@ -55,23 +62,37 @@ class Session:
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
-        consumer = f"door-{len(self._queues)}"
-        self._queues[consumer] = Ways(queue), take
-        with ending_is_away():
-            await self._taking.basic_consume(queue, _nobody, consumer_tag=consumer)
+        await self._consume(Ways(queue), take)
+
+    async def replace_consumer(self, consumer: str) -> None:
+        """Consume its queue by a new consumer, whose prefetch does not count what the old one was delivered.
+
+        That can still be acknowledged.
+        """
+        if consumer in self._queues:
+            with ending_is_away():
+                await self._taking.basic_cancel(consumer)
+            await self._consume(*self._queues.pop(consumer))
 
     async def stop_consuming(self) -> None:
         """Nothing more is delivered; what was can still be acknowledged."""
         with ending_is_away():
-            for consumer in self._queues:
+            for consumer in list(self._queues):
                 await self._taking.basic_cancel(consumer)
 
     async def ack_up_to(self, received: Received) -> None:
         """This message, and every one that was delivered before it, is settled."""
         _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
 
+    async def ack_each(self, messages: Sequence[Received]) -> None:
+        """These messages are settled, and no other."""
+        channel = self._wire_in.channel
+        _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag), channel) for received in messages])
+
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
+
+        `PublishRejectedError` is one reason: the queue is full.
 
         Raises:
             AMQPError: one came back, because no queue takes it.
@@ -80,7 +101,7 @@ class Session:
         failed = self._written(out)
         count = failed.count(None)
         taken = iter(await self._confirms.all_of(count) if count else ())
-        return [why if why is not None or next(taken) else AMQPError("refused") for why in failed]
+        return [why if why is not None or next(taken) else PublishRejectedError("rejected") for why in failed]
 
     def pause(self) -> None:
         """Nothing more is read, and so nothing delivered, until `go_on`; what is acknowledged meanwhile goes out."""
@@ -125,6 +146,12 @@ class Session:
         packed = [one.packed(self._wire.channel, room=room) for one in out]
         _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
         return [one if isinstance(one, Exception) else None for one in packed]
+
+    async def _consume(self, ways: Ways, take: Callable[[Received], None]) -> None:
+        consumer = f"door-{next(self._numbers)}"
+        self._queues[consumer] = ways, take
+        with ending_is_away():
+            await self._taking.basic_consume(ways.queue, _nobody, consumer_tag=consumer)
 
     def _delivered(self, found: Sequence[Delivery]) -> None:
         now = datetime.now(UTC)
@@ -227,5 +254,6 @@ def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> R
         correlation_property=properties.correlation_id,
         tag=message.by.delivery_tag,
         redelivered=message.by.redelivered,
+        consumer=message.by.consumer_tag,
         properties=properties,
     )

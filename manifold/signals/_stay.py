@@ -16,6 +16,8 @@ from manifold.settings import Settings
 from manifold.signals import _metrics
 from manifold.signals._fate import Fate, Key
 from manifold.signals._freshness import Backlogs
+from manifold.signals._held_back import HeldBack
+from manifold.signals._patience import Patience
 from manifold.signals._processor import Processor
 from manifold.signals._received import Received
 from manifold.signals._session import AWAY, Session, open_session
@@ -27,6 +29,7 @@ SAVE_S = 10.0  # between two notes of when the raw queue was last empty
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
 GROUP_BYTES = 4 << 20  # bodies that are settled together
 HELD_BYTES = 64 << 20  # bodies in hand, above which nothing more is read until half of them are settled
+MAX_HELD_BACK = 1000  # messages for full queues, above which they count against the prefetch
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
@@ -35,14 +38,16 @@ log = structlog.get_logger(__name__)
 class Stay:
     """Takes messages and has them settled, for as long as `run` runs. `problem` says why nothing comes; None: it is consuming."""
 
-    def __init__(self, settings: Settings, processor: Processor, state: StateFile) -> None:
+    def __init__(self, settings: Settings, processor: Processor, state: StateFile, patience: Patience) -> None:
         self.problem: str | None = "not connected yet"
         self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
         self.in_hand = self._held = 0  # messages, and bytes of their bodies
         self._settings, self._processor, self._state = settings, processor, state
+        self._group_size = max(1, settings.signals_prefetch // 2)
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
+        self._held_back = HeldBack(patience, self._arrived.set)
         self._settled = 0  # groups
         self._session: Session | None = None
         self._stopping = asyncio.Event()
@@ -103,6 +108,7 @@ class Stay:
             finally:  # unless the process ends, and waits no longer
                 settling.cancel()
                 session.leave()
+                self._held_back.clear()
                 self._session, self.in_hand, self._held = None, 0, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
@@ -129,23 +135,30 @@ class Stay:
         self._arrived.set()
 
     async def _settle_all(self, session: Session) -> None:
-        """Settle what comes, in groups: while one is published and acknowledged, the next is judged and recorded."""
+        """Settle what comes, in groups: while one is published and acknowledged, the next is judged and recorded.
+
+        A chunk of what is held back is a group, too, which was judged and recorded before.
+        """
         finishing: asyncio.Task[None] | None = None
         held: frozenset[Key] = frozenset()
         try:
             while not session.lost.done() or (self._stopping.is_set() and self._waiting):
                 if finishing is not None and finishing.done():
                     finishing.result()
-                if not self._waiting:
+                if self._held_back.is_due and not self._stopping.is_set():
+                    if finishing is not None:
+                        await finishing
+                    fate = self._held_back.take(self._group_size)
+                elif self._waiting:
+                    fate = await self._processor.begin(self._next_group(), held | self._held_back.keys)
+                    if finishing is not None:
+                        await finishing
+                else:
                     self._arrived.clear()
                     await self._arrived.wait()
                     continue
-                group = self._next_group()
-                fate = await self._processor.begin(group, held)
                 held = fate.held
-                if finishing is not None:
-                    await finishing
-                finishing = asyncio.create_task(self._finish(fate, group, session), name="signals.finish")
+                finishing = asyncio.create_task(self._finish(fate, session), name="signals.finish")
                 finishing.add_done_callback(lambda _: self._arrived.set())
             if finishing is not None:
                 await finishing
@@ -159,17 +172,19 @@ class Stay:
 
     def _next_group(self) -> list[Received]:
         """What waits, up to half of what may be in hand: the other half is being published meanwhile."""
-        group, size, most = list[Received](), 0, max(1, self._settings.signals_prefetch // 2)
-        while self._waiting and size < GROUP_BYTES and len(group) < most:
+        group, size = list[Received](), 0
+        while self._waiting and size < GROUP_BYTES and len(group) < self._group_size:
             group.append(self._waiting.popleft())
             size += len(group[-1].body)
         return group
 
-    async def _finish(self, fate: Fate, group: list[Received], session: Session) -> None:
-        await self._processor.finish(fate, group, session)
-        self._settled += 1
-        self.in_hand -= len(group)
-        before, self._held = self._held, self._held - sum(len(received.body) for received in group)
+    async def _finish(self, fate: Fate, session: Session) -> None:
+        rejected = await self._processor.finish(fate, session, one_by_one=len(self._held_back) > 0)
+        self._held_back.add(rejected)
+        settled = [received for received in fate.received if received.tag not in rejected.rejected_by]
+        self._settled += bool(settled)
+        self.in_hand -= len(settled)
+        before, self._held = self._held, self._held - sum(len(received.body) for received in settled)
         if self._held <= HELD_BYTES // 2 < before:
             session.go_on()
         _metrics.IN_HAND.set(self.in_hand)
@@ -179,12 +194,21 @@ class Stay:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look(session)
+            await self._make_room(session)
             if time.monotonic() - repaired > REPAIR_S:
                 await session.repair_topology()
                 repaired = time.monotonic()
             if time.monotonic() - saved > SAVE_S and self.backlog.empty_at > self._state.state.empty_at:
                 await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
                 saved = time.monotonic()
+
+    async def _make_room(self, session: Session) -> None:
+        """Replace consumers whose prefetch is half used up by held-back messages, so that others are still delivered."""
+        if self._stopping.is_set() or len(self._held_back) > MAX_HELD_BACK or self._held > HELD_BYTES // 2:
+            return
+        for consumer, count in self._held_back.by_consumer.items():
+            if count >= self._group_size:
+                await session.replace_consumer(consumer)
 
     async def _look(self, session: Session) -> None:
         """How much waits in each queue; and since when the raw queue was not empty."""

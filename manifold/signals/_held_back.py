@@ -1,0 +1,70 @@
+"""Messages for which a queue is full: they stay unacknowledged and are retried in chunks, while all others pass."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+
+from manifold.signals._fate import Fate, Key
+from manifold.signals._patience import Patience
+
+RETRY_S = 2.0  # between two tries while a queue rejects publishes
+
+
+class HeldBack:
+    """Held-back messages of one session, oldest first. `wake` is called when a chunk is due."""
+
+    def __init__(self, patience: Patience, wake: Callable[[], None]) -> None:
+        self.is_due = False
+        self._patience, self._wake = patience, wake
+        self._fate = Fate()
+        self._tags: deque[int] = deque()  # in the order of their next try
+        self._named: set[str] = set()  # queues, in health and log
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Keys of the held-back signals: whatever else has one of them is a duplicate."""
+        return self._fate.held
+
+    @property
+    def by_consumer(self) -> Counter[str]:
+        """How many messages of each consumer are held back."""
+        return Counter(received.consumer for received in self._fate.received)
+
+    def add(self, rejected: Fate) -> None:
+        """Hold back what a queue has rejected of a group, perhaps nothing, and schedule the next try if any message waits."""
+        self._fate.add(rejected)
+        self._tags.extend(received.tag for received in rejected.received)
+        self._name({*self._fate.rejected_by.values()})
+        if self._tags and self._timer is None and not self.is_due:
+            delay_s = RETRY_S if rejected.received else 0  # a chunk that was taken whole is followed by the next one at once
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
+
+    def take(self, most: int) -> Fate:
+        """The next chunk, of `most` messages or fewer; `add` takes back what is rejected again."""
+        self.is_due = False
+        tags = {self._tags.popleft() for _ in range(min(most, len(self._tags)))}
+        chunk, self._fate = self._fate.split(tags)
+        return chunk
+
+    def clear(self) -> None:
+        """The session is over: RabbitMQ delivers all of them again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self.is_due, self._fate = None, False, Fate()
+        self._tags.clear()
+        self._name(set())
+
+    def _due(self) -> None:
+        self._timer, self.is_due = None, True
+        self._wake()
+
+    def _name(self, queues: set[str]) -> None:
+        for queue in self._named - queues:
+            self._patience.say(queue, None)
+        for queue in sorted(queues):
+            self._patience.say(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
+        self._named = queues

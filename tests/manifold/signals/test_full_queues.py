@@ -1,0 +1,135 @@
+"""A queue that rejects publishes because it is full: its messages wait, named in health and log, and all others pass once."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from manifold.contracts.signals import topology
+from manifold.settings import Settings
+from tests.manifold.signals.gateway import Door, Gateway, body_of
+from tests.manifold.signals.test_alarm import ctl
+from tests.manifold.signals.test_faults import drain, health, send_many
+from tests.support.servers import wait_until
+
+pytestmark = pytest.mark.slow
+IN_THE_WAY = body_of("in-the-way")
+
+
+@contextmanager
+def full(rabbitmq: Settings, gateway: Gateway, queue: str) -> Iterator[None]:
+    """The queue holds one message, and rejects any further one while the block runs."""
+    gateway.channel.basic_publish("", queue, IN_THE_WAY)
+    limit = '{"max-length": 1, "overflow": "reject-publish"}'
+    ctl(rabbitmq, "set_policy", "--apply-to", "queues", "full", f"^{re.escape(queue)}$", limit)
+    try:
+        yield
+    finally:
+        ctl(rabbitmq, "clear_policy", "full")
+
+
+def rejected(door: Door, queue: str) -> int:
+    """Publishes of the door that the queue has rejected."""
+    families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+    samples = [one for family in families for one in family.samples if one.name == "signals_rejected_publishes_total"]
+    return sum(int(one.value) for one in samples if one.labels["queue"] == queue)
+
+
+def send_in_turns(gateway: Gateway, count: int) -> set[str]:
+    """So many malformed messages, each followed by a good one; the devices of the good ones."""
+    names = set[str]()
+    for number in range(count):
+        gateway.send(f"no JSON {number}".encode(), {})
+        names |= send_many(gateway, 1, f"turn-{number}")
+    return names
+
+
+def wait_for_tries(door: Door, queue: str, *, messages: int, tries: int = 3) -> None:
+    wait_until(lambda: rejected(door, queue) >= messages * tries, what=f"{tries} tries to publish to {queue}")
+
+
+def wait_until_settled(door: Door, gateway: Gateway) -> None:
+    wait_until(lambda: health(door)["healthy"] and health(door)["in_hand"] == gateway.count(topology.RAW) == 0)
+
+
+def test_a_full_dead_letter_queue_neither_stops_nor_repeats_good_signals(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    own_door.start()
+    with full(rabbitmq, gateway, topology.DEAD):
+        names = send_in_turns(gateway, 4)
+        assert drain(gateway, 4) == dict.fromkeys(names, 1)
+        wait_until(lambda: topology.DEAD in " ".join(health(own_door)["problems"]), what="health names the queue")
+        wait_for_tries(own_door, topology.DEAD, messages=4)
+
+        assert gateway.count(topology.PROCESSED) == 0
+        assert health(own_door)["in_hand"] == gateway.count(topology.DEAD) + 3 == 4
+        assert topology.DEAD in next(line for line in own_door.log.splitlines() if "the door waits" in line)
+        later = send_many(gateway, 4, "later")
+        assert drain(gateway, 4) == dict.fromkeys(later, 1)
+    wait_until(lambda: gateway.count(topology.DEAD) == 5, what="the dead letters, and the one that was in the way")
+    wait_until_settled(own_door, gateway)
+
+    assert gateway.count(topology.PROCESSED) == 0
+    assert len(own_door.recorded()) == 12
+    assert "away from RabbitMQ" not in own_door.log
+
+
+def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    own_door.with_settings(signals_prefetch=10).start()
+    with full(rabbitmq, gateway, topology.DEAD):
+        for number in range(45):
+            gateway.send(f"no JSON {number}".encode(), {})
+        names = send_many(gateway, 25, "behind-them")
+        assert drain(gateway, 25) == dict.fromkeys(names, 1)
+        wait_until(lambda: health(own_door)["in_hand"] == 45)
+    wait_until(lambda: gateway.count(topology.DEAD) == 46)
+    wait_until_settled(own_door, gateway)
+
+    assert gateway.count(topology.PROCESSED) == 0
+    assert len(own_door.recorded()) == 70
+    assert "away from RabbitMQ" not in own_door.log
+
+
+def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    """A signal that waits holds its key: sent once more meanwhile, it is a duplicate."""
+    body = body_of("turn-again")
+    own_door.start()
+    with full(rabbitmq, gateway, topology.PROCESSED):
+        names = send_in_turns(gateway, 3) | {"turn-again"}
+        gateway.send_signed(body, device="turn-again")
+        wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the dead letters")
+        wait_until(lambda: topology.PROCESSED in " ".join(health(own_door)["problems"]), what="health names the queue")
+        gateway.send_signed(body, device="turn-again")
+        wait_for_tries(own_door, topology.PROCESSED, messages=4)
+        wait_until(lambda: health(own_door)["in_hand"] == 4)
+        assert gateway.count(topology.PROCESSED) == 1
+    wait_until_settled(own_door, gateway)
+
+    assert drain(gateway, 5) == dict.fromkeys(names | {"in-the-way"}, 1)
+    assert gateway.count(topology.PROCESSED) == 0
+    assert gateway.count(topology.DEAD) == 3
+    assert len(own_door.recorded()) == 7
+
+
+def test_what_waits_for_a_full_queue_comes_again_after_a_restart(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    own_door.start()
+    with full(rabbitmq, gateway, topology.DEAD):
+        names = send_in_turns(gateway, 3)
+        wait_for_tries(own_door, topology.DEAD, messages=3, tries=1)
+        wait_until(lambda: gateway.count(topology.PROCESSED) == 3)
+        own_door.stop()
+        assert gateway.count(topology.RAW) == 3
+        own_door.start(healthy=False)
+        wait_for_tries(own_door, topology.DEAD, messages=3, tries=1)
+    wait_until_settled(own_door, gateway)
+
+    assert drain(gateway, 3) == dict.fromkeys(names, 1)
+    assert (gateway.count(topology.PROCESSED), gateway.count(topology.DEAD)) == (0, 4)
