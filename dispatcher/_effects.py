@@ -18,6 +18,7 @@ class Publish(Struct, frozen=True):
 
     what: Loaded
     send_by: int  # by `steady_ms`
+    takes: int = 0  # bytes of the largest packet that the vehicle takes; 0: any, or it is not known
 
 
 class Watch(Struct, frozen=True):

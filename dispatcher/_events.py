@@ -58,7 +58,7 @@ class PublishLost(Struct, frozen=True):
 
 
 class Unsendable(Struct, frozen=True):
-    """The packet is larger than the broker accepts."""
+    """The packet is larger than the broker, or the vehicle, accepts."""
 
     seq: int
     claimed_ms: int

@@ -64,7 +64,7 @@ def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
 
 
 def unsendable(queue: QueueName, event: Unsendable) -> Verb:
-    """The effect if the broker does not accept an entry's packet."""
+    """The effect if the broker, or the vehicle, does not accept an entry's packet."""
     return _given_up(queue, event.seq, event.at_ms, event.why, None)
 
 

@@ -55,6 +55,7 @@ class OpenClaim(Struct, frozen=True):
     send_by: int  # by `steady_ms`: when it is too late to publish, for later attempts too (`note_sent` in _owner.lua)
     heard: bool = False  # the vehicle gave a sign since
     sent: bool = False  # it was handed to the publisher
+    takes: int = 0  # bytes of the largest packet that the vehicle takes; 0: any, or it is not known
 
     def is_of(self, event: OfClaim) -> bool:
         """Whether `event` speaks of this very claim."""
@@ -108,7 +109,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
     if claim is None or not claim.is_of(event):
         return state, [Ignore("late word of a claim that is closed")]
     if isinstance(event, Loaded):
-        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by)]
+        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by, claim.takes)]
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
@@ -193,11 +194,12 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
             return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
         # Redis gives as long from the moment in which it makes the claim, and so longer.
-        open_claim = OpenClaim(claim.seq, answer.now_ms, answer.asked_at + policy.wait_ms(1), sent=bool(claim.message))
+        send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
+        open_claim = OpenClaim(claim.seq, answer.now_ms, send_by, sent=sent, takes=claim.takes)
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
             found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
-            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, open_claim.send_by)]
+            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, send_by, claim.takes)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
         return state, [flavours.forced(state.queue, claim.must_end, answer.now_ms)]

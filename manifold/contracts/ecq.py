@@ -56,7 +56,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
     acked_ms: int  # Unix milliseconds
     epoch: int = 0
     reason: str | None = None  # what the client said in its PUBACK, or why the platform passed it over
-    passed_over: bool = False  # it was not delivered: its attempts were used up, or the broker does not take a packet as large
+    passed_over: bool = False  # it was not delivered: its attempts were used up, or nobody takes a packet as large
     outcome: Outcome | None = None  # `expired`: passed over because its retention passed while it was pending
 
     def to_wire(self) -> bytes:

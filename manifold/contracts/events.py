@@ -23,6 +23,7 @@ class Connected(Struct, frozen=True):
     at_ms: int
     clean_start: bool
     expiry_s: int  # how long the session outlives the connection
+    takes: int | None = None  # bytes of the largest packet that it takes on this connection; None: any, or the event does not say
 
 
 class Disconnected(Struct, frozen=True):
@@ -107,7 +108,8 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
             case BrokerEvent.CONNECTED:
-                return Connected(owner, int(fields["connected_at"]), bool(fields["clean_start"]), int(fields["expiry_interval"]))
+                began, clean, takes = int(fields["connected_at"]), bool(fields["clean_start"]), fields.get("max_packet_size")
+                return Connected(owner, began, clean, int(fields["expiry_interval"]), takes if isinstance(takes, int) else None)
             case BrokerEvent.DISCONNECTED:
                 expiry = (fields.get("disconn_props") or {}).get("Session-Expiry-Interval")
                 connected_at, gone_at = int(fields["connected_at"]), int(fields["disconnected_at"])

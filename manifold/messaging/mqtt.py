@@ -128,15 +128,19 @@ class Mqtt:
         response_topic: str | None = None,
         expiry_s: int | None = None,
         retain: bool = False,
+        vehicle_takes: int = 0,
     ) -> "asyncio.Future[int]":
         """Publish ahead of whatever is sent next, acknowledgements included.
+
+        `vehicle_takes` is the Maximum Packet Size of the vehicle that it is for; 0: it names none. A broker discards without a
+        word what is larger, and sends the rest as it came; a subscription identifier makes it up to 5 bytes longer.
 
         Returns the PUBACK's reason code (0, 16, …) when it comes; 0 at once for QoS 0.
 
         Raises:
             Retryable: there is no connection, or no packet id is free; or, from the answer, the connection was lost before the
                 PUBACK (the broker may have the message all the same).
-            Permanent: from the answer: the packet is larger than the broker takes; nothing was sent.
+            Permanent: from the answer: the packet is larger than the broker, or the vehicle, takes; nothing was sent.
         """
         connection = self._reconnector.connection
         if connection is None:
@@ -158,6 +162,10 @@ class Mqtt:
             ).write()
         if not written or len(written) > self._reconnector.largest:  # it would end the connection and all that is under way
             answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
+            return answer
+        if 0 < vehicle_takes < len(written):
+            taken = f"the {vehicle_takes} that the vehicle takes (its Maximum Packet Size)"
+            answer.set_exception(Permanent(f"a packet of {len(written)} bytes is over {taken}; raise its limit, or send less"))
             return answer
         connection.send(written)
         if mid is None:

@@ -84,6 +84,20 @@ ROWS: list[Row] = [
     # Publishing.
     ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.send_by)]),
     (
+        "the claim says what the vehicle takes",
+        IDLE,
+        answered(Claim(), CLAIMED._replace(takes=256)),
+        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY, takes=256)),
+        [watch(CLAIMED), Load(SEQ, NOW)],
+    ),
+    (
+        "and what is loaded is published for one that takes so much",
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, takes=256)),
+        LOADED,
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, takes=256, sent=True)),
+        [Publish(LOADED, OPEN_CLAIM.send_by, 256)],
+    ),
+    (
         "a later attempt may be acknowledged later, and not be published later",
         IDLE,
         answered(Claim(), LATER),

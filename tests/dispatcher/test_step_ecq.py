@@ -66,6 +66,13 @@ ROWS: list[Row] = [
         [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), SEND_BY)],
     ),
     (
+        "and for a vehicle that takes so much",
+        EMPTY,
+        answered(Claim(), CLAIMED._replace(message=b"a\0hello", takes=256)),
+        replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, sent=True, takes=256)),
+        [RECHECK, Publish(Loaded(SEQ, NOW, "a", "", b"hello"), SEND_BY, 256)],
+    ),
+    (
         "what is past its retention is not sent: it ends as expired",
         EMPTY,
         answered(Claim(), ClaimReply(ClaimWord.MUST_END, must_end=(MustEnd(SEQ, Outcome.EXPIRED, 0),))),

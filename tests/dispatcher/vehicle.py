@@ -46,12 +46,21 @@ class Endpoint(Protocol):
 class Vehicle:
     """Connects, listens and acknowledges when the test says so. A VIN of its own, unless one is given.
 
-    On MQTT 3.1.1 `expiry_s` says only whether there is a session to resume.
+    On MQTT 3.1.1 `expiry_s` says only whether there is a session to resume. `largest_packet` is its Maximum Packet Size.
     """
 
-    def __init__(self, endpoint: Endpoint, *, protocol: int = 5, vin: str | None = None, expiry_s: int = 300) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        protocol: int = 5,
+        vin: str | None = None,
+        expiry_s: int = 300,
+        largest_packet: int | None = None,
+    ) -> None:
         self.vin = vin or f"VIN{next(_names):05d}P{protocol}"
         self.settings, self.protocol, self.expiry_s = endpoint.settings, protocol, expiry_s
+        self.largest_packet = largest_packet
         self.acks = True  # acknowledge at once
         self.look: Callable[[Got], Any] = lambda _: None  # called for each request before it is acknowledged
         self.got: list[Got] = []
@@ -83,6 +92,8 @@ class Vehicle:
         self._client, self.connections = client, self.connections + 1
         start: Any = forgets if v5 else paho.MQTT_CLEAN_START_FIRST_ONLY
         properties = _expiry(PacketTypes.CONNECT, self.expiry_s) if v5 else None
+        if properties and self.largest_packet:
+            properties.MaximumPacketSize = self.largest_packet
         client.connect("127.0.0.1", port or self.settings.mqtt_port, 60, clean_start=start, properties=properties)
         client.loop_start()
         assert connected.wait(BOUND_S), f"{self.vin} did not connect"

@@ -42,7 +42,7 @@ function claim()
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
-  local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
+  local where, noted, passing, takes = presence_state(now, tonumber(ARGV[2]))
   local sent, left = sent_lately(noted)
   if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
   if forced_outcome(seq, false, now, tonumber(ARGV[5])) then
@@ -54,7 +54,7 @@ function claim()
   local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
   local deadline = put_in_flight(seq, attempt, now)
   local message = redis.call('HSTRLEN', MESSAGES, seq) <= MESSAGE_AT_ONCE and redis.call('HGET', MESSAGES, seq)
-  return {'claimed', seq, tostring(attempt), deadline, message or ''}
+  return {'claimed', seq, tostring(attempt), deadline, message or '', takes or ''}
 end
 
 -- Moves the position to the greatest of what it is and `seq`.

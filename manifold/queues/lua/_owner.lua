@@ -11,6 +11,7 @@ local SUPERSEDED, EXPIRED, FAILED = '2', '3', '5'
 local MUST_END_AT_ONCE = 200
 local SUBSCRIBED = 'subscribed' -- the field of PRESENCE that says whether the vehicle listens to what this queue sends
 local SENT = 'sent' -- the field of PRESENCE that names what was let go while its publish may be under way: when that is over, ':', seq
+local TAKES = 'takes' -- the field of PRESENCE that says of how many bytes a packet may be that the vehicle takes, where there is a limit
 
 -- Redis' own time, Unix ms: for how long a publish may be under way is judged by it alone, since clocks of dispatchers differ.
 local function redis_ms()
@@ -24,13 +25,13 @@ local function older(a, b)
 end
 
 -- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
--- Also what SENT holds, and whether what is known of the vehicle is about to go by itself.
+-- Also what SENT holds, whether what is known of the vehicle is about to go by itself, and what TAKES holds.
 local function presence_state(now, presence_ms)
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing')
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing', TAKES)
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent', p[4] end
   if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent', p[4] end
   if p[3] == 'no' or p[3] == 'qos0' then return 'unsubscribed', p[4] end
-  return 'here', p[4], p[5]
+  return 'here', p[4], p[5], p[6]
 end
 
 -- How long the vehicle has to acknowledge this attempt (counted from 1).
@@ -138,7 +139,7 @@ local function put_in_flight(seq, attempt, now)
 end
 
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
--- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline}: it is in flight, or must end and was sent until then
+-- {'claimed', seq, attempts, deadline, '', takes or ''} | {'busy', seq, attempts, deadline}: it is in flight, or must end and was sent until then
 -- | {'idle'} | {'absent'} | {'unsubscribed'} | {'must_end', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
@@ -146,7 +147,7 @@ local function claim()
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
-  local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
+  local where, noted, passing, takes = presence_state(now, tonumber(ARGV[2]))
   local sent, left = sent_lately(noted)
   if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
@@ -157,5 +158,5 @@ local function claim()
   if where ~= 'here' then return {where} end
   if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1
-  return {'claimed', seq, tostring(attempt), put_in_flight(seq, attempt, now)}
+  return {'claimed', seq, tostring(attempt), put_in_flight(seq, attempt, now), '', takes or ''}
 end

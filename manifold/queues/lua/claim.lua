@@ -1,3 +1,3 @@
 -- claim.lua: put the oldest pending entry in flight, if nothing is and the vehicle is here.
--- returns {'claimed', seq, attempts, deadline_ms} | {'busy', seq, attempts, deadline_ms} | {'idle'} | {'absent'} | {'unsubscribed'}
+-- returns {'claimed', seq, attempts, deadline_ms, '', takes or ''} | {'busy', seq, attempts, deadline_ms} | {'idle'} | {'absent'} | {'unsubscribed'}
 return claim()

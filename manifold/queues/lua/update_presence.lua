@@ -2,7 +2,8 @@
 -- KEYS[8…12] pending, inflight, attempts, messages and keys of its compacted queue: the vehicle has one presence for both
 -- ARGV[6] '1' to claim   ARGV[7] what was seen, then its own arguments:
 --   'heard'                                            an online or a heartbeat
---   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
+--   'connected', at_ms, '1' if clean start, expiry_s,  the session outlives the connection by expiry_s seconds,
+--       bytes or ''                                    which takes packets of so many
 --   'disconnected', connected_at_ms, at_ms, expiry_s or ''
 --   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
 -- returns {word, released seq or '', the same of the compacted queue, '1' where a dispatcher should look at that now, or '', claim's answer…}
@@ -11,7 +12,7 @@ local ECQ_PENDING, ECQ_INFLIGHT, ECQ_ATTEMPTS, ECQ_MESSAGES, ECQ_KEYS = KEYS[8],
 local STALE = {'stale', '', '', '', 'none'}
 local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
 local now, sign = tonumber(ARGV[1]), ARGV[7]
-local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
+local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES)
 local flights, released = {}, {fanout = '', ecq = ''} -- what is in flight, and what was let go
 local ecq_may_begin = sign == 'heard' or sign == 'connected'
 
@@ -59,6 +60,11 @@ elseif sign == 'connected' then
   if p[2] and at < tonumber(p[2]) then return STALE end
   local session_expired = p[4] and p[4] ~= '' and tonumber(p[4]) < at
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
+  if ARGV[11] ~= '' then
+    redis.call('HSET', PRESENCE, TAKES, ARGV[11])
+  elseif p[5] and p[2] ~= ARGV[8] then -- else this connection's own event has said so, and what was found by comparing does not
+    redis.call('HDEL', PRESENCE, TAKES)
+  end
   if clean or session_expired then
     redis.call('HDEL', PRESENCE, 'subscribed')
     -- Its SUBSCRIBE says when to begin with the compacted queue, unless it was handled before this.
@@ -79,6 +85,7 @@ elseif sign == 'disconnected' then
   local expiry = tonumber(ARGV[10] ~= '' and ARGV[10] or p[2] == ARGV[8] and p[3] or '')
   local session_until = expiry and string.format('%.0f', tonumber(ARGV[9]) + expiry * 1000) or ''
   redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[8], 'expiry', expiry or '', 'session_until', session_until)
+  if p[5] then redis.call('HDEL', PRESENCE, TAKES) end -- the next connection may take more
   for _, flight in ipairs(flights) do
     if expiry == 0 and flight.published_at <= tonumber(ARGV[9]) then flight.let_go() end
   end

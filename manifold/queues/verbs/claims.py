@@ -39,6 +39,7 @@ class ClaimReply(NamedTuple):
     """`seq`, `attempts` and `deadline_ms` (Unix ms) are those of the entry in flight; 0 if there is none.
 
     `message` is the message of a compacted queue (key, NUL, payload) if it is small; if it is empty, read it by itself.
+    `takes` is said of what was claimed: bytes of the largest packet that the vehicle takes; 0: any, or it is not known.
     """
 
     word: ClaimWord
@@ -47,6 +48,7 @@ class ClaimReply(NamedTuple):
     deadline_ms: int = 0
     must_end: tuple[MustEnd, ...] = ()
     message: bytes = b""
+    takes: int = 0
 
     @property
     def next(self) -> "ClaimReply":
@@ -74,8 +76,10 @@ class Claim(Verb, frozen=True):
     def read(raw: Any) -> ClaimReply:
         """The reply, made of what `claim` in _owner.lua or _ecq.lua returns."""
         word = _WORDS[raw[0]]
-        if word is ClaimWord.CLAIMED or word is ClaimWord.BUSY:
-            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4] if len(raw) > 4 else b"")
+        if word is ClaimWord.CLAIMED:
+            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4], takes=int(raw[5] or 0))
+        if word is ClaimWord.BUSY:
+            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
         if word is ClaimWord.MUST_END:
             triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
             return ClaimReply(
@@ -116,8 +120,8 @@ class UpdatePresence(Verb, frozen=True):
         match self.seen:
             case Heard():
                 return ("heard",)
-            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry):
-                return "connected", at, "1" if clean else "0", expiry
+            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, takes=takes):
+                return "connected", at, "1" if clean else "0", expiry, "" if takes is None else takes
             case Disconnected(connected_at_ms=began, at_ms=at, expiry_s=expiry):
                 return "disconnected", began, at, "" if expiry is None else expiry
             case Subscribed(on=on):

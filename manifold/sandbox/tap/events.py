@@ -69,6 +69,7 @@ def connected(now_ms: int, client_id: str, asked: Connect, expiry_s: int, receiv
         "expiry_interval": expiry_s,
         "keepalive": asked.keepalive_s,
         "receive_maximum": receive_maximum,
+        "max_packet_size": asked.properties.get("Maximum-Packet-Size", UNDEFINED),
         "connected_at": now_ms,
     }
 

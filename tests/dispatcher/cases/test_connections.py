@@ -1,5 +1,6 @@
 """More connections than one: take-overs, and vehicles that come and go."""
 
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
@@ -53,3 +54,24 @@ def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground
     assert {record.attempts for record in ended.values()} == {1}
     assert list(dict.fromkeys(vehicle.requests)) == names
     vehicle.leave()
+
+
+def test_what_its_connection_cannot_take_fails_with_the_reason_and_the_next_follows_at_once(ground: Ground) -> None:
+    vehicle = ground.here(Vehicle(ground, largest_packet=256).connect())
+    too_large = ground.batch(vehicle.vin, data=bytes(5_000))
+    small = [ground.batch(vehicle.vin, data=b"small") for _ in range(2)]
+
+    assert [got.seq for got in vehicle.waits_for(2)] == small
+    ended = ground.ended(vehicle, too_large, *small)
+    assert {seq: record.outcome for seq, record in ended.items()} == {
+        too_large: Outcome.FAILED,
+        small[0]: Outcome.DELIVERED,
+        small[1]: Outcome.DELIVERED,
+    }
+    assert "is over the 256 that the vehicle takes" in (ended[too_large].reason or "")
+    ground.leaves(vehicle)
+
+    again = ground.here(Vehicle(ground, vin=vehicle.vin).connect(subscribe=False))  # this one takes packets of any size
+    large = ground.batch(vehicle.vin, data=bytes(5_000))
+    assert [got.seq for got in again.waits_for(1)] == [large]
+    again.leave()

@@ -104,6 +104,17 @@ def test_large_and_empty_messages_come_as_they_were_written(ground: EcqGround, p
     consumer.leave()
 
 
+def test_a_message_that_its_connection_cannot_take_is_passed_over_at_once(ground: EcqGround) -> None:
+    consumer = Vehicle(ground, largest_packet=256)
+    seqs = ground.write_all(consumer, [("large", bytes(5_000)), ("larger", bytes(50_000)), ("small", b"1")])
+    ground.listens(consumer.connect(subscribe=False))
+
+    assert keys_of(consumer.waits_for(1)) == ["small"]
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    assert [message.key for message in ground.queue(consumer).messages] == ["large", "larger", "small"]
+    consumer.leave()
+
+
 def test_a_rewind_to_the_earliest_brings_back_what_is_live_in_order(ground: EcqGround, protocol: int) -> None:
     consumer, seqs = _served(ground, protocol, ["a", "b", "a", "c"])
 

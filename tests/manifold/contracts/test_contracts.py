@@ -146,6 +146,9 @@ def test_broker_events_are_read_as_emqx_writes_them() -> None:
     assert read(BrokerEvent.DISCONNECTED, gone) == Disconnected("V", 8, 4, 60, "normal")  # type: ignore[arg-type]
     assert read(BrokerEvent.ACKED, acked) == Acked("V", 7, "agent/V/proxy/request/r", 12, 6, None)  # type: ignore[arg-type]
     assert read(BrokerEvent.DELIVERED, acked) is None
+    for said, takes in ((256, 256), ("undefined", None)):
+        fields = connected | {"max_packet_size": said}
+        assert read(BrokerEvent.CONNECTED, fields) == Connected("V", 4, True, 300, takes)  # type: ignore[arg-type]
 
 
 def test_a_subscription_says_with_which_qos_it_was_granted_and_one_that_does_not_counts_as_qos_1() -> None:

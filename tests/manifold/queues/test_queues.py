@@ -582,6 +582,32 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
     use(body)
 
 
+def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        v = Owner("V")
+
+        async def takes_after(*seen: Heard | Connected | Disconnected) -> int:
+            for each in (*seen, Heard()):
+                batch = queues.batch()
+                batch.add("V", UpdatePresence(each, isinstance(each, Heard)), NOW)
+                reply = (await batch.run())[0].next
+            assert reply.word is ClaimWord.CLAIMED
+            batch.add("V", Release(SEQ[0], ReleaseReason.CUT), NOW)
+            await batch.run()
+            return int(reply.takes)
+
+        await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
+        assert await takes_after() == 0
+        assert await takes_after(Connected(v, NOW, True, 60, 256)) == 256
+        assert await takes_after(Connected(v, NOW, False, 60)) == 256  # found by comparing with the broker, which does not say
+        assert await takes_after(Connected(v, NOW + 1, False, 60, 512)) == 512
+        assert await takes_after(Connected(v, NOW, False, 60, 256), Disconnected(v, NOW, NOW, None, "")) == 512  # both are late
+        assert await takes_after(Connected(v, NOW + 2, False, 60)) == 0
+        assert await takes_after(Connected(v, NOW + 3, False, 60, 256), Disconnected(v, NOW + 4, NOW + 3, None, "")) == 0
+
+    use(body)
+
+
 def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         async def ttl_after(seen: Heard | Connected | Disconnected | Subscribed) -> int:

@@ -44,8 +44,15 @@ def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: B
     selected = re.search(r"SELECT (.*?)\s+FROM", rule, re.DOTALL)
 
     assert selected is not None
-    assert told(event) == set(selected[1].split(", "))
+    assert told(event) == {field.split(" as ")[-1] for field in re.split(r",\s+", selected[1])}
     assert f'topic = "{event_topic(event, "${clientid}")}", qos = 1' in rule
+
+
+def test_how_large_a_packet_a_vehicle_takes_is_told_as_emqx_tells_it() -> None:
+    asked = Connect("V", 5, True, 60, properties={"Maximum-Packet-Size": 256})
+    assert events.connected(1, "V", asked, 0, 32)["max_packet_size"] == 256
+    assert events.connected(1, "V", Connect("V", 5, True, 60), 0, 32)["max_packet_size"] == "undefined"
+    assert "conn_props.'Maximum-Packet-Size' as max_packet_size" in (EMQX / "manifold.conf").read_text()
 
 
 ANY = [BrokerEvent.DELIVERED, BrokerEvent.ACKED, BrokerEvent.DROPPED, BrokerEvent.DELIVERY_DROPPED]
