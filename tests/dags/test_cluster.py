@@ -94,7 +94,7 @@ class Site:
             "run_id": RUN,
             "params": {name: dag.params[name] for name in dag.params} | params,
             "dag_run": SimpleNamespace(run_type="manual"),
-            "ti": SimpleNamespace(task_id=task_id, try_number=1, xcom_pull=lambda **_: None),
+            "ti": SimpleNamespace(task_id=task_id, try_number=1, xcom_pull=lambda **_: None, xcom_push=lambda **_: None),
         }
         task.render_template_fields(context)
         return task.execute(context)
