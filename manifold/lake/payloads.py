@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import IsNull, Or
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
+from manifold.contracts.tables import DATA, META, Table
 from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
 
@@ -88,8 +87,8 @@ class StoredPayloads:
 
     def _instants(self, payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
         """When the rows were stored, as microseconds since 1970; only of payloads that are there."""
-        if self._names is None or PAYLOAD_INDEX not in self._names.properties:  # a lake of an earlier release
-            return _first_rows(payloads, data_ids)
+        if self._names is None:
+            return {}
         instants: dict[str, int] = {}
         unfilled = list[str]()
         for rows in Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES):
@@ -190,15 +189,3 @@ def _loaded(catalog: Catalog, table: Table) -> IcebergTable | None:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:
         return None
-
-
-def is_filled(names: IcebergTable, snapshot_id: int | None = None) -> bool:
-    """Whether every row of `sdv_fanout_meta` in this snapshot (None: main's) says its payload's SHA-1 and place.
-
-    Rows of an earlier release do not, nor does what a rollback has brought back. Only the files' own counts are read.
-    """
-    unfilled = Or(IsNull(term="sha1"), IsNull(term="stored_at"))
-    try:
-        return not any(True for _ in names.scan(unfilled, snapshot_id=snapshot_id).plan_files())
-    except ValueError:  # the snapshot is older than these columns
-        return False

@@ -1,16 +1,11 @@
 """What a run reads, and the tables with which it compares its messages."""
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-
-from pyiceberg.catalog import Catalog
 
 from manifold.archive.parsing import Limits
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
-from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
-from manifold.lake.payloads import is_filled
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.reading import Source
@@ -24,12 +19,6 @@ def source_of(run: Attempt, todo: Plan, stream: Stream) -> Source:
     limits = Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
     archive = Archive(run.settings.archive, run.settings.s3)
     return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
-
-
-def table_of_known_data(catalog: Catalog, base: Mapping[str, int]) -> Table:
-    """Which table says what is stored: the index, if it is whole in what the run began with; else the payloads' own."""
-    names = catalog.load_table(META.identifier)
-    return META if PAYLOAD_INDEX in names.properties and is_filled(names, base[META.name]) else DATA
 
 
 def bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:

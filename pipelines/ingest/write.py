@@ -18,7 +18,7 @@ from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
 from pipelines.ingest.close import close_segments
 from pipelines.ingest.frames import parsed
-from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of, table_of_known_data
+from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
@@ -125,8 +125,7 @@ MERGE_META = """ON t.data_id = c.data_id
 
 def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
-    table = table_of_known_data(run.catalog, todo.base)
-    known = run.main(table, todo.base[table.name]).select("data_id", "sha1")
+    known = run.main(META, todo.base[META.name]).select("data_id", "sha1")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
     return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 

@@ -1,9 +1,8 @@
 """`manifold lake migrate`: finds the steps that are due, and takes them. Safe to repeat, at once, and beside ingestion. No Spark.
 
-A step is three commits: the metadata with the new version and a note that the step is under way; a run of its own, which
-overtakes runs that began on the table as it was; and the removal of the note, with the properties that hold from then on. The
-run moves main of the table, and a step begins only if main is where it was when the table was read. So a late process never
-sets the version back, even if a catalog (REST) compares nothing else.
+A step is three commits: the new metadata and version, with a note that the step is under way; an empty run, which overtakes runs
+that began on the table as it was; and the removal of the note. The run moves main of the table, and a step begins only if main is
+where it was when the table was read: a late process never sets the version back, even if a catalog (REST) compares nothing else.
 """
 
 import json
@@ -42,7 +41,7 @@ class Due:
     version: int  # to which it leads
     step: str
     says: str
-    resumed: bool = False  # it was broken off, or what it did was taken back
+    resumed: bool = False  # an earlier migration began it and did not complete it
     seconds: float | None = None  # that it took; None: it was not taken
 
 
@@ -102,11 +101,11 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
-    """(version, step) of the steps that are under way, that were taken back, and that were not begun."""
+    """(version, step) of the steps that were begun and not completed, and of those that were not begun."""
     require_not_newer(loaded, table)
     version = version_of(loaded)
     for leads_to, step in enumerate(STEPS[table.name], start=FIRST + 1):
-        if leads_to > version or MIGRATING + step.name in loaded.properties or step.is_undone(loaded):
+        if leads_to > version or MIGRATING + step.name in loaded.properties:
             yield leads_to, step
 
 
@@ -117,7 +116,7 @@ def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
 def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
     finish(catalog)  # what counts already is best brought to the table as it was
     _begin(catalog, table, version, step)
-    _fence(catalog, table, step)
+    _fence(catalog, table)
     _settle(catalog, table, step)
 
 
@@ -134,31 +133,26 @@ def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
         change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 
 
-def _fence(catalog: Catalog, table: Table, step: Step) -> None:
+def _fence(catalog: Catalog, table: Table) -> None:
     """A snapshot with the new schema, published as a run; of a table that is no part of runs, on main at once."""
     if table not in EVERY_RUN_TABLE:
-        patiently(step.write)(catalog, table, {}, MAIN, {})
+        append_nothing(catalog, table, MAIN, {})
         return
-    until_not_overtaken(TRIES)(lambda: _fence_run(catalog, table, step))
+    until_not_overtaken(TRIES)(lambda: _fence_run(catalog, table))
 
 
-def _fence_run(catalog: Catalog, table: Table, step: Step) -> None:
+def _fence_run(catalog: Catalog, table: Table) -> None:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = Amendment(catalog, "migrate", base, datetime.now(UTC))
-    write = partial(patiently(step.write), catalog, table, base)
-    if table is SEGMENTS:
-        run.publish(write)
-        return
-    run.change(table, write)
+    if table is not SEGMENTS:
+        run.change(table, partial(append_nothing, catalog, table))
     run.publish(partial(append_nothing, catalog, SEGMENTS))
 
 
 @patiently
 def _settle(catalog: Catalog, table: Table, step: Step) -> None:
-    """What holds from now on, and the note goes."""
+    """Remove the note that the step is under way."""
     loaded = catalog.load_table(table.identifier)
-    with loaded.transaction() as change:
-        if settled := step.settled():
-            change.set_properties(settled)
-        if MIGRATING + step.name in loaded.properties:
+    if MIGRATING + step.name in loaded.properties:
+        with loaded.transaction() as change:
             change.remove_properties(MIGRATING + step.name)

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
-from manifold.contracts.tables import Column, Table
-from manifold.lake.commits import append_nothing
+from manifold.contracts.tables import Column
 from manifold.lake.schema import ICEBERG_TYPES
 
 
@@ -25,18 +22,6 @@ class Step:
 
     def change(self, change: Transaction) -> None:
         """Change the table's metadata, where it is not changed yet."""
-
-    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, properties: dict[str, str]) -> None:  # noqa: ARG002
-        """Put one snapshot on the branch, that begins at the table's snapshot in `base` and has the new schema."""
-        append_nothing(catalog, table, branch, properties)
-
-    def settled(self) -> dict[str, str]:
-        """The properties to set when all is done."""
-        return {}
-
-    def is_undone(self, loaded: IcebergTable) -> bool:  # noqa: ARG002
-        """Whether something (a rollback) has taken back what was done, so that it is to be done again."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)

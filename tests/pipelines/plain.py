@@ -43,7 +43,6 @@ from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
-from pipelines.ingest.inputs import table_of_known_data
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
@@ -165,9 +164,8 @@ def write(run: PlainRun, todo: Plan) -> None:
         if row["reason"] is None
         for vin in row["vins"]
     ]
-    says = table_of_known_data(run.catalog, todo.base)
-    known = {row["data_id"] for row in read(run.catalog, says, dict(todo.base), "data_id")}
     meta = {row["data_id"]: row for row in read(run.catalog, META, dict(todo.base))}
+    known = set(meta)
     new: Rows = []
     for row in sorted((row for row in data if row["reason"] is None), key=lambda row: row["seq"]):
         at, data_id = row["received_at"], row["data_id"]

@@ -1,9 +1,8 @@
 """Each kind of step, on a real table, and beside whoever works on it meanwhile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,39 +13,28 @@ from pyiceberg.types import LongType
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column, Table
+from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column
 from manifold.lake.catalog import ensure_tables, open_catalog, where
 from manifold.lake.reads import read_trigger
 from pipelines.ingest.publish import ConcurrentPublish, finish, publish
 from pipelines.maintenance.compact_discover import discover
 from pipelines.maintenance.compact_plan import CompactionPolicy
 from pipelines.migrations.migrate import migrate, plan
-from pipelines.migrations.of_tables import STEPS
-from pipelines.migrations.steps import AddColumns, PartitionBy, RenameColumn, SetProperties, Step, WidenColumn
+from pipelines.migrations.steps import AddColumns, PartitionBy, RenameColumn, SetProperties, WidenColumn
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
-from tests.pipelines.old_lakes import add
 from tests.pipelines.plain import compact, ingest
+from tests.support import releases
+from tests.support.lake_rows import add
 
 BY_DAY = PartitionBy("by-day", (("ingested_at", "day"),))
 DAY, NEXT_DAY = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
-NextRelease = Callable[..., None]
 
 
 @pytest.fixture
-def next_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[NextRelease]:
-    """Define a table as the next release would: with one step more, and with what else is given."""
-    before: list[tuple[Table, str, Any]] = []
-
-    def define(table: Table, step: Step, **changed: Any) -> None:
-        monkeypatch.setitem(STEPS, table.name, (*STEPS[table.name], step))
-        for name, value in ({"version": table.version + 1} | changed).items():
-            before.append((table, name, getattr(table, name)))
-            object.__setattr__(table, name, value)  # definitions are frozen, and known everywhere by their identity
-
-    yield define
-    for table, name, value in reversed(before):
-        object.__setattr__(table, name, value)
+def next_release() -> Iterator[releases.NextRelease]:
+    with releases.next_release() as define:
+        yield define
 
 
 @pytest.fixture
@@ -55,7 +43,7 @@ def catalog(lake: Lake) -> Catalog:
     return open_catalog(lake.settings)
 
 
-def rename_applied(next_release: NextRelease) -> None:
+def rename_applied(next_release: releases.NextRelease) -> None:
     """A release that cannot work with the table as it was."""
     columns = tuple(replace(column, name="expressed") if column.name == "applied" else column for column in IDS.columns)
     next_release(IDS, RenameColumn("expressed", "applied", "expressed"), oldest=IDS.version + 1, columns=columns)
@@ -71,39 +59,39 @@ def paths(catalog: Catalog, since: datetime | None = None) -> list[str]:
     return sorted(scan.to_arrow()["path"].to_pylist())
 
 
-def test_a_table_gets_partitions_and_keeps_its_rows(catalog: Catalog, next_release: NextRelease) -> None:
-    add(catalog, SEGMENTS.name, segment(1), segment(2, NEXT_DAY))
+def test_a_table_gets_partitions_and_keeps_its_rows(catalog: Catalog, next_release: releases.NextRelease) -> None:
+    add(catalog, SEGMENTS, segment(1), segment(2, NEXT_DAY))
     next_release(SEGMENTS, BY_DAY, day_of="ingested_at")
 
     assert [(s.table, s.step) for s in migrate(catalog).steps] == [(SEGMENTS.name, "by-day")]
 
     spec = catalog.load_table(SEGMENTS.identifier).spec()
     assert [(f.name, f.field_id, f.transform) for f in spec.fields] == [("ingested_at_day", 1001, DayTransform())]
-    add(catalog, SEGMENTS.name, segment(3), segment(4, NEXT_DAY))
+    add(catalog, SEGMENTS, segment(3), segment(4, NEXT_DAY))
     assert paths(catalog) == ["p1", "p2", "p3", "p4"]
     assert paths(catalog, NEXT_DAY) == ["p2", "p4"]
     files = catalog.load_table(SEGMENTS.identifier).scan(where(GreaterThanOrEqual, "ingested_at", NEXT_DAY)).plan_files()
     assert sorted(task.file.spec_id for task in files) == [0, 1]
 
 
-def test_compaction_sees_files_without_a_day_beside_those_with_one(catalog: Catalog, next_release: NextRelease) -> None:
-    add(catalog, SEGMENTS.name, segment(1))
+def test_compaction_sees_files_without_a_day_beside_those_with_one(catalog: Catalog, next_release: releases.NextRelease) -> None:
+    add(catalog, SEGMENTS, segment(1))
     next_release(SEGMENTS, BY_DAY, day_of="ingested_at")
     migrate(catalog)
-    add(catalog, SEGMENTS.name, segment(2, NEXT_DAY))
+    add(catalog, SEGMENTS, segment(2, NEXT_DAY))
     groups, shape = discover(catalog, SEGMENTS, CompactionPolicy(1 << 20, 2, 30, 2), 0)
     assert {group.day for group in groups} == {None, NEXT_DAY.date()}
     assert shape.files == 2
 
 
-def test_a_table_loses_its_partitions(catalog: Catalog, next_release: NextRelease) -> None:
+def test_a_table_loses_its_partitions(catalog: Catalog, next_release: releases.NextRelease) -> None:
     next_release(QUALITY, PartitionBy("no-days", ()), day_of=None)
     migrate(catalog)
     assert not catalog.load_table(QUALITY.identifier).spec().fields
 
 
 def test_a_run_that_counts_is_finished_on_a_table_that_got_other_partitions_and_was_rewritten(
-    lake: Lake, catalog: Catalog, next_release: NextRelease
+    lake: Lake, catalog: Catalog, next_release: releases.NextRelease
 ) -> None:
     """Its files were written under the old partitions, and are appended once more under the new ones."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -127,9 +115,9 @@ def test_a_run_that_counts_is_finished_on_a_table_that_got_other_partitions_and_
     assert {task.file.spec_id for task in found.plan_files()} == {0, table.spec().spec_id}
 
 
-def test_columns_are_added_renamed_and_widened(catalog: Catalog, next_release: NextRelease) -> None:
+def test_columns_are_added_renamed_and_widened(catalog: Catalog, next_release: releases.NextRelease) -> None:
     ended = {"vin": "V1", "seq": 1, "outcome": "delivered", "accepted_at": at(1), "ended_at": at(2), "attempts": 7}
-    add(catalog, OUTCOMES.name, ended)
+    add(catalog, OUTCOMES, ended)
     next_release(OUTCOMES, AddColumns("region", (Column("region", pa.string(), "where", required=False),)))
     next_release(OUTCOMES, RenameColumn("tries", "attempts", "tries"))
     next_release(OUTCOMES, WidenColumn("wide", "tries", pa.int64()))
@@ -147,7 +135,7 @@ def test_columns_are_added_renamed_and_widened(catalog: Catalog, next_release: N
     assert current.schema_id == table.schema().schema_id  # whoever reads by the snapshot sees the new names
 
 
-def test_properties_that_an_earlier_release_set_are_changed(catalog: Catalog, next_release: NextRelease) -> None:
+def test_properties_that_an_earlier_release_set_are_changed(catalog: Catalog, next_release: releases.NextRelease) -> None:
     name = "write.metadata.previous-versions-max"
     next_release(QUALITY, SetProperties("more", {name: "99", "a": "b"}, instead_of={name: "50"}))
     next_release(OUTCOMES, SetProperties("more", {name: "99"}, instead_of={name: "40"}))
@@ -157,7 +145,7 @@ def test_properties_that_an_earlier_release_set_are_changed(catalog: Catalog, ne
     assert catalog.load_table(OUTCOMES.identifier).properties[name] == "50"
 
 
-def test_a_run_that_began_before_a_step_is_done_again(lake: Lake, catalog: Catalog, next_release: NextRelease) -> None:
+def test_a_run_that_began_before_a_step_is_done_again(lake: Lake, catalog: Catalog, next_release: releases.NextRelease) -> None:
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     slow = lake.ingesting("slow").go(until=f"commit {SEGMENTS.identifier}").go(1)
     assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # it has opened, and is about to count
@@ -184,7 +172,7 @@ def test_a_newer_table_is_refused_by_name_versions_and_remedy(lake: Lake, catalo
     finish(catalog)  # what counts may be finished: it changes no meaning
 
 
-def test_a_table_too_old_is_refused_and_the_remedy_helps(catalog: Catalog, next_release: NextRelease) -> None:
+def test_a_table_too_old_is_refused_and_the_remedy_helps(catalog: Catalog, next_release: releases.NextRelease) -> None:
     rename_applied(next_release)
     with pytest.raises(Permanent, match="manifold lake migrate"):
         ensure_tables(catalog)
@@ -194,7 +182,7 @@ def test_a_table_too_old_is_refused_and_the_remedy_helps(catalog: Catalog, next_
 
 def test_readers_go_on_with_a_newer_table_as_long_as_it_has_what_they_ask_for(catalog: Catalog) -> None:
     row = {"vin": "V1", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d1", "applied": True}
-    add(catalog, IDS.name, row)
+    add(catalog, IDS, row)
     with catalog.load_table(IDS.identifier).transaction() as change:
         change.set_properties({SCHEMA_VERSION: "99"})
     assert read_trigger(catalog, "V1", seq_at(1)) == ("r", "d1")
@@ -204,7 +192,9 @@ def test_readers_go_on_with_a_newer_table_as_long_as_it_has_what_they_ask_for(ca
         read_trigger(catalog, "V1", seq_at(1))
 
 
-def test_a_step_that_is_under_way_does_not_count_for_code_that_needs_it(catalog: Catalog, next_release: NextRelease) -> None:
+def test_a_step_that_is_under_way_does_not_count_for_code_that_needs_it(
+    catalog: Catalog, next_release: releases.NextRelease
+) -> None:
     rename_applied(next_release)
     migrate(catalog)
     with catalog.load_table(IDS.identifier).transaction() as change:

@@ -16,8 +16,8 @@ from pipelines.ingest.publish import publish
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, seq_at
-from tests.pipelines.old_lakes import add
 from tests.pipelines.signal_makers import Door, readings
+from tests.support.lake_rows import add
 
 MARK = b"the words of a patient"
 
@@ -118,9 +118,9 @@ def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, d
         with spark_lake.catalog.load_table(table.identifier).update_schema(allow_incompatible_changes=True) as schema:
             schema.delete_column(column)
     refused = {"seq": seq_at(1), "received_at": at(1), "stream": "xray_raw", "topic": "t", "reason": "r", "payload": b"a"}
-    add(spark_lake.catalog, QUARANTINE.name, refused)
+    add(spark_lake.catalog, QUARANTINE, refused)
     status = {"device_id": "d", "seq": seq_at(2), "received_at": at(2), "seen_at": at(1), "status": "online"}
-    add(spark_lake.catalog, XRAY_STATUS.name, status)
+    add(spark_lake.catalog, XRAY_STATUS, status)
     spark_lake.write(Stream.XRAY_RAW, [door.refused(5, b"a", digest="a"), door.refused(6, b"a", digest="a")])
     spark_lake.write(Stream.XRAY_STATUS, [door.status(7, "d", "offline"), door.status(8, "d", "offline", seen=7)])
 

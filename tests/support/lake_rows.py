@@ -29,6 +29,14 @@ def append(catalog: Catalog, table: Table, rows: Iterable[Mapping[str, Any]]) ->
     catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
 
 
+def add(catalog: Catalog, table: Table, *rows: Mapping[str, Any]) -> None:
+    """Append rows to a table whose columns may differ from its definition: missing values are null, unknown columns left out."""
+    loaded = catalog.load_table(table.identifier)
+    columns = loaded.schema().column_names
+    complete = [{column: row.get(column) for column in columns} for row in rows]
+    loaded.append(pa.Table.from_pylist(complete, schema=loaded.schema().as_arrow()))
+
+
 def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: datetime, seq: int = 1) -> None:
     """Append payloads by data_id, each seen once, with seqs from `seq` on; and where each lies."""
     named = [

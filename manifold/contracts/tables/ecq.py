@@ -26,7 +26,6 @@ ECQ_PAYLOAD = Table(
     meaning="one row for each message; superseded ones go by compaction",
     day_of="ts",
     properties=SMALL_ROW_GROUPS,
-    version=1,
 )
 
 ECQ_INDEX = Table(
@@ -41,7 +40,6 @@ ECQ_INDEX = Table(
     """),
     meaning="one row for each message, without its bytes; superseded ones go by compaction",
     day_of="ts",
-    version=1,
 )
 
 ECQ_STATE = Table(
@@ -55,7 +53,6 @@ ECQ_STATE = Table(
         kind       string   acknowledged, rewound, or position: what rows come to that compaction has removed
     """),
     meaning="what acknowledgements and rewinds say, in any order and however often; compaction folds them",
-    version=1,
 )
 
 ECQ_SEQNO = Table(
@@ -66,5 +63,4 @@ ECQ_SEQNO = Table(
         last_seq   int64   the greatest seq of its messages; readers take the greatest
     """),
     meaning="one row for each client of each run; compaction leaves the greatest",
-    version=1,
 )

@@ -1,6 +1,6 @@
 """The tables of fanout queues: payloads, triggers' entries, and how they ended."""
 
-from manifold.contracts.tables.table import PAYLOAD_INDEX, SMALL_ROW_GROUPS, Table, columns
+from manifold.contracts.tables.table import SMALL_ROW_GROUPS, Table, columns
 
 DATA = Table(
     "sdv_fanout_data",
@@ -16,7 +16,6 @@ DATA = Table(
     meaning="one row for each payload; written once",
     day_of="first_seen_at",
     properties=SMALL_ROW_GROUPS,
-    version=3,
 )
 
 META = Table(
@@ -32,8 +31,7 @@ META = Table(
     """),
     meaning="one row for each payload, and where it lies; the one table that is merged",
     append_only=False,
-    properties=SMALL_ROW_GROUPS | {PAYLOAD_INDEX: "true"},
-    version=5,
+    properties=SMALL_ROW_GROUPS,
 )
 
 IDS = Table(

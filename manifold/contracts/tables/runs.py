@@ -16,7 +16,6 @@ QUARANTINE = Table(
     """),
     meaning="one row for each refused message",
     day_of="received_at",
-    version=3,
 )
 
 SEGMENTS = Table(
@@ -36,7 +35,6 @@ SEGMENTS = Table(
     meaning="one row for each archive segment that is in the lake and was not pruned; makes ingestion exactly-once",
     day_of="began_at",
     properties=FEW_MANIFESTS,
-    version=6,
 )
 
 QUALITY = Table(
@@ -84,5 +82,4 @@ ERASURES = Table(
     """),
     meaning="when a vehicle was erased and why, and not which",
     day_of="at",
-    version=1,
 )

@@ -47,7 +47,7 @@ class Table:
     day_of: str | None = None
     append_only: bool = True
     properties: dict[str, str] = field(default_factory=dict)
-    version: int = 2
+    version: int = 1
     oldest: int = 1
 
     @property
@@ -85,5 +85,3 @@ SMALL_ROW_GROUPS = {
 }
 # A table to which PyIceberg appends with every run would get a manifest each time, and whoever looks for a row reads them all.
 FEW_MANIFESTS = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "30"}
-# Of a table of payloads' names: every row says where its payload lies. A table of an earlier release lacks this property.
-PAYLOAD_INDEX = "manifold.payload-index"

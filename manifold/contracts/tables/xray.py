@@ -43,7 +43,6 @@ XRAY_RAW = Table(
     meaning="one row for each signal",
     day_of="received_at",
     properties=SMALL_ROW_GROUPS,
-    version=1,
 )
 
 XRAY_PROCESSED = Table(
@@ -63,7 +62,6 @@ XRAY_PROCESSED = Table(
     ),
     meaning="one row for each signal, made of its payload by the rules of processing",
     day_of="received_at",
-    version=1,
 )
 
 XRAY_STATUS = Table(
@@ -80,9 +78,8 @@ XRAY_STATUS = Table(
         signal_strength  double?  dBm
         temperature      double?  degrees, as the device measures
         uptime           double?  seconds
-        content_digest   string?  SHA-256 of what it says; null in rows of an earlier release
+        content_digest   string?  SHA-256 of what it says
     """),
     meaning="one row for each status of a device: what it says of itself, and when it was seen",
     day_of="received_at",
-    version=2,
 )

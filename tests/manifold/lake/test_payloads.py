@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX
+from manifold.contracts.tables import DATA, META
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payload, read_payloads
 from manifold.settings import Settings
@@ -52,14 +52,6 @@ def test_a_row_that_does_not_say_where_its_payload_lies_is_looked_for_everywhere
     append_payloads(catalog, {"d1": b"one"}, at=NOON)
     row = catalog.load_table(META.identifier).scan().to_arrow().drop_columns(["stored_at"])
     catalog.load_table(META.identifier).overwrite(row)
-    assert read_payload(catalog, "d1") == b"one"
-
-
-def test_a_lake_of_an_earlier_release_is_looked_into_everywhere(catalog: Catalog) -> None:
-    append_payloads(catalog, {"d1": b"one"}, at=NOON)
-    with catalog.load_table(META.identifier).transaction() as change:
-        change.remove_properties(PAYLOAD_INDEX)
-    catalog.load_table(META.identifier).delete()
     assert read_payload(catalog, "d1") == b"one"
 
 
