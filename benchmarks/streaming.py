@@ -31,7 +31,8 @@ from benchmarks.machine import Row, report
 from manifold.contracts.envelope import Stream, segment_path
 from manifold.contracts.tables import IDS, SEGMENTS, Table
 from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.lake.commits import Change, append_rows
+from manifold.lake.commits import append_rows
+from manifold.lake.compat import Change
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, open_run, properties_of

@@ -73,15 +73,15 @@ def open_catalog(settings: Settings) -> Catalog:
 
 
 def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
-    from manifold.lake.rest_catalog import PatientRestCatalog  # here, because few lakes need it
+    from manifold.lake.rest_compat import RestCatalogWithTimeouts  # here, because few lakes need it
 
-    return PatientRestCatalog(name, **properties)
+    return RestCatalogWithTimeouts(name, **properties)
 
 
 def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
-    from manifold.lake.sql_catalog import RememberingSqlCatalog  # here, because SQLAlchemy takes its time
+    from manifold.lake.sql_catalog import CachingSqlCatalog  # here, because SQLAlchemy takes its time
 
-    return RememberingSqlCatalog(name, **properties)
+    return CachingSqlCatalog(name, **properties)
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:

@@ -5,15 +5,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException
-from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table import Transaction
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
 import manifold.lake.text_bounds  # noqa: F401  # what is appended may hold any text
 from manifold.contracts.tables import Table
-from manifold.lake.compat import applied
+from manifold.lake.compat import Change
 
 MAIN = "main"
 
@@ -32,27 +28,6 @@ def _lost_a_race(exc: BaseException) -> bool:
 
 
 patiently = retry(retry=retry_if_exception(_lost_a_race), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True)
-
-
-class Change(Transaction):
-    """A transaction that makes the metadata it would lead to once, and not each time somebody looks at it.
-
-    PyIceberg copies all of it at every look, some twenty times an append: with 1,000 snapshots that took seconds.
-    """
-
-    def __init__(self, table: IcebergTable, autocommit: bool = False) -> None:
-        super().__init__(table, autocommit)
-        self._made: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        """The table's metadata with what is staged; never changed in place."""
-        base, updates = self._table.metadata, self._updates
-        if not updates:
-            return base
-        if self._made is None or self._made[0] is not base or self._made[1] is not updates:
-            self._made = base, updates, applied(base, updates)[0]
-        return self._made[2]
 
 
 @patiently

@@ -8,13 +8,7 @@ from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, _read_all_
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    TableRequirement,
-    TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
 
 def write_data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> Iterator[DataFile]:
@@ -39,21 +33,26 @@ def require(change: Transaction, requirement: TableRequirement) -> None:
     change._apply((), (requirement,))
 
 
-def applied(
-    metadata: TableMetadata, updates: tuple[TableUpdate, ...], *, replaces: str | None = None
-) -> tuple[TableMetadata, bool]:
-    """The metadata with these updates, and whether they change anything; never changed in place.
+class Change(Transaction):
+    """A transaction that computes the staged metadata once for each update.
 
-    `update_table_metadata`, which is public, copies all of the metadata: with 1,000 snapshots that took seconds an append.
-    `replaces` is the metadata file that it takes the place of, for its log.
+    PyIceberg copies all metadata at every look, some twenty times an append: 0.7 s with 1,000 snapshots. Ends when PyIceberg
+    caches it (apache/iceberg-python#3784).
     """
-    made, context = metadata, _TableMetadataUpdateContext()
-    for update in updates:
-        made = _apply_table_update(update, made, context)
-    changes = context.has_changes()
-    if changes and replaces is not None:
-        made = _update_table_metadata_log(made, replaces, metadata.last_updated_ms)
-    return made, changes
+
+    def __init__(self, table: Table, autocommit: bool = False) -> None:
+        super().__init__(table, autocommit)
+        self._staged: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata with what is staged; never changed in place."""
+        base, updates = self._table.metadata, self._updates
+        if not updates:
+            return base
+        if self._staged is None or self._staged[0] is not base or self._staged[1] is not updates:
+            self._staged = base, updates, update_table_metadata(base, updates)
+        return self._staged[2]
 
 
 def stream_batches(scan: ArrowScan, io: FileIO, task: FileScanTask) -> Iterator[pa.RecordBatch]:

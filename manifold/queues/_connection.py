@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from manifold.contracts.redis_url import split_redis_url
 from manifold.queues._cluster import Cluster, is_cluster
-from manifold.queues._compat import NOT_ENOUGH_DATA
+from manifold.queues._compat import NOT_ENOUGH_DATA, buffered_reply, parser, stream_reader, stream_writer
 from manifold.queues._scripts import LOADS
 
 SPARES = 4  # connections kept at hand: a service has few exchanges at once
@@ -51,14 +51,14 @@ class _Sending(AbstractConnection):
         """
         library: Any = self  # which left these untyped
         # A server that hangs up during the handshake is an error, or one that always does would be asked for ever.
-        if self.is_connected and not self._is_connecting and library._reader.at_eof():
+        if self.is_connected and not self._is_connecting and stream_reader(self).at_eof():
             await self.disconnect(nowait=True)
         if not self.is_connected:
             await library.connect_check_health(check_health=False)
         if check_health:
             await library.check_health()
         whole = command.encode() if isinstance(command, str) else command
-        writer: asyncio.StreamWriter = library._writer
+        writer = stream_writer(self)
         try:
             writer.writelines([whole] if isinstance(whole, bytes) else whole)
             if (
@@ -91,18 +91,18 @@ class PackingConnection(_Sending, Connection):
 
         The library's pipeline does the same at a higher cost a reply: timeouts, callbacks and retries.
         """
-        parser: Any = self._parser  # over hiredis, which is a dependency
+        replies_read = parser(self)
         try:
             await self.send_packed_command([b"".join(map(hiredis.pack_command, commands))])
             replies: list[Any] = []
             while len(replies) < len(commands):
-                reply = parser._reader.gets()
+                reply = buffered_reply(replies_read)
                 if reply is NOT_ENOUGH_DATA:
                     reply = await self._next_reply()
                 elif isinstance(reply, RedisConnectionError):
                     raise reply
                 elif isinstance(reply, hiredis.PushNotification):
-                    await parser.handle_push_response(reply)
+                    await replies_read.handle_push_response(reply)
                     continue
                 replies.append(reply)
         except BaseException:  # whatever it was, what comes next on this connection answers an old question
@@ -112,8 +112,7 @@ class PackingConnection(_Sending, Connection):
 
     async def is_sound(self) -> bool:
         """Whether it is connected, not closed by the other side, and free of unread bytes."""
-        parser: Any = self._parser
-        return self.is_connected and not await parser.can_read()
+        return self.is_connected and not await parser(self).can_read()
 
     async def _next_reply(self) -> Any:
         try:

@@ -14,7 +14,8 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
-from manifold.lake.commits import Change, patiently
+from manifold.lake.commits import patiently
+from manifold.lake.compat import Change
 
 PREFIX = "run_"
 REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment

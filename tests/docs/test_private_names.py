@@ -1,7 +1,7 @@
-"""Private names of libraries are imported by files named compat alone, which say why."""
+"""Only files named compat use private names of libraries; they say why."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,14 @@ import pytest
 from tests.support.servers import ROOT
 
 OURS = ("manifold", "dispatcher", "pipelines", "expectations", "dags", "plugins")
+
+
+PUBLIC_IN_SPITE_OF_THEIR_NAMES = {"_asdict", "_fields", "_make", "_replace", "_exit"}
+
+
+def is_compat(path: Path) -> bool:
+    """Whether a file may use private names: `compat.py`, `_compat.py`, `rest_compat.py`."""
+    return path.stem.split("_")[-1] == "compat"
 
 
 def private_imports(path: Path) -> Iterator[str]:
@@ -26,15 +34,51 @@ def private_imports(path: Path) -> Iterator[str]:
                 yield name
 
 
+def names_defined(path: Path) -> Iterator[str]:
+    """The names of functions, classes, variables and attributes that a file defines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in ("self", "cls"):
+            yield node.attr
+
+
+def private_attributes(path: Path, defined: Set[str]) -> Iterator[str]:
+    """Expressions in a file with a private attribute that no file of ours defines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = node.attr if isinstance(node, ast.Attribute) else ""
+        if name.startswith("_") and not name.endswith("__") and name not in defined | PUBLIC_IN_SPITE_OF_THEIR_NAMES:
+            yield ast.unparse(node)
+
+
+def ours() -> Iterator[Path]:
+    """Every Python file of the product."""
+    for package in OURS:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def test_private_attributes_of_libraries_are_in_compat_alone() -> None:
+    defined = {name for file in ours() for name in names_defined(file)}
+    found = {
+        str(file.relative_to(ROOT)): names
+        for file in ours()
+        if not is_compat(file) and (names := list(private_attributes(file, defined)))
+    }
+
+    assert found == {}, "put it into the package's compat.py, with the reason and what ends it"
+
+
 @pytest.mark.parametrize("package", OURS)
 def test_private_names_of_libraries_are_in_compat_alone(package: str) -> None:
     found = {
         str(file.relative_to(ROOT)): names
         for file in sorted((ROOT / package).rglob("*.py"))
-        if file.stem.strip("_") != "compat" and (names := list(private_imports(file)))
+        if not is_compat(file) and (names := list(private_imports(file)))
     }
 
-    assert found == {}, "put it into the room's compat.py, with the reason and what ends it"
+    assert found == {}, "put it into the package's compat.py, with the reason and what ends it"
 
 
 def test_a_private_import_is_seen(tmp_path: Path) -> None:
@@ -44,3 +88,10 @@ def test_a_private_import_is_seen(tmp_path: Path) -> None:
     )
 
     assert list(private_imports(file)) == ["pyiceberg.io.pyarrow._dataframe_to_data_files", "redis._parsers"]
+
+
+def test_a_private_attribute_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text("def work(table, row):\n    table._do_commit()\n    row._asdict()\n    row.__class__\n    row._ours\n")
+
+    assert list(private_attributes(file, {"_ours"})) == ["table._do_commit"]

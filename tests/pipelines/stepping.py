@@ -16,7 +16,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate
 
 from manifold.contracts.tables import IDS, SEGMENTS
-from manifold.lake.sql_catalog import RememberingSqlCatalog
+from manifold.lake.sql_catalog import CachingSqlCatalog
 from manifold.settings import Settings
 
 WAIT_S = 60
@@ -27,7 +27,7 @@ class Killed(BaseException):
     """The player is dead: whatever it tries to clean up, the catalog does not hear of it."""
 
 
-class Turns(RememberingSqlCatalog):
+class Turns(CachingSqlCatalog):
     """The SQL catalog that asks before each call that others can notice, or that notices others."""
 
     def __init__(self, settings: Settings, ask: Callable[[str], None], *, fine: bool) -> None:

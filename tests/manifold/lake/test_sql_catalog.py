@@ -1,4 +1,4 @@
-"""The SQL catalog that remembers: each state of a table is read once, and what it says is what PyIceberg's own would say."""
+"""The caching SQL catalog reads each metadata file once and answers as PyIceberg's own."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from manifold.contracts.seq import EPOCH
 from manifold.contracts.tables import ERASURES, IDS, SEGMENTS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.commits import append_rows
-from manifold.lake.sql_catalog import RememberingSqlCatalog
+from manifold.lake.sql_catalog import CachingSqlCatalog
 from manifold.settings import Settings
 
 
@@ -53,7 +53,7 @@ def plain(settings: Settings) -> Catalog:
 
 def test_a_state_of_a_table_is_read_once_and_what_one_commits_oneself_never(settings: Settings, read: list[str]) -> None:
     catalog = open_catalog(settings)
-    assert isinstance(catalog, RememberingSqlCatalog)
+    assert isinstance(catalog, CachingSqlCatalog)
     for number in range(3):
         catalog.load_table(IDS.identifier)
         append_rows(catalog, IDS, row(number), {})

@@ -1,7 +1,8 @@
-"""Time limits for a REST catalog. PyIceberg's session has none, and would wait without end on a dead connection.
+"""A REST catalog with timeouts. PyIceberg's session has none and waits for ever on a dead connection.
 
-A thread that waits so is lost until its process ends, and a dispatcher has four for each kind of look-up. Object storage needs
-no limit here: Arrow's S3 client gives up on a silent store after some ten seconds.
+Such a wait loses a thread until the process ends, and a dispatcher has four for each kind of look-up. Object storage needs no
+timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. It hooks a private method, because PyIceberg
+offers no public access to the session before its first request; ends with a property for timeouts in PyIceberg.
 """
 
 from functools import partial
@@ -17,13 +18,13 @@ from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_commit
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
-# A connection is made in a round trip or two. An answer takes milliseconds, and a commit to a busy catalog seconds; whoever is
-# not answered for this long looks again, and finds what was committed.
+# Connecting takes a round trip or two, an answer milliseconds, a commit to a busy catalog seconds. A client without an answer
+# loads the table again, and finds what was committed.
 DEFAULT_MS = {CONNECT: 10_000.0, ANSWER: 60_000.0}
 
 
-class PatientRestCatalog(RestCatalog):
-    """Raises `requests.Timeout` where the catalog is silent for too long: in any request, those for tokens included.
+class RestCatalogWithTimeouts(RestCatalog):
+    """Raises `requests.Timeout` if the catalog is silent for too long, in requests for tokens too.
 
     Raises:
         Permanent: a limit among the properties is no number of milliseconds.
@@ -38,7 +39,7 @@ class PatientRestCatalog(RestCatalog):
         return response
 
     def _config_headers(self, session: Session) -> None:
-        # What PyIceberg does first with each session that it makes: those for a token and the configuration are used at once.
+        # PyIceberg calls this first with each new session, before it fetches a token or the configuration.
         super()._config_headers(session)
         session.request = partial(session.request, timeout=(self._limit_s(CONNECT), self._limit_s(ANSWER)))  # type: ignore[method-assign]
 
