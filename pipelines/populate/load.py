@@ -108,9 +108,7 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
         forgotten, kept = forget_ended(gone, settings) if ended.rows else (0, 0)
         lock.check()
-        if kept:  # the next time all that was remembered lately is looked at again
-            redis.delete(keys.DONE_PRUNED)
-        else:
+        if not kept:  # else the next populate looks at the same outcomes again
             redis.set(keys.DONE_PRUNED, ended.end)
         settled = newest_before(catalog, IDS, now - SETTLED)  # Redis may lose its last second, and that must be offered again
         if settled is not None:
