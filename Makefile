@@ -10,7 +10,7 @@ SHARED := --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reor
 # What failed beside others is run once more, alone, and named; what fails again fails the whole (docs/decisions/0021-once-more.md).
 AGAIN = [ $$? -eq 1 ] && echo "failed beside other tests, and once more alone:" && .venv/bin/pytest -v --last-failed --last-failed-no-failures none;
 
-.PHONY: help setup stores demo up down status test check cluster image compose fix bench lock clean
+.PHONY: help setup stores demo up down status test faults check cluster image compose fix docs bench lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ check: $(READY) ## format, lint, import rules, types, and the tests that need no
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+docs: $(READY) ## the documentation as a site in build/site, its reference generated from the code, links checked
+	@.venv/bin/python -m infra.docs.reference
+	@.venv/bin/mkdocs build --quiet --strict
 
 bench: $(READY) ## the benchmarks of docs/benchmarks.md, against their limits
 	@.venv/bin/python -m benchmarks

@@ -1,0 +1,32 @@
+"""The generated reference says what the code says, and the site builds without a broken link."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.docs.reference import FOLDER, pages
+from tests.support.servers import ROOT
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[Path, str]:
+    return pages()
+
+
+def test_the_reference_is_current(generated: dict[Path, str]) -> None:
+    stale = [file.name for file, text in generated.items() if not file.exists() or file.read_text() != text]
+    assert stale == [], "run: python -m infra.docs.reference"
+
+
+def test_the_reference_has_no_other_page(generated: dict[Path, str]) -> None:
+    assert set(FOLDER.glob("*.md")) == set(generated)
+
+
+def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert (tmp_path / "site" / "index.html").exists()
