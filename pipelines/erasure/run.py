@@ -45,6 +45,7 @@ from pipelines.erasure.search import TEXTS, erase_texts, rows_named
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.erasing import erase_rows
+from pipelines.ingest.lease import check, rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import remove_rows
@@ -87,8 +88,14 @@ class Erased:
 
 @told("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
-    """`erase` from all that these settings name, of what was accepted until now."""
-    return erase(await_catalog(settings), settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)
+    """`erase` from all that these settings name, of what was accepted until now.
+
+    Raises:
+        LeaseHeld: another job rewrites tables; nothing happened.
+    """
+    catalog = await_catalog(settings)
+    with rewriting(catalog, "erasure"):
+        return erase(catalog, settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)
 
 
 def erase(
@@ -146,6 +153,7 @@ def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wai
     _await_runs(catalog, datetime.now(UTC), wait_s)
     say("the tables")
     published = until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
+    check(catalog)
     for table, column in TEXTS:
         done.rows[table.name] = done.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
     for path in rewritten.unreadable:
