@@ -32,14 +32,6 @@ from manifold.lake.commits import patiently
 from manifold.lake.compat import write_data_files
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.contents import TOTALS
-from pipelines.ingest.removal import removed
-
-ERASES = "manifold.erases"  # property of such a snapshot: the columns by which rows were named, with commas
-
-
-def erases(written: Snapshot) -> str | None:
-    """The columns by which this snapshot erases rows; None if it does not."""
-    return properties_of(written).get(ERASES)
 
 
 @patiently
@@ -47,13 +39,7 @@ def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, prop
     """One snapshot on the branch without the rows whose values are among `keys`; its id."""
     loaded = catalog.load_table(table.identifier)
     head = loaded.refs()[branch].snapshot_id
-    return put(catalog, loaded, branch, dict(changed(loaded, head, keys)), properties | {ERASES: ",".join(keys.column_names)})
-
-
-def repeat_erasure(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Erase from `branch` the rows that `written` has erased from its parent."""
-    loaded, columns = catalog.load_table(table.identifier), properties_of(written)[ERASES].split(",")
-    erase_rows(catalog, table, removed(loaded, written, columns), branch, properties)
+    return put(catalog, loaded, branch, dict(changed(loaded, head, keys)), properties)
 
 
 def read(table: IcebergTable, task: FileScanTask, columns: tuple[str, ...]) -> pa.Table:

@@ -12,7 +12,6 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.tables import Table
 from manifold.lake.compat import write_data_files
 from manifold.lake.payloads import is_filled
-from pipelines.ingest.contents import REPLACES
 from pipelines.migrations.steps import Step
 
 DATA = "sdv_fanout_data"
@@ -42,7 +41,7 @@ class PayloadIndex(Step):
         named = ("data_id", "sha1", "first_seen_at", "seq")
         rows = indexed(had.to_arrow(), payloads.scan(selected_fields=named, snapshot_id=base[DATA]).to_arrow())
         rows = rows.select(loaded.schema().column_names).cast(loaded.schema().as_arrow())
-        with loaded.transaction() as change, change.update_snapshot(properties | {REPLACES: "0"}, branch).overwrite() as files:
+        with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
             for task in had.plan_files():
                 files.delete_data_file(task.file)
             groups = {"write.parquet.row-group-limit": str(GROUP_ROWS)}

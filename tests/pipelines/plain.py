@@ -46,7 +46,6 @@ from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.inputs import table_of_known_data
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
-from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
 
 Rows = list[dict[str, Any]]
@@ -70,10 +69,10 @@ class PlainRun(Attempt):
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
             self.note(table, base)
 
-    def replace(self, table: Table, rows: Rows, base: int, said: dict[str, str] | None = None) -> None:
+    def replace(self, table: Table, rows: Rows, base: int) -> None:
         """Make these the rows of the table's branch, in one snapshot."""
         create_branch(self.catalog, table, self.run_id, base)
-        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | (said or {}))
+        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
         self.note(table, base)
 
 
@@ -122,7 +121,7 @@ def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime,
             open_run(catalog, run_id, base[SEGMENTS.name], now)
             for table in (DATA, META):
                 rows = [row for row in read(catalog, table, base) if row["data_id"] in stays]
-                run.replace(table, rows, base[table.name], {REMOVES: "data_id"})
+                run.replace(table, rows, base[table.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
             publish(catalog, run_id)
 
