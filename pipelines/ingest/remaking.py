@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import write_files
 from pipelines.ingest.removal import days_of
 
 
@@ -30,5 +30,5 @@ def remake_days(
             files.delete_data_file(file)
         for piece in pieces():
             if piece.num_rows:
-                for file in write_data_files(change.table_metadata, piece, loaded.io):
+                for file in write_files(change.table_metadata, piece, loaded.io):
                     files.append_data_file(file)

@@ -1,25 +1,34 @@
 """Snapshots that remove rows."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import date, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import DayTransform
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import read_files, write_files
 
 REMOVES_DAYS = "manifold.removes-days"  # property of one that removes whole days: a JSON array of them
 EPOCH = date(1970, 1, 1)
+
+Changes = dict[DataFile, pa.Table]  # by file that goes: the rows that stay of it
+
+
+def replace_files(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
+    """One snapshot on the branch in which the rows given for each file replace it."""
+    with table.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
+        for file, rows in changes.items():
+            files.delete_data_file(file)
+            if rows.num_rows:
+                for made in write_files(change.table_metadata, rows, table.io):
+                    files.append_data_file(made)
 
 
 @patiently
@@ -28,17 +37,12 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, pr
     loaded, columns = catalog.load_table(table.identifier), named.column_names
     unwanted = _keys(named, columns)
     head = loaded.refs()[branch].snapshot_id
-    changed: list[tuple[FileScanTask, pa.Table]] = []
+    changes: Changes = {}
     for task in loaded.scan(snapshot_id=head).plan_files():
-        if pc.any(_is_in(_read(loaded, [task], columns), unwanted)).as_py():
-            rows = _read(loaded, [task], [field.name for field in loaded.schema().fields])
-            changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
-    with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
-        for task, rest in changed:
-            files.delete_data_file(task.file)
-            if rest.num_rows:
-                for file in write_data_files(change.table_metadata, rest, loaded.io):
-                    files.append_data_file(file)
+        if pc.any(_is_in(read_files(loaded, [task], columns), unwanted)).as_py():
+            rows = read_files(loaded, [task])
+            changes[task.file] = rows.filter(pc.invert(_is_in(rows, unwanted)))
+    replace_files(loaded, branch, changes, properties)
 
 
 @patiently
@@ -58,11 +62,6 @@ def days_of(table: IcebergTable, file: DataFile) -> list[date]:
     spec = table.specs()[file.spec_id]
     values = [file.partition[place] for place, field in enumerate(spec.fields) if isinstance(field.transform, DayTransform)]
     return [value if isinstance(value, date) else EPOCH + timedelta(days=value) for value in values if value is not None]
-
-
-def _read(table: IcebergTable, tasks: Iterable[FileScanTask], columns: Sequence[str]) -> pa.Table:
-    schema = table.schema().select(*columns)
-    return ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_table(tasks).select(list(columns))
 
 
 def _is_in(rows: pa.Table, keys: pa.Table) -> pa.Array:

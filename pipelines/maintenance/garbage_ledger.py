@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, IsNull, LessThan
-from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.expressions import And, BooleanExpression, IsNull, LessThan
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
@@ -23,7 +22,7 @@ from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import read_files, write_files
 from manifold.settings import Settings
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.ledger import PRUNED_BEFORE, pruned_before
@@ -72,7 +71,7 @@ def _rewrites(loaded: IcebergTable, archive: Archive, old: BooleanExpression, cu
     """The files of main with rows that can go, one at a time."""
     found = []
     for task in loaded.scan(old).plan_files():
-        rows = ArrowScan(loaded.metadata, loaded.io, loaded.schema(), AlwaysTrue()).to_table([task])
+        rows = read_files(loaded, [task])
         at = pc.coalesce(rows["began_at"], rows["ingested_at"])
         is_old = pc.and_(pc.less(at, pa.scalar(cut, at.type)), pc.less(pc.coalesce(rows["last_seq"], 0), first_seq_at(cut)))
         paths = rows.filter(is_old)["path"].to_pylist()
@@ -89,7 +88,7 @@ def _replace(catalog: Catalog, rewrites: list[_Rewrite], branch: str, properties
         for rewrite in rewrites:
             files.delete_data_file(rewrite.task.file)
             if rewrite.rest.num_rows:
-                for file in write_data_files(change.table_metadata, rewrite.rest, loaded.io):
+                for file in write_files(change.table_metadata, rewrite.rest, loaded.io):
                     files.append_data_file(file)
 
 

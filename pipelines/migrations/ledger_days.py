@@ -11,7 +11,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from manifold.archive.segment import began_at
 from manifold.contracts.tables import INSTANT, Table
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import write_files
 from pipelines.migrations.steps import PartitionBy
 
 BEGAN_AT, FIELD = "began_at", "began_at_day"
@@ -34,7 +34,7 @@ class LedgerDays(PartitionBy):
             for batch in had.to_arrow_batch_reader():
                 told = dated(pa.Table.from_batches([batch]), schema)
                 rows += told.num_rows
-                for file in write_data_files(change.table_metadata, told, loaded.io):
+                for file in write_files(change.table_metadata, told, loaded.io):
                     files.append_data_file(file)
         log.info("the ledger has days", rows=rows)
 

@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import Table
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import write_files
 from manifold.lake.payloads import is_filled
 from pipelines.migrations.steps import Step
 
@@ -47,7 +47,7 @@ class PayloadIndex(Step):
             groups = {"write.parquet.row-group-limit": str(GROUP_ROWS)}
             metadata = change.table_metadata.model_copy(update={"properties": change.table_metadata.properties | groups})
             if rows.num_rows:
-                for file in write_data_files(metadata, rows, loaded.io):
+                for file in write_files(metadata, rows, loaded.io):
                     files.append_data_file(file)
 
     def settled(self) -> dict[str, str]:

@@ -36,7 +36,7 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.commits import append_rows, patiently
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import write_files
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
@@ -90,7 +90,7 @@ def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", sa
         for file in old:
             files.delete_data_file(file)
         if rows:
-            for file in write_data_files(change.table_metadata, rows_of(table, rows), loaded.io):
+            for file in write_files(change.table_metadata, rows_of(table, rows), loaded.io):
                 files.append_data_file(file)
 
 
@@ -137,7 +137,7 @@ def compact(catalog: Catalog, table: Table) -> bool:
         with loaded.transaction() as change, change.update_snapshot().overwrite() as files:
             for file in old:
                 files.delete_data_file(file)
-            for file in write_data_files(change.table_metadata, rows, loaded.io):
+            for file in write_files(change.table_metadata, rows, loaded.io):
                 files.append_data_file(file)
     except (CommitFailedException, ValidationException, ValueError):
         return False
