@@ -16,7 +16,8 @@ entries past their retention stay in the lake as pending.
 has shown what that means; nor while an old archive is being copied in.
 
 **When it fails** nothing is gone that is needed: each step is complete in itself. The log's last line says what to do; clear
-the task. Where the recorder cannot be asked to close its segments, data stays, and the result says so.
+the task. Where it names another job that holds the lease, let that one end first. Where the recorder cannot be asked to close its
+segments, data stays, and the result says so.
 
 **To back out**, `manifold lake rollback --run-id` with the run that the log names, until `MANIFOLD_SNAPSHOT_RETENTION_DAYS` have
 passed; what went from the archive, and files that no snapshot knew, are gone for good.

@@ -9,7 +9,8 @@ changes nothing.
 **Trigger it** after a backfill, which writes many files at once. It runs beside ingestion: neither is in the other's way.
 **Do not trigger it** when storage is short: old files stay until `collect_garbage` has removed the snapshots that know them.
 
-**When it fails** the tables are as they were, or partly compacted: clear the task, or wait for the next run.
+**When it fails** the tables are as they were, or partly compacted: clear the task, or wait for the next run. Where the log names
+another job that holds the lease, that one rewrites tables: let it end first.
 
 **To back out** there is nothing to do: each query gives what it gave before. The task's result tells files, bytes and manifests
 of each table before and after.

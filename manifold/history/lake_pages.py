@@ -18,7 +18,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import LongType
 
@@ -27,6 +26,7 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.history.entry import OPEN, BatchHistory, Bounds
 from manifold.lake.catalog import where
+from manifold.lake.data_files import read_files
 from manifold.lake.reads import triggers_filter
 
 FILES_AT_ONCE = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
@@ -52,8 +52,7 @@ class _Files:
 
     def rows(self, tasks: Iterable[FileScanTask], *columns: str) -> pa.Table:
         """The rows of some files that fit."""
-        schema = self._table.schema().select(*columns)
-        return ArrowScan(self._table.metadata, self._table.io, schema, self._wanted).to_table(tasks).select(columns)
+        return read_files(self._table, tasks, columns, self._wanted)
 
     def all_rows(self, *columns: str) -> Iterator[pa.Table]:
         """The rows of every file."""

@@ -4,20 +4,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, _read_all_delete_files
-from pyiceberg.manifest import DataFile
+from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
-
-
-def write_data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> Iterator[DataFile]:
-    """Rows as data files of a table that no snapshot knows yet, at least one a partition.
-
-    PyIceberg can write files only together with a commit of its own, and a rewrite has to commit them with what it removes. Ends
-    with apache/iceberg-python#1751 (writing apart from committing).
-    """
-    return iter(_dataframe_to_data_files(metadata, rows, io))
 
 
 def commit(table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:

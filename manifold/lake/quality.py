@@ -8,7 +8,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import TimestamptzType
@@ -16,6 +15,7 @@ from pyiceberg.utils.datetime import datetime_to_micros
 
 from manifold.contracts.tables import QUALITY
 from manifold.lake.catalog import where
+from manifold.lake.data_files import read_files
 
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
 RULES = 64  # of one judgement, with room to spare
@@ -39,8 +39,7 @@ def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[
     if table is None:
         return []
     tasks = _newest_files(table, judgements, now)
-    schema = table.schema().select(*COLUMNS)
-    found = ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_table(tasks).to_pylist()
+    found = read_files(table, tasks, COLUMNS).to_pylist()
     newest = set(sorted({(row["at"], row["run_id"]) for row in found})[-judgements:])
     rows = [row for row in found if (row["at"], row["run_id"]) in newest]
     return sorted(rows, key=lambda row: (row["at"], row["run_id"], row["suite"], row["rule"]))

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import And, GreaterThanOrEqual, In, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
@@ -24,6 +23,7 @@ from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.datetime import datetime_to_micros, micros_to_timestamptz
 
 from manifold.lake.catalog import where
+from manifold.lake.data_files import read_files
 from manifold.lake.grouping import grouped
 
 SCANNED_AT_ONCE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
@@ -99,10 +99,9 @@ class Places:
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows by PyIceberg's own scan, those of a few values at a time."""
-        schema = self.table.schema().select(*columns)
         for start in range(0, len(self._values), SCANNED_AT_ONCE):
             some = In(term=self._column, literals={_literal(value) for value in self._values[start : start + SCANNED_AT_ONCE]})
-            yield ArrowScan(self.table.metadata, self.table.io, schema, some).to_table([task]).select(list(columns))
+            yield read_files(self.table, [task], columns, some)
 
     def rows(self, columns: Sequence[str], bytes_: int) -> Iterator[pa.Table]:
         """The rows with one of the values, in parts of about `bytes_`: for columns that are small."""

@@ -6,7 +6,8 @@ The order makes a later step find whatever an earlier one leaves, and the next t
 2. the recorders close their segments, so that everything accepted is in the archive;
 3. the archive, segment by segment: from here on readers find it without the vehicle;
 4. the erasure waits for runs that began before; those that take longer are overtaken by
-5. a run of its own, which removes the rows from every table, and counts from one commit on;
+5. a run of its own, which removes the rows from every table, and counts from one commit on, and another one, which leaves the
+   removed files' bounds out of the manifests;
 6. every snapshot and branch from before it is expired, with the files that only they knew; then data that dispatchers put back
    into Redis, while the tables had it, is removed again;
 7. everything is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
@@ -31,7 +32,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import ERASURES, SEGMENTS
-from manifold.lake.catalog import ensure_tables
+from manifold.lake.catalog import ensure_tables, run_tables_of
 from manifold.lake.commits import append_nothing, append_rows
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
@@ -41,10 +42,11 @@ from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
 from pipelines.erasure.sealed import opened_by
-from pipelines.erasure.search import TEXTS, erase_texts, rows_named
+from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, rows_named
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import BEGAN
-from pipelines.ingest.erasing import erase_rows
+from pipelines.ingest.erasing import erase_rows, lists_deleted
+from pipelines.ingest.lease import check, rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import remove_rows
@@ -87,8 +89,14 @@ class Erased:
 
 @told("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
-    """`erase` from all that these settings name, of what was accepted until now."""
-    return erase(await_catalog(settings), settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)
+    """`erase` from all that these settings name, of what was accepted until now.
+
+    Raises:
+        LeaseHeld: another job rewrites tables; nothing happened.
+    """
+    catalog = await_catalog(settings)
+    with rewriting(catalog, "erasure"):
+        return erase(catalog, settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)
 
 
 def erase(
@@ -145,9 +153,12 @@ def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wai
     say("runs that began before")
     _await_runs(catalog, datetime.now(UTC), wait_s)
     say("the tables")
-    published = until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
+    until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
+    published = until_not_overtaken()(lambda: _drop_deleted_entries(catalog, began))
+    check(catalog)
     for table, column in TEXTS:
         done.rows[table.name] = done.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
+        drop_deleted_entries(catalog, table)
     for path in rewritten.unreadable:
         archive.remove(path)
     say("snapshots and their files")
@@ -174,8 +185,8 @@ def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, done: Erased) -> int:
-    """One run that takes the rows out of every table, and files that go as a whole out of the ledger: its snapshot there.
+def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, done: Erased) -> None:
+    """Publish a run that takes the rows out of every table, and files that go as a whole out of the ledger.
 
     It is a run also where no row is found: whoever began before is overtaken, and begins again with the archive as it is now.
     """
@@ -191,6 +202,19 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     )
     for table, rows in keys:
         done.rows[table.name] = done.rows.get(table.name, 0) + rows.num_rows
+
+
+def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
+    """Publish a run whose snapshots do not list the files that the one before has removed; its snapshot of the ledger.
+
+    A removal lists them, and as long as its run is the newest, its snapshots cannot be expired: another run has to follow.
+    """
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = Amendment(catalog, "erasure", base, now)
+    for table in run_tables_of(catalog):
+        if table is not SEGMENTS and lists_deleted(catalog.load_table(table.identifier), base[table.name]):
+            run.change(table, partial(append_nothing, catalog, table))
+    run.publish(partial(append_nothing, catalog, SEGMENTS))
     return run.pins[SEGMENTS.name]
 
 

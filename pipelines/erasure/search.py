@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, LessThan
-from pyiceberg.manifest import DataFile
 
 from manifold.contracts.tables import (
     ACTIONS,
@@ -25,10 +24,12 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.catalog import where
-from manifold.lake.commits import MAIN, patiently
+from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.data_files import read_files
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
-from pipelines.ingest.erasing import changed, put, read
+from pipelines.ingest.erasing import changed, lists_deleted, replace_erased
+from pipelines.ingest.removal import Changes
 
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named
 
@@ -98,7 +99,7 @@ def _search(
 ) -> Iterator[dict[str, Any]]:
     loaded = catalog.load_table(table.identifier)
     for task in loaded.scan(snapshot_id=base[table.name]).plan_files():
-        yield from matches(read(loaded, task, columns), named, columns)
+        yield from matches(read_files(loaded, [task], columns), named, columns)
 
 
 def matches(rows: pa.Table, named: Named, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -124,19 +125,24 @@ def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> in
     loaded = catalog.load_table(table.identifier)
     head = loaded.current_snapshot()
     assert head is not None  # ensure_tables gives it one
-    changes: dict[str, tuple[DataFile, pa.Table]] = {}
+    changes: Changes = {}
     count = 0
     for task in loaded.scan(snapshot_id=head.snapshot_id).plan_files():
-        rows = read(loaded, task, tuple(c.name for c in table.columns))
+        rows = read_files(loaded, [task])
         texts = [None if text is not None and named.is_in(text) else text for text in rows[column].to_pylist()]
         emptied = sum(a != b for a, b in zip(texts, rows[column].to_pylist(), strict=True))
         if emptied:
             place = rows.schema.get_field_index(column)
-            changes[task.file.file_path] = (
-                task.file,
-                rows.set_column(place, rows.field(place), pa.array(texts, rows[column].type)),
-            )
+            changes[task.file] = rows.set_column(place, rows.field(place), pa.array(texts, rows[column].type))
             count += emptied
     if changes:
-        put(catalog, loaded, MAIN, changes, {})
+        replace_erased(loaded, MAIN, changes, {})
     return count
+
+
+def drop_deleted_entries(catalog: Catalog, table: Table) -> None:
+    """Leave the names of removed files out of main's newest snapshot. Only for tables that are no part of a run."""
+    loaded = catalog.load_table(table.identifier)
+    head = loaded.metadata.current_snapshot_id
+    if head is not None and lists_deleted(loaded, head):
+        append_nothing(catalog, table, MAIN, {})

@@ -10,6 +10,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest import branches
+from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import ConcurrentPublish, pins_of, publish
 from pipelines.ingest.run import Ingested
 
@@ -46,13 +47,14 @@ class Amendment:
 
         Raises:
             ConcurrentPublish: another run was published since this one's base; nothing happened.
+            LeaseLost: another job has taken this job's lease; nothing happened.
         """
         properties = self._properties | pins_of(self.pins) | {branches.RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
         how(branches.branch_of(self.run_id), properties)
         self.pins[SEGMENTS.name] = self._head(SEGMENTS)
         try:
             publish(self._catalog, self.run_id)
-        except ConcurrentPublish:
+        except (ConcurrentPublish, LeaseLost):
             branches.close_run(self._catalog, branches.branch_of(self.run_id))
             raise
 

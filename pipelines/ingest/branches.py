@@ -19,6 +19,7 @@ from manifold.lake.compat import Change
 
 PREFIX = "run_"
 REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
+OURS = "manifold."  # begins the properties below
 RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
 ATTEMPT = "manifold.attempt"  # tells two attempts at one run apart
 REPEATS = "manifold.repeats"  # the snapshot whose change this one makes again, because main was rewritten meanwhile

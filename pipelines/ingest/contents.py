@@ -1,4 +1,7 @@
-"""Snapshots that give a table the files of another snapshot, or none. Rollbacks use them, so that no main moves backwards."""
+"""Snapshots that give a table the files of another snapshot, or none.
+
+Rollbacks use them, so that no main moves backwards; and publication, where main was rewritten since a run began.
+"""
 
 import uuid
 
@@ -11,13 +14,7 @@ from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
 from pipelines.ingest.branches import commit, properties_of
 
-REPLACES = "manifold.replaces"  # property of such a snapshot: whose files it has, by snapshot; 0: none
 TOTALS = ("data-files", "delete-files", "records", "files-size", "position-deletes", "equality-deletes")
-
-
-def replaces(written: Snapshot) -> bool:
-    """Whether this snapshot leaves nothing of what was before it."""
-    return REPLACES in properties_of(written)
 
 
 @patiently
@@ -31,7 +28,7 @@ def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, br
         manifests.add_manifests(content.manifests(loaded.io) if content else [])
     had = properties_of(content) if content else {}
     totals = {f"total-{what}": had.get(f"total-{what}", "0") for what in TOTALS}
-    summary = Summary(Operation.OVERWRITE, **totals, **properties, **{REPLACES: str(content.snapshot_id if content else 0)})
+    summary = Summary(Operation.OVERWRITE, **totals, **properties)
     snapshot = Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=head,

@@ -1,75 +1,42 @@
-"""Erases a vehicle's rows from the tables: snapshots whose files and manifests do not name it.
+"""Erases a vehicle's rows from the tables, in two snapshots: the first removes rows, the second drops what names them.
 
-A removal as engines write it keeps the bounds of old files in the new manifests, as deleted entries, and a bound may be the
-name itself. So the manifests of these snapshots list only the remaining files, and all earlier snapshots have to be expired.
+A removal lists the removed files once more, as deleted entries, and their bounds may be the name itself. PyIceberg writes these
+entries to manifests of their own and leaves such manifests out of the next snapshot, even of an empty one. Spark puts deleted
+entries beside live ones; `rewrite_manifests` would take them out, but skips a table's only manifest. So the first snapshot also
+replaces one live file of each such manifest, which has PyIceberg write it anew. All earlier snapshots have to be expired.
 """
 
-import secrets
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import (
-    DataFile,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-    write_manifest,
-    write_manifest_list,
-)
-from pyiceberg.table import FileScanTask
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
-from manifold.lake.compat import write_data_files
-from pipelines.ingest.branches import properties_of
-from pipelines.ingest.contents import TOTALS
-from pipelines.ingest.removal import removed
-
-ERASES = "manifold.erases"  # property of such a snapshot: the columns by which rows were named, with commas
-
-
-def erases(written: Snapshot) -> str | None:
-    """The columns by which this snapshot erases rows; None if it does not."""
-    return properties_of(written).get(ERASES)
+from manifold.lake.data_files import read_files
+from pipelines.ingest.removal import Changes, replace_files
 
 
 @patiently
-def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> int:
-    """One snapshot on the branch without the rows whose values are among `keys`; its id."""
+def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> None:
+    """One snapshot on the branch without the rows whose values are among `keys`."""
     loaded = catalog.load_table(table.identifier)
-    head = loaded.refs()[branch].snapshot_id
-    return put(catalog, loaded, branch, dict(changed(loaded, head, keys)), properties | {ERASES: ",".join(keys.column_names)})
+    changes = dict(changed(loaded, loaded.refs()[branch].snapshot_id, keys))
+    replace_erased(loaded, branch, changes, properties)
 
 
-def repeat_erasure(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Erase from `branch` the rows that `written` has erased from its parent."""
-    loaded, columns = catalog.load_table(table.identifier), properties_of(written)[ERASES].split(",")
-    erase_rows(catalog, table, removed(loaded, written, columns), branch, properties)
-
-
-def read(table: IcebergTable, task: FileScanTask, columns: tuple[str, ...]) -> pa.Table:
-    """These columns of one file's rows."""
-    return (
-        ArrowScan(table.metadata, table.io, table.schema().select(*columns), AlwaysTrue()).to_table([task]).select(list(columns))
-    )
-
-
-def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[str, tuple[DataFile, pa.Table]]]:
-    """By path, the files of a snapshot that have such rows, each with its other rows."""
-    columns = tuple(keys.column_names)
+def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
+    """The files of a snapshot that have such rows, each with its other rows."""
     for task in table.scan(_within(keys), snapshot_id=head).plan_files():
-        if pc.any(_among(read(table, task, columns), keys)).as_py():
-            rows = read(table, task, tuple(field.name for field in table.schema().fields))
-            yield task.file.file_path, (task.file, rows.filter(pc.invert(_among(rows, keys))))
+        if pc.any(_among(read_files(table, [task], keys.column_names), keys)).as_py():
+            rows = read_files(table, [task])
+            yield task.file, rows.filter(pc.invert(_among(rows, keys)))
 
 
 def _within(keys: pa.Table) -> BooleanExpression:
@@ -87,74 +54,33 @@ def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:
     return pc.is_in(joined(rows), value_set=joined(keys).combine_chunks() if keys.num_rows else pa.array([], pa.large_string()))
 
 
-def put(
-    catalog: Catalog, table: IcebergTable, branch: str, changes: dict[str, tuple[DataFile, pa.Table]], properties: dict[str, str]
-) -> int:
-    """A snapshot on the branch in which other rows stand for some files; of these, nothing is left in it."""
-    metadata, head = table.metadata, table.refs()[branch].snapshot_id
-    parent = table.snapshot_by_id(head)
-    assert parent is not None  # the head of a branch
-    snapshot_id, sequence_number = metadata.new_snapshot_id(), metadata.next_sequence_number()
-    made = [file for _, rows in changes.values() if rows.num_rows for file in write_data_files(metadata, rows, table.io)]
-    manifests = [m for manifest in parent.manifests(table.io) for m in _manifest_without(table, manifest, changes, snapshot_id)]
-    if made:
-        with _writer(table, metadata.default_spec_id, snapshot_id) as writer:
-            for file in made:
-                writer.add(_entry(ManifestEntryStatus.ADDED, snapshot_id, file))
-        manifests.append(writer.to_manifest_file())
-    path = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{secrets.token_hex(8)}.avro")
-    with write_manifest_list(2, table.io.new_output(path), snapshot_id, head, sequence_number, "deflate") as listed:
-        listed.add_manifests(manifests)
-    snapshot = Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=head,
-        sequence_number=sequence_number,
-        manifest_list=path,
-        summary=Summary(Operation.OVERWRITE, **_totals(parent, changes, made), **properties),
-        schema_id=metadata.current_schema_id,
-    )
-    move = SetSnapshotRefUpdate.model_validate({"ref-name": branch, "type": "branch", "snapshot-id": snapshot_id})
-    guards = (AssertTableUUID(uuid=metadata.table_uuid), AssertRefSnapshotId(ref=branch, snapshot_id=head))
-    catalog.commit_table(table, guards, (AddSnapshotUpdate(snapshot=snapshot), move))
-    return snapshot_id
+def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
+    """One snapshot on the branch in which the rows given for each file replace it; no manifest has live and deleted files."""
+    head = table.refs()[branch].snapshot_id
+    mixed = dict.fromkeys(_beside_deleted(table, head, changes))
+    tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()} if mixed else {}
+    replace_files(table, branch, changes | {file: read_files(table, [tasks[file]]) for file in mixed}, properties)
 
 
-def _manifest_without(
-    table: IcebergTable, manifest: ManifestFile, changes: dict[str, tuple[DataFile, pa.Table]], snapshot_id: int
-) -> Iterator[ManifestFile]:
-    """The manifest itself, if nothing in it is to go and nothing went before; else one with what is left, if anything is."""
-    if manifest.content != ManifestContent.DATA:
-        yield manifest
-        return
-    live = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    left = [entry for entry in live if entry.data_file.file_path not in changes]
-    if len(left) == len(live) and not manifest.deleted_files_count:
-        yield manifest
-    elif left:
-        with _writer(table, manifest.partition_spec_id, snapshot_id) as writer:
-            for entry in left:
-                writer.existing(entry)
-        yield writer.to_manifest_file()
+def _beside_deleted(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
+    """The smallest file of each manifest that lists deleted files beside live ones, and of which no file changes anyway."""
+    for manifest in _snapshot(table, head).manifests(table.io):
+        if manifest.content == ManifestContent.DATA and manifest.deleted_files_count and not _is_deleted_only(manifest):
+            files = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)]
+            if changes.keys().isdisjoint(files):
+                yield min(files, key=lambda file: file.file_size_in_bytes)
 
 
-def _writer(table: IcebergTable, spec_id: int, snapshot_id: int):  # type: ignore[no-untyped-def]  # PyIceberg's own, of the version
-    path = table.location_provider().new_metadata_location(f"{secrets.token_hex(16)}-m0.avro")
-    spec = table.specs()[spec_id]
-    return write_manifest(2, spec, table.schema(), table.io.new_output(path), snapshot_id, "deflate")
+def lists_deleted(table: IcebergTable, head: int) -> bool:
+    """Whether the snapshot has a manifest that lists deleted files alone; the next snapshot, if empty, does without it."""
+    return any(_is_deleted_only(manifest) for manifest in _snapshot(table, head).manifests(table.io))
 
 
-def _entry(status: ManifestEntryStatus, snapshot_id: int, file: DataFile) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status, snapshot_id=snapshot_id, sequence_number=None, file_sequence_number=None, data_file=file
-    )
+def _is_deleted_only(manifest: ManifestFile) -> bool:
+    return not manifest.has_added_files() and not manifest.has_existing_files()
 
 
-def _totals(parent: Snapshot, changes: dict[str, tuple[DataFile, pa.Table]], made: list[DataFile]) -> dict[str, str]:
-    had = properties_of(parent)
-    gone = [file for file, _ in changes.values()]
-    more = {
-        "data-files": len(made) - len(gone),
-        "records": sum(f.record_count for f in made) - sum(f.record_count for f in gone),
-        "files-size": sum(f.file_size_in_bytes for f in made) - sum(f.file_size_in_bytes for f in gone),
-    }
-    return {f"total-{what}": str(max(0, int(had.get(f"total-{what}", "0")) + more.get(what, 0))) for what in TOTALS}
+def _snapshot(table: IcebergTable, snapshot_id: int) -> Snapshot:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None  # the head of a branch
+    return snapshot

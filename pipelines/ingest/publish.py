@@ -4,14 +4,15 @@ A run writes at most one snapshot a table, each on the table's branch `run_…`,
 Its snapshot of `ingested_segments` is written last and names the others (the *pins*). Moving main of `ingested_segments`
 from the snapshot with which the run began to this one is the commit point: it fails if another run was faster, and then the run
 is to be done again. Afterwards the pinned snapshots are brought to the other mains, by the run itself or by any later one:
-main is moved to the snapshot, or, where maintenance has rewritten main meanwhile, the same rows are appended to it.
+main is moved to the snapshot, or, where compaction has rewritten main's files meanwhile, `repeating` makes it once more on top.
 
 The snapshots with which a run begins must be consistent: it reads main of `ingested_segments`, finishes the runs that count in
 *that* snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that reading overtakes it.
 So a run that counts is in every main before the next one can count; only the newest run, and one whose branch is open, may have
 to be finished.
 
-Maintenance that changes rows on which ingest relies (data, meta, outcomes) must be a run of its own; rewriting files need not be.
+Whoever changes rows on which ingest relies (data, meta, outcomes) does so in a run; compaction, which changes files and no row,
+moves mains directly. Of the jobs that rewrite, one at a time holds the lease (`lease`), and only its holder's runs count.
 """
 
 import json
@@ -25,7 +26,13 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+)
 
 from manifold.contracts.errors import OutcomeUnknown, Retryable
 from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
@@ -44,10 +51,13 @@ from pipelines.ingest.branches import (
     head_of,
     properties_of,
 )
+from pipelines.ingest.lease import fence
 from pipelines.ingest.repeating import is_change_of, repeat
 
 TRIES = 60
 REMEMBERED = timedelta(days=2)  # for so long, whoever did not hear that a run counts asks for it again
+
+Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +81,7 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
 
     Raises:
         ConcurrentPublish: another run was published since this one began; or what lies there now may not be published.
+        LeaseLost: this job rewrites tables, and another one has taken its lease. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
@@ -81,7 +92,7 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
         return False
     elif not may(written):
         raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
-    elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id):
+    elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fence=fence):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run counts from here on", run_id=run_id, snapshot=written.snapshot_id)
@@ -210,10 +221,12 @@ def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
     return any(is_change_of(table, snapshot, snapshot_id) for snapshot in ancestors(table))
 
 
-def _move_main(catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "") -> bool:
+def _move_main(
+    catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "", fence: Fence = lambda _: ()
+) -> bool:
     """Move main from `expected` to `target`, and drop that branch in the same commit; false if it was elsewhere.
 
-    A lost reply is looked into.
+    A lost reply is looked into. `fence` says what the commit has to require of the table besides.
     """
     for _ in range(TRIES):
         loaded = catalog.load_table(table.identifier)
@@ -226,7 +239,7 @@ def _move_main(catalog: Catalog, table: Table, expected: int, target: int, *, an
         drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))
         try:
-            commit(loaded, guards, (move, *drops))
+            commit(loaded, (*guards, *fence(loaded)), (move, *drops))
         except (CommitFailedException, CommitStateUnknownException):
             continue  # main or only another branch has moved, or the reply was lost: the next look tells
         return True

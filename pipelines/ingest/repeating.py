@@ -1,21 +1,21 @@
-"""A run's change made once more, on top of a main that maintenance has rewritten since the run began."""
+"""A run's change once more, on top of a main whose files were rewritten since the run began.
+
+That is all that can have happened to main: runs count one after the other, each begins only when those before it are in every
+main, and whoever moves main otherwise changes files and no row. So rows that a run appended are appended once more, as the same
+files, which keeps the rewritten ones. After any other change the table gets what the run has made of it, and rewriting is lost.
+"""
 
 import secrets
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
-from manifold.contracts.tables import META, Table
+from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
-from pipelines.ingest.branches import ATTEMPT, REPEAT, REPEATS, RUN_ID, drop_branch, properties_of
-from pipelines.ingest.contents import replace_content, replaces
-from pipelines.ingest.erasing import erases, repeat_erasure
-from pipelines.ingest.remaking import remakes, repeat_remaking
-from pipelines.ingest.removal import REMOVES_DAYS, removes, repeat_days, repeat_removal
+from pipelines.ingest.branches import ATTEMPT, OURS, REPEAT, REPEATS, RUN_ID, drop_branch, properties_of
+from pipelines.ingest.contents import replace_content
 
 
 @patiently
@@ -24,22 +24,13 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     name = f"{REPEAT}{secrets.token_hex(4)}"
     catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
     loaded = catalog.load_table(table.identifier)
-    properties = {RUN_ID: properties_of(written)[RUN_ID], ATTEMPT: name, REPEATS: str(written.snapshot_id)}
+    said = {name: value for name, value in properties_of(written).items() if name.startswith(OURS)}
+    properties = said | {ATTEMPT: name, REPEATS: str(written.snapshot_id)}
     try:
-        if replaces(written):
-            replace_content(catalog, table, written, name, properties)
-        elif erases(written):
-            repeat_erasure(catalog, table, written, name, properties)
-        elif remakes(written):
-            repeat_remaking(catalog, table, written, name, properties)
-        elif REMOVES_DAYS in properties_of(written):
-            repeat_days(catalog, table, written, name, properties)
-        elif removes(written):
-            repeat_removal(catalog, table, written, name, properties)
-        elif table is META:
-            _repeat_merge(loaded, written, name, properties)
+        if written.summary is not None and written.summary.operation is Operation.APPEND:
+            _append(loaded, written, name, properties)
         else:
-            _repeat_append(loaded, written, name, properties)
+            replace_content(catalog, table, written, name, properties)
         made = catalog.load_table(table.identifier).snapshot_by_name(name)
     finally:
         drop_branch(catalog, table, name)
@@ -47,7 +38,7 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     return made.snapshot_id
 
 
-def _repeat_append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
+def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """The same files. A table that was partitioned otherwise meanwhile is told that they are of the partitions before.
 
     PyIceberg takes all files to be of the table's present partitions, so the copy of the metadata here has theirs; nothing of it
@@ -72,23 +63,6 @@ def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(table.io)
         if entry.status == ManifestEntryStatus.ADDED
     ]
-
-
-def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Add to each data_id on `branch` what the run had added to it. Such runs touch few rows, so this need not be fast."""
-    before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
-    after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
-    old = {row["data_id"]: row for row in before.to_pylist()}
-    changed = {row["data_id"]: row for row in after.to_pylist() if row != old.get(row["data_id"])}
-    here = table.scan(snapshot_id=table.refs()[branch].snapshot_id).to_arrow()
-    merged = []
-    for row in here.filter(pc.is_in(here["data_id"], pa.array(list(changed), pa.string()))).to_pylist():
-        new = changed.pop(row["data_id"])
-        seen = new["times_seen"] - old.get(row["data_id"], {"times_seen": 0})["times_seen"]
-        first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
-        merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
-    rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
-    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=properties)
 
 
 def is_change_of(table: IcebergTable, snapshot: Snapshot, written: int) -> bool:

@@ -3,8 +3,9 @@
 First, unneeded rows of compacted queues are removed (`ecq_compact`), which changes no answer either.
 
 It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with rows written
-meanwhile, and publication repeats on top of it what was written before (see `pipelines.ingest.publish`). Only `ingested_segments`
-is left alone while a run is open, because that run would have to start again. After a kill the next run does the rest.
+meanwhile, and publication puts what was written before on top of it (see `pipelines.ingest.publish`). Only `ingested_segments`
+is left alone while a run is open, because that run would have to start again. After a kill the next run does the rest. Other jobs
+that rewrite tables are kept away by the lease; what one of them left half done is finished first.
 """
 
 import json
@@ -32,6 +33,8 @@ from manifold.contracts.tables import (
 from manifold.lake.catalog import ensure_tables, tables_of
 from manifold.settings import Settings
 from pipelines.ingest.branches import BEGAN
+from pipelines.ingest.lease import check
+from pipelines.ingest.publish import finish
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, note_compacted
@@ -87,6 +90,8 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     """
     ensure_tables(catalog)
     policy = compaction_policy(settings)
+    if spark is not None:
+        finish(catalog)
     with_queues = spark is not None and has_queue_work(catalog)
     queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
     result = Compacted(queues=queues)
@@ -197,6 +202,7 @@ class _Compaction:
 
     def _call(self, procedure: str, arguments: str) -> Row:
         assert self._spark is not None  # `run` has returned before, without
+        check(self._catalog)
         catalog_name = self._name.split(".")[0]
         (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
         return row

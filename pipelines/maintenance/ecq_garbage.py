@@ -16,6 +16,7 @@ from manifold.settings import Settings
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.ecq_plan import overdue
@@ -62,7 +63,7 @@ def _drop(run: Attempt) -> Removal:
                 remove(run, table, found.select("seq"), base[table.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
             publish(catalog, run.run_id)
-        except (ConcurrentPublish, Py4JJavaError, PySparkException):
+        except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
             close_run(catalog, branch_of(run.run_id))
             raise
         return removal

@@ -16,6 +16,7 @@ from manifold.settings import Settings
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.lease import check
 from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
@@ -88,6 +89,7 @@ def collect_garbage(
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
             messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
             finish(catalog)
+    check(catalog)
     result = Collected(
         dry_run,
         expired,

@@ -6,13 +6,12 @@ from functools import partial
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.expressions import GreaterThanOrEqual
 from pyiceberg.table import FileScanTask
 
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import read_files, write_files
 from pipelines.ingest.amending import Amendment
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 
@@ -44,9 +43,9 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
 
 def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, properties: dict[str, str]) -> None:
     loaded = catalog.load_table(SEGMENTS.identifier)
-    rows = ArrowScan(loaded.metadata, loaded.io, loaded.schema(), AlwaysTrue()).to_table(tasks)
+    rows = read_files(loaded, tasks)
     with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
         for task in tasks:
             files.delete_data_file(task.file)
-        for file in write_data_files(change.table_metadata, rows, loaded.io):
+        for file in write_files(change.table_metadata, rows, loaded.io):
             files.append_data_file(file)

@@ -5,7 +5,6 @@ from pyspark.sql import DataFrame
 from manifold.contracts.tables import Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import create_branch
-from pipelines.ingest.removal import ADDS, REMOVES
 
 
 def remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
@@ -15,7 +14,7 @@ def remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
     sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM unneeded AS u WHERE {same})"  # noqa: S608  # our own names
     if len(columns) == 1:
         sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM unneeded)"  # noqa: S608  # the same
-    _carry_out(run, table, named, sql, base, {REMOVES: ",".join(columns)})
+    _carry_out(run, table, named, sql, base)
 
 
 def replace_rows(run: Attempt, table: Table, named: DataFrame, flag: str, base: int) -> None:
@@ -26,13 +25,13 @@ def replace_rows(run: Attempt, table: Table, named: DataFrame, flag: str, base: 
     found = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
     lacking = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
     sql = f"MERGE INTO {{name}} AS t USING unneeded AS u ON {same} {found} {lacking}"
-    _carry_out(run, table, named, sql, base, {REMOVES: ",".join(columns), ADDS: "true"})
+    _carry_out(run, table, named, sql, base)
 
 
-def _carry_out(run: Attempt, table: Table, named: DataFrame, sql: str, base: int, says: dict[str, str]) -> None:
+def _carry_out(run: Attempt, table: Table, named: DataFrame, sql: str, base: int) -> None:
     create_branch(run.catalog, table, run.run_id, base)
     named.createOrReplaceTempView("unneeded")
-    properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in (run.properties | says).items()}
+    properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in run.properties.items()}
     for name, value in properties.items():
         run.spark.conf.set(name, value)
     try:

@@ -23,6 +23,7 @@ from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
 from pipelines.ingest.contents import replace_content
+from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
 from pipelines.ingest.publish import current_snapshots, finish
 from pipelines.ingest.run import Run
@@ -64,13 +65,14 @@ def restore(
     Raises:
         Permanent: the lake has segments that the archive has no more; `without_history`: they are given up.
         AuditFailed: what the archive has breaks a rule; repair the cause, then `manifold ingest` goes on.
+        LeaseHeld: another job rewrites tables; all that happened is that tables which could not be read were made anew, empty.
     """
     lost = _unreadable(catalog)
     if not without_history:
         _require_all(catalog, settings, readable=SEGMENTS not in lost)
     _drop(catalog, lost)
     ensure_tables(catalog)
-    with connect(settings.redis) as redis, populate_lock(redis) as lock:
+    with rewriting(catalog, "restore"), connect(settings.redis) as redis, populate_lock(redis) as lock:
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
         again = f"{run_id}_again"
         done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)

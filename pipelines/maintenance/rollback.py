@@ -26,6 +26,7 @@ from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
 from pipelines.ingest.contents import replace_content
+from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import counting, main_snapshots, pins_in
 from pipelines.ingest.repeating import is_change_of
@@ -55,8 +56,14 @@ class RolledBack:
 
 @told("rollback")
 def rollback_run(settings: Settings, run_id: str) -> RolledBack:
-    """`rollback` in the lake of these settings, now."""
-    return rollback(await_catalog(settings), settings, run_id=run_id, now=datetime.now(UTC))
+    """`rollback` in the lake of these settings, now.
+
+    Raises:
+        LeaseHeld: another job rewrites tables.
+    """
+    catalog = await_catalog(settings)
+    with rewriting(catalog, "rollback"):
+        return rollback(catalog, settings, run_id=run_id, now=datetime.now(UTC))
 
 
 def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> RolledBack:

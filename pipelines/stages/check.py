@@ -28,7 +28,11 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False) -> "Checked":
-    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings."""
+    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings.
+
+    Raises:
+        LeaseHeld: something is to be repaired, and another job rewrites tables.
+    """
     from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.check import check
@@ -38,8 +42,9 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     found = check(catalog, settings, now=now, interval=interval)
     if found.agree or not repair:
         return found
+    from pipelines.ingest.lease import rewriting
     from pipelines.maintenance.repair import repair as repair_lake
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
-    with session(settings, "check", meanwhile=GREAT_EXPECTATIONS) as spark:
+    with rewriting(catalog, "repair"), session(settings, "check", meanwhile=GREAT_EXPECTATIONS) as spark:
         return repair_lake(spark, catalog, settings, now=now, interval=interval)

@@ -25,13 +25,18 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @told("compact")
 def compact_tables(settings: Settings) -> "Compacted":
-    """Compact all tables; returns what was done, by table. Spark starts only if there is work."""
+    """Compact all tables; returns what was done, by table. Spark starts only if there is work.
+
+    Raises:
+        LeaseHeld: another job rewrites tables.
+    """
     from pipelines.catalog import await_catalog
+    from pipelines.ingest.lease import rewriting
     from pipelines.maintenance.compact import compact, has_work
     from pipelines.spark.session import session
 
     catalog, now = await_catalog(settings), datetime.now(UTC)
     if not has_work(catalog, settings, now=now):
         return compact(None, catalog, settings, now=now)
-    with session(settings, "compact") as spark:
+    with rewriting(catalog, "compaction"), session(settings, "compact") as spark:
         return compact(spark, catalog, settings, now=now)

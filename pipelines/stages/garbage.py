@@ -1,6 +1,7 @@
 """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
 
 import argparse
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,18 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @told("garbage", unless="dry_run")
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
-    """Collect garbage; returns what was removed, or with `dry_run` would be."""
+    """Collect garbage; returns what was removed, or with `dry_run` would be.
+
+    Raises:
+        LeaseHeld: another job rewrites tables.
+    """
     from pipelines.catalog import await_catalog
+    from pipelines.ingest.lease import rewriting
     from pipelines.ingest.run_all import new_run_id
     from pipelines.maintenance.garbage import collect_garbage as collect
     from pipelines.spark.session import session
 
     catalog, now = await_catalog(settings), datetime.now(UTC)
-    with session(settings, "garbage") as spark:
+    lease = nullcontext() if dry_run else rewriting(catalog, "garbage collection")
+    with lease, session(settings, "garbage") as spark:
         return collect(spark, catalog, settings, run_id=run_id or new_run_id(now), now=now, dry_run=dry_run)

@@ -25,9 +25,17 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @told("migrate", unless="plan")
 def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
-    """Migrate the tables; returns the steps that they took, or with `plan` would take."""
+    """Migrate the tables; returns the steps that they took, or with `plan` would take.
+
+    Raises:
+        LeaseHeld: another job rewrites tables.
+    """
     from pipelines.catalog import await_catalog
+    from pipelines.ingest.lease import rewriting
     from pipelines.migrations import migrate
 
     catalog = await_catalog(settings)
-    return migrate.plan(catalog) if plan else migrate.migrate(catalog, say=say)
+    if plan:
+        return migrate.plan(catalog)
+    with rewriting(catalog, "migration"):
+        return migrate.migrate(catalog, say=say)

@@ -36,7 +36,7 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.commits import append_rows, patiently
-from manifold.lake.compat import write_data_files
+from manifold.lake.data_files import write_files
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
@@ -45,7 +45,6 @@ from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
-from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
 
 Rows = list[dict[str, Any]]
@@ -69,10 +68,10 @@ class PlainRun(Attempt):
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
             self.note(table, base)
 
-    def replace(self, table: Table, rows: Rows, base: int, said: dict[str, str] | None = None) -> None:
+    def replace(self, table: Table, rows: Rows, base: int) -> None:
         """Make these the rows of the table's branch, in one snapshot."""
         create_branch(self.catalog, table, self.run_id, base)
-        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | (said or {}))
+        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
         self.note(table, base)
 
 
@@ -90,7 +89,7 @@ def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", sa
         for file in old:
             files.delete_data_file(file)
         if rows:
-            for file in write_data_files(change.table_metadata, rows_of(table, rows), loaded.io):
+            for file in write_files(change.table_metadata, rows_of(table, rows), loaded.io):
                 files.append_data_file(file)
 
 
@@ -121,7 +120,7 @@ def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime,
             open_run(catalog, run_id, base[SEGMENTS.name], now)
             for table in (DATA, META):
                 rows = [row for row in read(catalog, table, base) if row["data_id"] in stays]
-                run.replace(table, rows, base[table.name], {REMOVES: "data_id"})
+                run.replace(table, rows, base[table.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
             publish(catalog, run_id)
 
@@ -137,7 +136,7 @@ def compact(catalog: Catalog, table: Table) -> bool:
         with loaded.transaction() as change, change.update_snapshot().overwrite() as files:
             for file in old:
                 files.delete_data_file(file)
-            for file in write_data_files(change.table_metadata, rows, loaded.io):
+            for file in write_files(change.table_metadata, rows, loaded.io):
                 files.append_data_file(file)
     except (CommitFailedException, ValidationException, ValueError):
         return False

@@ -468,3 +468,27 @@ def test_spark_reads_writes_and_collects_what_an_erasure_has_left(
     assert gone[IDS.name].count
     assert spark_lake.rows(IDS, "vin", "seq") == [(STAYS, seq_at(1)), (STAYS, seq_at(70_000))]
     assert named_in(settings.home, GONE) == []
+
+
+def test_entries_that_spark_has_deleted_beside_live_ones_name_nobody_afterwards(
+    spark_lake: SparkLake, redis_server: Server, redis: Redis
+) -> None:
+    """A compaction leaves the old file's bounds in a manifest that also lists a live file; of a short name they are the name."""
+    del redis
+    settings, day_ms = spark_lake.settings.model_copy(update={"redis_port": redis_server.port}), 86_400_000
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(day_ms + 1, ["V2"])])
+    spark_lake.ingest("one")
+    first_day = "ts < TIMESTAMP '2026-03-02 00:00:00+00:00'"
+    spark_lake.spark.sql(
+        f"CALL {settings.catalog_name}.system.rewrite_data_files(table => '{IDS.identifier}', where => \"{first_day}\", "
+        "options => map('rewrite-all', 'true'))"
+    )
+    head = spark_lake.catalog.load_table(IDS.identifier).current_snapshot()
+    assert head is not None
+    manifests = head.manifests(spark_lake.catalog.load_table(IDS.identifier).io)
+    assert any(manifest.deleted_files_count and manifest.has_existing_files() for manifest in manifests)
+
+    done = erase(spark_lake.catalog, settings, "V1", why="asked to", now=at(2 * day_ms), wait_s=0, seal=lambda _: True)
+
+    assert (done.proved, done.found) == (True, [])
+    assert spark_lake.rows(IDS, "vin", "seq") == [("V2", seq_at(1)), ("V2", seq_at(day_ms + 1))]

@@ -1,20 +1,32 @@
-"""Two and three runs, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
+"""Runs and jobs that rewrite, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
 from random import Random
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, RUN_TABLES, SEGMENTS
 from manifold.lake.catalog import open_catalog
+from manifold.lake.commits import append_nothing
+from manifold.settings import Settings
+from pipelines.ingest import lease
 from pipelines.ingest import publish as publication
+from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, properties_of
+from pipelines.ingest.erasing import erase_rows
+from pipelines.ingest.lease import LeaseLost, rewriting
+from pipelines.ingest.publish import counting, finish, main_snapshots
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import data, trigger
-from tests.pipelines.plain import read
+from tests.pipelines.makers import at, data, trigger
+from tests.pipelines.plain import collect, compact, ingest, read
 
 
 def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> None:
@@ -108,3 +120,126 @@ def test_branches_of_a_run_that_counts_are_finished_however_late(lake: Lake, mon
     assert [row["vin"] for row in read(open_catalog(lake.settings), IDS)] == ["V3"]
     lake.ingesting("last", ms=TWO_DAYS_MS).go()
     assert_agree(lake, "late")
+
+
+OLD_MS, YOUNG_MS = 1, 40 * 86_400_000
+CUT = at(YOUNG_MS - 10 * 86_400_000)
+
+
+def compacting(catalog: Catalog, _: Settings) -> None:
+    """As `compact` does it: first what somebody else has left half done."""
+    finish(catalog)
+    for table in (DATA, META, IDS):
+        compact(catalog, table)
+
+
+def collecting(catalog: Catalog, settings: Settings) -> None:
+    """The data `old` goes."""
+    collect(catalog, settings, run_id="collection", now=at(YOUNG_MS), cut=CUT)
+
+
+def erasing(catalog: Catalog, _: Settings) -> None:
+    """The vehicle V1 goes."""
+    until_not_overtaken()(lambda: erase_once(catalog))
+
+
+def erase_once(catalog: Catalog) -> None:
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = Amendment(catalog, "erasure", base, at(YOUNG_MS))
+    run.change(IDS, partial(erase_rows, catalog, IDS, pa.table({"vin": ["V1"]})))
+    run.publish(partial(append_nothing, catalog, SEGMENTS))
+
+
+JOBS = {"compaction": compacting, "collection": collecting, "erasure": erasing}
+
+
+@pytest.fixture
+def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
+    """Makes a lake with something for each job, and an archive with something new. No lease is renewed behind a player's back."""
+    monkeypatch.setattr(lease, "RENEW_S", 3600.0)
+
+    def renew() -> Lake:
+        lake.renew()
+        lake.archive(Stream.DATA, [data(OLD_MS, "old", b"old")])
+        lake.archive(Stream.DATA, [data(YOUNG_MS, "young", b"young")])
+        lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 1, ["V1", "V2"])])
+        ingest(open_catalog(lake.settings), lake.settings, run_id="before", now=at(YOUNG_MS))
+        lake.archive(Stream.DATA, [data(YOUNG_MS + 2, "young", b"young")])
+        lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 3, ["V3"])])
+        return lake
+
+    return renew
+
+
+def assert_sound(lake: Lake, done: Sequence[str], what: object) -> None:
+    """Everything is in once, without what the jobs that were `done` have removed; nobody has left anything."""
+    ingest(open_catalog(lake.settings), lake.settings, run_id="last", now=at(YOUNG_MS + TWO_DAYS_MS))
+    catalog = open_catalog(lake.settings)
+    vins = ["V2", "V3"] if "erasure" in done else ["V1", "V2", "V3"]
+    seen = {"young": 2} if "collection" in done else {"old": 1, "young": 2}
+    assert sorted(row["vin"] for row in read(catalog, IDS)) == vins, what
+    assert sorted(row["data_id"] for row in read(catalog, DATA)) == sorted(seen), what
+    assert sorted((row["data_id"], row["times_seen"]) for row in read(catalog, META)) == sorted(seen.items()), what
+    assert set(Counter(row["path"] for row in read(catalog, SEGMENTS)).values()) == {1}, what
+    refs = [name for table in RUN_TABLES for name in catalog.load_table(table.identifier).refs() if name != "main"]
+    assert refs == [], what
+
+
+def run_id(run: Snapshot) -> str:
+    return properties_of(run)[RUN_ID]
+
+
+def holding(lake: Lake, job: str, clock: Callable[[], datetime] = lease.now_utc) -> Callable[[Catalog], None]:
+    """The job, with the lease."""
+
+    def work(catalog: Catalog) -> None:
+        with rewriting(catalog, job, clock=clock):
+            JOBS[job](catalog, lake.settings)
+
+    return work
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("at_step", range(STEPS))
+def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
+    full: Callable[[], Lake], job: str, at_step: int
+) -> None:
+    for place, ahead in enumerate((1, 3, 4, 5)):
+        lake = full()
+        ingesting = lake.ingesting("ingest", ms=YOUNG_MS).go(at_step)
+        rewrites = lake.player(holding(lake, job)).go(ahead)
+        for player in (ingesting, rewrites) if place % 2 else (rewrites, ingesting):
+            player.go()
+        assert_sound(lake, [job], (ingesting.steps, rewrites.steps))
+
+
+@pytest.mark.parametrize("first", JOBS)
+@pytest.mark.parametrize("then", JOBS)
+def test_a_job_that_rewrites_killed_at_any_step_is_replaced_when_its_lease_has_expired(
+    full: Callable[[], Lake], first: str, then: str
+) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    for steps in range(1, 8):
+        lake = full()
+        dying = lake.player(holding(lake, first, lambda: long_ago)).go(steps)
+        dying.kill()
+        counted = [first for run in counting(open_catalog(lake.settings).load_table(SEGMENTS.identifier)) if first in run_id(run)]
+        holding(lake, then)(open_catalog(lake.settings))
+        assert_sound(lake, [then, *counted], (steps, dying.steps))
+
+
+@pytest.mark.parametrize("then", JOBS)
+def test_a_holder_whose_lease_was_taken_over_publishes_nothing(full: Callable[[], Lake], then: str) -> None:
+    lake = full()
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    slow = lake.player(holding(lake, "collection", lambda: long_ago))
+    while slow.steps.count(f"commit {SEGMENTS.identifier}") < 3:  # it takes the lease, opens its run, and is about to count
+        slow.go(1)
+    if then == "collection":
+        with rewriting(open_catalog(lake.settings), then):
+            pass
+    else:
+        holding(lake, then)(open_catalog(lake.settings))
+    with pytest.raises(LeaseLost, match=r"collection \(process \d+ on .*another job took it; do it again"):
+        slow.go()
+    assert_sound(lake, [then] if then != "collection" else [], slow.steps)

@@ -1,16 +1,12 @@
 """Rows removed by name, in one snapshot, and once more where main was rewritten meanwhile."""
 
-from pathlib import Path
-
 import pyarrow as pa
-import pytest
 
 from manifold.contracts.tables import OUTCOMES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import branch_of, create_branch, open_run
-from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import finish, main_snapshots, publish
-from pipelines.ingest.removal import remove_rows, removed
+from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run import Ingested
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at
@@ -39,44 +35,6 @@ def test_rows_go_by_all_of_their_columns_and_again_on_a_main_that_was_rewritten(
     publish(catalog, "run")
     finish(catalog)
     assert sorted((row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)) == [("V1", seq_at(2)), ("V2", seq_at(1))]
-
-
-@pytest.mark.parametrize("erased", [False, True])
-def test_what_a_snapshot_has_removed_is_read_from_the_files_that_it_changed(lake: Lake, erased: bool) -> None:
-    lake.renew()
-    catalog = open_catalog(lake.settings)
-    for rows in ([ended("V9", 9)], [ended("V1", 1), ended("V2", 1), ended("V3", 1)], [ended("V1", 1), ended("V4", 4)]):
-        catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, rows))
-    named = pa.table({"vin": ["V1", "V2"], "seq": [seq_at(1), seq_at(1)]})
-    (erase_rows if erased else remove_rows)(catalog, OUTCOMES, named, "main", {})
-    table = catalog.load_table(OUTCOMES.identifier)
-    written = table.current_snapshot()
-    assert written is not None
-    untouched = [task.file for task in table.scan("vin == 'V9'").plan_files()]
-    for file in untouched:
-        Path(file.file_path.removeprefix("file://")).unlink()  # whoever reads it fails
-
-    found = removed(table, written, named.column_names)
-
-    assert len(untouched) == 1
-    assert {(row["vin"], row["seq"]) for row in found.to_pylist()} == {("V1", seq_at(1)), ("V2", seq_at(1))}
-
-
-@pytest.mark.parametrize("erased", [False, True])
-def test_a_snapshot_that_has_removed_nothing_is_read_as_such(lake: Lake, erased: bool) -> None:
-    lake.renew()
-    catalog = open_catalog(lake.settings)
-    catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V1", 1)]))
-    named = pa.table({"vin": ["V2"], "seq": [seq_at(1)]})
-    (erase_rows if erased else remove_rows)(catalog, OUTCOMES, named, "main", {})
-    table = catalog.load_table(OUTCOMES.identifier)
-    written = table.current_snapshot()
-    assert written is not None
-    nothing = removed(table, written, named.column_names)
-
-    assert nothing.num_rows == 0
-    (erase_rows if erased else remove_rows)(catalog, OUTCOMES, nothing, "main", {})
-    assert [row["vin"] for row in read(catalog, OUTCOMES)] == ["V1"]
 
 
 def test_where_main_grows_in_the_moment_of_the_commit_it_is_tried_again(lake: Lake) -> None:

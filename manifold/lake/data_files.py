@@ -1,0 +1,64 @@
+"""Data files of a table, apart from commits: reads the rows of some, and writes new ones that no snapshot knows yet."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, bin_pack_arrow_table, pyarrow_to_schema, write_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table import FileScanTask, TableProperties, WriteTask
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.utils.properties import property_as_int
+
+import manifold.lake.text_bounds  # noqa: F401  # the rows may hold any text
+
+TARGET_BYTES = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+
+
+def read_files(
+    table: IcebergTable,
+    tasks: Iterable[FileScanTask],
+    columns: Sequence[str] | None = None,
+    row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
+) -> pa.Table:
+    """The matching rows of these files, in the table's present schema; all columns if none are named."""
+    schema = table.schema() if columns is None else table.schema().select(*columns)
+    rows = ArrowScan(table.metadata, table.io, schema, row_filter).to_table(tasks)
+    return rows if columns is None else rows.select(list(columns))
+
+
+def write_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> Iterator[DataFile]:
+    """Write the rows to new files, at least one a partition.
+
+    `Table.append`, `delete` and `overwrite` write files too, but commit up to three snapshots; a run may commit one a table.
+    """
+    schema = pyarrow_to_schema(rows.schema, metadata.schema().name_mapping, format_version=metadata.format_version)
+    target = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TARGET_BYTES) or TARGET_BYTES
+    write_id, number = uuid.uuid4(), count()
+    tasks = (
+        WriteTask(write_id, next(number), schema, batches, partition_key=key)
+        for key, part in _partitions(metadata, rows)
+        for batches in bin_pack_arrow_table(part, target)
+    )
+    return write_file(io, metadata, tasks)
+
+
+def _partitions(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
+    """The rows of each partition. A table of ours is partitioned by one column at most."""
+    spec, schema = metadata.spec(), metadata.schema()
+    if spec.is_unpartitioned():
+        yield None, rows
+        return
+    (field,) = spec.fields
+    source = schema.find_field(field.source_id)
+    values = field.transform.pyarrow_transform(source.field_type)(rows[source.name])
+    for value in pc.unique(values):
+        is_here = pc.equal(values, value) if value.is_valid else pc.is_null(values)
+        key = PartitionKey([PartitionFieldValue(field, value.as_py())], spec, schema)
+        yield key, rows.filter(is_here).combine_chunks()

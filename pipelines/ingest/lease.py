@@ -1,0 +1,213 @@
+"""The lease of jobs that rewrite tables: compaction, garbage collection, erasure, restore, rollback, repair, migration.
+
+At most one of them works on the lake at a time. Ingest takes no lease and never waits for one.
+
+The lease is kept in the metadata of `ingested_segments`, beside the commit point: the tag `lease` says that it is taken, the tag
+`lease_<token>` by whom, and a table property tells people the holder and the expiry. The tags are what is compared and swapped,
+because a commit can require refs to be as they were, and no other part of the metadata. The commit point of a holder's run
+requires the holder's tag, so a holder that was replaced publishes nothing more.
+
+A holder renews its lease while it works. The lease of a holder that was killed expires after at most `LEASE_S` seconds.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from manifold.contracts.errors import Retryable
+from manifold.contracts.tables import SEGMENTS
+from pipelines.ingest.branches import commit
+
+LEASE_S = 45.0  # shorter than the two retries that Airflow makes of a job, together
+RENEW_S = 15.0
+TRIES = 30
+TAKEN = "lease"  # tag: somebody holds the lease
+HOLDER = "lease_"  # + token: tag of the one who does
+TERMS = "manifold.lease"  # table property, for people and for the expiry: JSON
+
+Clock = Callable[[], datetime]
+now_utc: Clock = partial(datetime.now, UTC)
+
+log = structlog.get_logger(__name__)
+_held: ContextVar["Lease | None"] = ContextVar("lease", default=None)
+
+
+class LeaseHeld(Retryable):
+    """Another job rewrites tables. Nothing happened; try again when it has ended."""
+
+
+class LeaseLost(Retryable):
+    """The lease expired and another job took it. Nothing was published since; do the job again."""
+
+
+class Lease:
+    """The lease of one job, held or sought."""
+
+    def __init__(self, catalog: Catalog, job: str, clock: Clock = now_utc) -> None:
+        self._catalog, self._clock = catalog, clock
+        self._job, self._tag = f"{job} (process {os.getpid()} on {socket.gethostname()})", HOLDER + secrets.token_hex(8)
+
+    def take(self) -> None:
+        """Take the lease, if it is free or has expired.
+
+        Raises:
+            LeaseHeld: another job holds it; the message says who, and until when.
+        """
+
+        def change(table: IcebergTable) -> tuple[list[TableRequirement], list[TableUpdate]]:
+            if self._tag in table.refs():
+                return [], []  # the reply was lost
+            self._require_free(table)
+            seen = [name for name in table.refs() if name.startswith(HOLDER)]
+            main = table.metadata.current_snapshot_id
+            tags = [_update(SetSnapshotRefUpdate, name, type="tag", **{"snapshot-id": main}) for name in (TAKEN, self._tag)]
+            drops = [_update(RemoveSnapshotRefUpdate, name) for name in seen]
+            return [_as_seen(table, name) for name in (TAKEN, *seen)], [*drops, *tags, self._terms()]
+
+        self._commit(change)
+
+    def renew(self) -> None:
+        """Put the expiry off.
+
+        Raises:
+            LeaseLost: another job has taken the lease.
+        """
+        self._commit(lambda table: (list(self.fence(table)), [self._terms()]))
+
+    def release(self) -> None:
+        """Let other jobs take the lease at once; nothing, where one has taken it already."""
+
+        def change(table: IcebergTable) -> tuple[list[TableRequirement], list[TableUpdate]]:
+            if self._tag not in table.refs():
+                return [], []
+            drops = [_update(RemoveSnapshotRefUpdate, name) for name in (TAKEN, self._tag) if name in table.refs()]
+            forgets = [RemovePropertiesUpdate(removals=[TERMS])] if TERMS in table.properties else []
+            return [_as_seen(table, self._tag)], [*drops, *forgets]
+
+        self._commit(change)
+
+    def fence(self, segments: IcebergTable) -> tuple[TableRequirement, ...]:
+        """What a commit to `ingested_segments` has to require, so that it fails once another job holds the lease.
+
+        Raises:
+            LeaseLost: another job has taken the lease.
+        """
+        if self._tag not in segments.refs():
+            raise LeaseLost(f"{self._job} did not renew its lease for {LEASE_S:.0f} s, and another job took it; do it again")
+        return (_as_seen(segments, self._tag),)
+
+    def _require_free(self, table: IcebergTable) -> None:
+        try:
+            terms = json.loads(table.properties.get(TERMS, "{}"))
+            holder, until = str(terms["holder"]), datetime.fromisoformat(terms["until"])
+        except (ValueError, TypeError, KeyError):  # free, or somebody has written something else
+            return
+        if TAKEN in table.refs() and self._clock() < until:
+            raise LeaseHeld(
+                f"{holder} rewrites tables and holds their lease until {until:%Y-%m-%d %H:%M:%S} UTC, which it puts off while "
+                "it works; try again when it has ended"
+            )
+
+    def _terms(self) -> TableUpdate:
+        terms = {"holder": self._job, "until": (self._clock() + timedelta(seconds=LEASE_S)).isoformat()}
+        return SetPropertiesUpdate(updates={TERMS: json.dumps(terms)})
+
+    def _commit(self, change: Callable[[IcebergTable], tuple[list[TableRequirement], list[TableUpdate]]]) -> None:
+        for _ in range(TRIES):
+            table = self._catalog.load_table(SEGMENTS.identifier)
+            requires, updates = change(table)
+            if not updates:
+                return
+            try:
+                commit(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requires), tuple(updates))
+            except (CommitFailedException, CommitStateUnknownException):
+                continue  # somebody else changed the table, or the reply was lost: the next look tells
+            return
+        raise Retryable(f"{SEGMENTS.identifier} is being changed all the time; try again")
+
+
+@contextmanager
+def rewriting(catalog: Catalog, job: str, *, clock: Clock = now_utc) -> Iterator[None]:
+    """Hold the lease during the block; `job` tells others who does. A lake without tables has nothing to rewrite.
+
+    Raises:
+        LeaseHeld: another job holds it.
+    """
+    if not catalog.table_exists(SEGMENTS.identifier):
+        yield
+        return
+    lease = Lease(catalog, job, clock)
+    lease.take()
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(lease, ended), name="lease", daemon=True)
+    renewing.start()
+    held = _held.set(lease)
+    try:
+        yield
+    finally:
+        _held.reset(held)
+        ended.set()
+        renewing.join()
+        try:
+            lease.release()
+        except Exception as exc:  # noqa: BLE001  # the job has ended, and its lease expires by itself
+            log.warning("the lease could not be released; it expires by itself", after_s=LEASE_S, reason=str(exc))
+
+
+def fence(segments: IcebergTable) -> tuple[TableRequirement, ...]:
+    """`Lease.fence` of the lease that this job holds; nothing for a job without one, such as an ingest."""
+    lease = _held.get()
+    return lease.fence(segments) if lease is not None else ()
+
+
+def check(catalog: Catalog) -> None:
+    """Make sure, before a change that no fence covers, that the lease of this job is still its own, if it has one.
+
+    Raises:
+        LeaseLost: another job has taken it.
+    """
+    if _held.get() is not None:
+        fence(catalog.load_table(SEGMENTS.identifier))
+
+
+def _renew(lease: Lease, ended: threading.Event) -> None:
+    while not ended.wait(RENEW_S):
+        try:
+            lease.renew()
+        except LeaseLost:
+            return  # whoever checks will see it
+        except Exception as exc:  # noqa: BLE001  # the catalog may be away for a moment; the lease is longer than that
+            log.warning("the lease could not be renewed", reason=str(exc))
+
+
+def _as_seen(table: IcebergTable, ref: str) -> TableRequirement:
+    """The ref is as it was in `table`: where it was, or not there."""
+    at = table.refs().get(ref)
+    return AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": at.snapshot_id if at is not None else None})
+
+
+def _update(kind: type[Any], ref: str, **more: object) -> Any:
+    return kind.model_validate({"ref-name": ref, **more})

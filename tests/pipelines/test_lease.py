@@ -1,0 +1,109 @@
+"""The lease of jobs that rewrite tables: one at a time has it, an expired one is taken over, and ingest never asks for it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.lake.catalog import open_catalog
+from pipelines.cli import TRY_AGAIN, main
+from pipelines.ingest.lease import LEASE_S, TERMS, Lease, LeaseHeld, LeaseLost, check, rewriting
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, trigger
+from tests.pipelines.plain import ingest, read
+from tests.support.platforms import variables
+
+COMMIT = f"commit {SEGMENTS.identifier}"
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def fresh(lake: Lake) -> Lake:
+    """Empty tables."""
+    lake.renew()
+    return lake
+
+
+def test_a_second_job_is_told_who_has_the_lease_and_until_when(fresh: Lake) -> None:
+    catalog = open_catalog(fresh.settings)
+    with (
+        rewriting(catalog, "compaction", clock=lambda: NOON),
+        pytest.raises(
+            LeaseHeld, match=r"^compaction \(process \d+ on .+\) rewrites tables .* until 2026-03-01 12:00:45 UTC, .*try"
+        ),
+    ):
+        Lease(open_catalog(fresh.settings), "erasure", lambda: NOON + timedelta(seconds=LEASE_S - 1)).take()
+
+
+def test_a_job_that_ended_or_failed_leaves_no_lease_and_no_trace(fresh: Lake) -> None:
+    catalog = open_catalog(fresh.settings)
+    with rewriting(catalog, "compaction"):
+        pass
+    with pytest.raises(ValueError, match="broken"), rewriting(catalog, "erasure"):
+        raise ValueError("broken")
+    segments = catalog.load_table(SEGMENTS.identifier)
+    assert set(segments.refs()) == {"main"}
+    assert TERMS not in segments.properties
+
+
+def test_of_two_that_see_the_lease_free_at_once_one_gets_it(fresh: Lake) -> None:
+    one, other = (
+        fresh.player(lambda catalog, name=name: Lease(catalog, name, lambda: NOON).take()).go(until=COMMIT)  # type: ignore[misc]
+        for name in ("one", "other")
+    )
+    assert one.steps[-1] == other.steps[-1] == COMMIT
+    one.go()
+    with pytest.raises(LeaseHeld, match=r"^one "):
+        other.go()
+
+
+def test_an_expired_lease_is_taken_over_and_a_renewed_one_is_not(fresh: Lake) -> None:
+    catalog, now = open_catalog(fresh.settings), [NOON]
+    first = Lease(catalog, "first", lambda: now[0])
+    first.take()
+    now[0] += timedelta(seconds=LEASE_S - 1)
+    first.renew()
+    now[0] += timedelta(seconds=2)
+    second = Lease(open_catalog(fresh.settings), "second", lambda: now[0])
+    with pytest.raises(LeaseHeld):
+        second.take()
+    now[0] += timedelta(seconds=LEASE_S)
+    second.take()
+    with pytest.raises(LeaseLost, match="did not renew its lease for 45 s"):
+        first.renew()
+    first.release()  # which is not its own any more
+    assert json.loads(catalog.load_table(SEGMENTS.identifier).properties[TERMS])["holder"].startswith("second ")
+    second.renew()
+
+
+def test_whoever_lost_the_lease_is_stopped_before_a_change_that_no_commit_guards(fresh: Lake) -> None:
+    catalog = open_catalog(fresh.settings)
+    check(catalog)  # a job without a lease may do what it does
+    with rewriting(catalog, "garbage collection", clock=lambda: NOON):
+        check(catalog)
+        Lease(open_catalog(fresh.settings), "erasure").take()
+        with pytest.raises(LeaseLost):
+            check(catalog)
+
+
+def test_an_ingest_neither_takes_the_lease_nor_waits_for_it(fresh: Lake) -> None:
+    fresh.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    catalog = open_catalog(fresh.settings)
+    other = Lease(open_catalog(fresh.settings), "compaction")
+    other.take()
+    ingest(catalog, fresh.settings, run_id="run", now=at(1))
+    assert [row["vin"] for row in read(catalog, IDS)] == ["V1"]
+    other.renew()
+
+
+def test_a_job_that_cannot_get_the_lease_ends_with_the_status_of_one_to_be_tried_again(
+    fresh: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables(home=fresh.settings.home).items():
+        monkeypatch.setenv(name, value)
+    with rewriting(open_catalog(fresh.settings), "restore"):
+        assert main(["migrate"]) == TRY_AGAIN
+    assert capsys.readouterr().err.splitlines()[-1].startswith("restore (process ")
+    assert main(["migrate"]) == 0
