@@ -2,17 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_application
 from manifold.settings import Settings
+from pipelines.spark.compat import site_conf
 from pipelines.spark.conf import (
     EXTENSIONS,
     FEW_ROWS,
@@ -51,7 +51,7 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
             options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.appName(f"manifold {job}")
     with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
-        for name, value in (options | {EXTENSIONS: extensions_with(_extensions_of_the_site(options))}).items():
+        for name, value in (options | {EXTENSIONS: extensions_with(site_conf(options, EXTENSIONS))}).items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
     configure(spark, settings)
@@ -96,7 +96,7 @@ def session(
     with ThreadPoolExecutor(1, "import") as pool:
         imported = [pool.submit(import_module, name) for name in meanwhile]
         spark = open_session(settings, job, java_options=java_options)
-        note_application(spark.sparkContext.applicationId)
+        note_application(spark.conf.get("spark.app.id") or "")
         if size is not None and size <= SHORT_BYTES:
             tune_for_few_rows(spark)
         try:
@@ -105,12 +105,6 @@ def session(
                 module.result()
         finally:
             spark.stop()
-
-
-def _extensions_of_the_site(options: Mapping[str, str]) -> str:
-    """What Spark's defaults say. Only the JVM has read them, and once a context has begun it takes no more extensions."""
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))  # as Spark's own shell does
-    return SparkConf().get(EXTENSIONS, "") or ""
 
 
 def _require_jars(settings: Settings) -> None:
