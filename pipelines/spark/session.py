@@ -1,4 +1,4 @@
-"""The Spark session of a job: started here, or taken from spark-submit."""
+"""The Spark session of a job: started here, taken from spark-submit, or on a Spark Connect server."""
 
 import os
 import sys
@@ -26,6 +26,7 @@ from pipelines.spark.conf import (
     redacted,
     session_conf,
 )
+from pipelines.spark.connect import connected, is_connect, require
 
 __all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
@@ -91,20 +92,36 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session that ends with the block, for a job over `size` bytes of the archive (None: many).
 
-    Modules in `meanwhile` are imported while Spark starts, which leaves a core idle.
+    A job that spark-submit has started works there; any other goes by `spark_master`. Modules in `meanwhile` are imported while
+    Spark starts, which leaves a core idle.
     """
+    opened = _on_a_server(settings) if is_connect(settings) else _started(settings, job, java_options)
     with ThreadPoolExecutor(1, "import") as pool:
         imported = [pool.submit(import_module, name) for name in meanwhile]
-        spark = open_session(settings, job, java_options=java_options)
-        note_application(spark.conf.get("spark.app.id") or "")
-        if size is not None and size <= SHORT_BYTES:
-            tune_for_few_rows(spark)
-        try:
+        with opened as spark:
+            note_application(spark.conf.get("spark.app.id") or "")
+            if size is not None and size <= SHORT_BYTES:
+                tune_for_few_rows(spark)
             yield spark
             for module in imported:
                 module.result()
-        finally:
-            spark.stop()
+
+
+@contextmanager
+def _started(settings: Settings, job: str, java_options: str) -> Iterator[SparkSession]:
+    spark = open_session(settings, job, java_options=java_options)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _on_a_server(settings: Settings) -> Iterator[SparkSession]:
+    with connected(settings) as spark:
+        configure(spark, settings)
+        require(spark, settings)
+        yield spark
 
 
 def _require_jars(settings: Settings) -> None:
