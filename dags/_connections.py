@@ -15,6 +15,9 @@ from manifold.settings import DEFAULT_FILE
 
 PREFIX = "MANIFOLD_"
 HTTP = ("http", "https")
+SPARK_CONNECT = "spark_connect"  # the type of a connection
+CONNECT = "sc://"
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the variable's name: PySpark reads it
 
 
 def catalog(connection: Connection) -> dict[str, str]:
@@ -66,6 +69,19 @@ def recorder(connection: Connection) -> dict[str, str]:
     """HTTP of every recorder; the host may be several, with commas between."""
     hosts = [host.strip() for host in (connection.host or "").split(",") if host.strip()]
     return {"RECORDER_URLS": ",".join(_web(connection, host) for host in hosts)}
+
+
+def spark_connect(connection: Connection) -> dict[str, str]:
+    """A Spark Connect server, as variables of a job that is its client; the password is the token, the login the user.
+
+    Its host may be the whole address, `sc://host:port/;use_ssl=true`.
+    """
+    at = connection.host or ""
+    if "://" not in at:
+        said = {"user_id": connection.login, "use_ssl": "true" if _is_true(connection.extra_dejson.get("use_ssl")) else ""}
+        parameters = "".join(f";{name}={quote(value, safe='')}" for name, value in said.items() if value)
+        at = f"{CONNECT}{_host(connection)}/{parameters}"
+    return {f"{PREFIX}SPARK_MASTER": at} | ({TOKEN: connection.password} if connection.password else {})
 
 
 CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {

@@ -29,7 +29,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 
-from dags._connections import settings_of, write_file
+from dags._connections import SPARK_CONNECT, settings_of, spark_connect, write_file
 from dags._lineage import lineage_parent
 from manifold.settings import load_settings
 
@@ -83,10 +83,7 @@ class SubprocessOperator(BaseOperator):
         """Run it, with what it says in this task's log."""
         _refuse_unknown_parameters(context)
         os.environ.update(_from_connections())  # of this task's own process, which the job inherits
-        status, said, result = _run(self._hook, [*self.arguments, *lineage_parent(context)])
-        if status != DONE:
-            raise _failure(self.task_id, said, again=status != PERMANENT)
-        return result
+        return _result(self.task_id, self._hook, [*self.arguments, *lineage_parent(context)])
 
     def on_kill(self) -> None:
         """End the process with the task."""
@@ -113,6 +110,8 @@ class SparkJob(SparkSubmitOperator):
     The driver leaves its result beside the reports, which it and the task both reach, under a name of this attempt alone. An
     argument whose template comes out empty is not there. `java_options` are added to those that a site gives its drivers, where
     the driver runs beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
+
+    Where the connection is of the type `spark_connect`, the stage is a client of that server, in a process of its own.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "java_options")
@@ -128,6 +127,7 @@ class SparkJob(SparkSubmitOperator):
         super().__init__(durable=False, **rest)
         self.site = rest["conn_id"]  # says where Spark runs
         self.java_options = java_options
+        self._client = SubprocessHook()
         self.operator_extra_links = tuple(links)
 
     def execute(self, context: Context) -> Any:
@@ -138,6 +138,10 @@ class SparkJob(SparkSubmitOperator):
         given = [*filter(None, self.application_args or []), *lineage_parent(context)]
         connected = _from_connections()
         os.environ.update(connected)  # of this task's own process: spark-submit inherits it
+        site = _connection(self.site)
+        if site is not None and site.conn_type == SPARK_CONNECT:
+            os.environ.update(spark_connect(site))
+            return _result(self.task_id, self._client, given)
         files, name = open_reports(load_settings()), f"{JOBS}/{secrets.token_hex(8)}.json"
         self.application_args = [*given, "--result", f"{files.url}/{name}"]
         # Not Spark's own option for it: that would take the place of the site's.
@@ -151,6 +155,13 @@ class SparkJob(SparkSubmitOperator):
                 left = self._take(files, name) or {}
                 raise _failure(self.task_id, left.get("error", str(exc)), again=left.get("again", True)) from exc
             return self._take(files, name)
+
+    def on_kill(self) -> None:
+        """End the application, or the client, which ends what its server does for it."""
+        if self._client.sub_process:
+            self._client.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
+        else:
+            super().on_kill()
 
     def _know_the_site(self, settings: Mapping[str, str], folder: Path) -> None:
         """What the connection says besides what the provider reads; and settings for a driver that inherits no environment.
@@ -191,6 +202,18 @@ def _refuse_unknown_parameters(context: Context) -> None:
     known = sorted(context.get("params") or ())
     if unknown := sorted((getattr(run, "conf", None) or {}).keys() - set(known)):
         raise AirflowFailException(f"the DAG has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+
+
+def _result(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> Any:
+    """The result of a stage in a process of its own.
+
+    Raises:
+        AirflowException, AirflowFailException: it was not done, and a retry may help, or not.
+    """
+    status, said, result = _run(hook, arguments)
+    if status != DONE:
+        raise _failure(task_id, said, again=status != PERMANENT)
+    return result
 
 
 def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:

@@ -68,6 +68,13 @@ class Settings(DerivedSettings):
             raise ValueError(rule)
         return secret
 
+    @field_validator("spark_master")
+    @classmethod
+    def _no_token(cls, address: str) -> str:
+        if "token=" in address:
+            raise ValueError("a token is no part of it: set SPARK_CONNECT_AUTHENTICATE_TOKEN")
+        return address
+
     @field_validator("lineage_parent")
     @classmethod
     def _parent(cls, text: str) -> str:
@@ -150,7 +157,8 @@ def _problem(error: dict[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         return f"{name} in {settings_file()} is not a setting; `manifold settings` lists them all"
     field = Settings.model_fields.get(name)
-    shown = "***" if field is not None and field.annotation is SecretStr else repr(error["input"])
+    hidden = "token=" in str(error["input"]) or (field is not None and field.annotation is SecretStr)
+    shown = "***" if hidden else repr(error["input"])
     problem = f"{PREFIX}{name.upper()}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
     return problem if field is None else f"{problem} ({field.description})"
 

@@ -74,7 +74,9 @@ class LakeSettings(BaseSettings):
     )
     jars: Path = _s(Path(".tools/jars"), "folder of Spark's extra jars")
     spark_master: str = _s(
-        "local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default"
+        "local[2]",
+        "where the console's own pipeline runs execute: a master of Spark, or sc://host:port of a Spark Connect server; DAGs use "
+        "the Airflow connection spark_default",
     )
     spark_driver_memory: str = _s("2g", "memory of the Spark driver")
 

@@ -10,6 +10,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import properties_of
 from pipelines.maintenance.ecq_plan import CHANGES_IN_SPARK
 from pipelines.populate.ecq_fold import UNITED, united
+from pipelines.spark.parallelism import parallelism
 
 ROWS_A_PART = 400_000
 
@@ -20,7 +21,7 @@ def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
     """What `plan` makes of index and state as they were in `base`: rows as `ecq_plan.CHANGES`."""
     rows = united(run.main(ECQ_INDEX, base[ECQ_INDEX.name]), run.main(ECQ_STATE, base[ECQ_STATE.name]))
     count = sum(_total(run, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
-    parts = max(run.spark.sparkContext.defaultParallelism, -(-count // ROWS_A_PART))
+    parts = max(parallelism(run.spark), -(-count // ROWS_A_PART))
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]

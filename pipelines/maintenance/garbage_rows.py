@@ -18,6 +18,7 @@ from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.garbage_days import days_over, remember
 from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
+from pipelines.spark.parallelism import parallelism
 
 ROWS_A_PART = 400_000
 MOST_DAYS = 60  # old days that are read one by one; if there are more, all are read
@@ -32,7 +33,7 @@ class Rows:
         self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
         self._entries = self._counts(IDS)
         self._days = days_to_read(self._entries, days_over(run.catalog, self.base), before=self._cut.date())
-        self._parts = max(run.spark.sparkContext.defaultParallelism, -(-sum(self._entries.values()) // ROWS_A_PART))
+        self._parts = max(parallelism(run.spark), -(-sum(self._entries.values()) // ROWS_A_PART))
 
     def overdue(self) -> DataFrame:
         """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""

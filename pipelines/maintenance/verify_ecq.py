@@ -23,6 +23,7 @@ from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.worker_errors import Batches
 from pipelines.populate.workers import counted
+from pipelines.spark.parallelism import parallelism
 
 CLIENTS_AT_ONCE = 1000
 ON_ITS_WAY = timedelta(hours=1)  # an acknowledgement is in the lake by then
@@ -63,7 +64,7 @@ def compare_queues(
         spark.read.option("versionAsOf", base[table.name]).table(f"{settings.catalog_name}.{table.identifier}")
         for table in (ECQ_INDEX, ECQ_STATE)
     )
-    rows = united(index, state).repartition(spark.sparkContext.defaultParallelism * 4, "client_id")
+    rows = united(index, state).repartition(parallelism(spark) * 4, "client_id")
     found, _ = counted(rows, _comparing(settings.redis, Policy.of(settings), now, repair=repair), NAMES)
     differing = {kind.value: found[_column(kind)] for kind in QueueDifference}
     repaired = {kind.value: found[_column(kind)] for kind in REPAIRABLE} if repair and found[REPAIRED] else {}

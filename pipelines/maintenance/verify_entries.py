@@ -18,6 +18,7 @@ from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_outcomes import on_their_way
 from pipelines.maintenance.verify_redis import ROWS, Difference, QueueKey, recheck, walk
 from pipelines.populate.pending import KEYS, pending
+from pipelines.spark.parallelism import parallelism
 
 ROWS_A_PART = 400_000
 DIFFERENCES = "difference string, vin string, seq bigint, request_id string, data_id string, outcome string"
@@ -41,7 +42,7 @@ def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Ite
 class _Comparison:
     def __init__(self, lake: PinnedLake, buckets: Buckets, parts: int) -> None:
         self._lake, self._buckets = lake, buckets
-        self._parts = max(lake.spark.sparkContext.defaultParallelism, parts)
+        self._parts = max(parallelism(lake.spark), parts)
         walked = lake.spark.range(0, 1, 1, 1).mapInArrow(walk(lake.settings.redis, buckets.have), ROWS)
         # A walk may come by twice. By vehicle, as the joins need them, so that they are shuffled once.
         self._queues = walked.repartition(self._parts, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()

@@ -15,6 +15,7 @@ from manifold.settings import Settings
 from pipelines.maintenance.verify_redis import Difference
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import SUPERSEDED_BY
+from pipelines.spark.parallelism import parallelism
 
 FOUND = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
 COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])
@@ -29,7 +30,7 @@ def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[s
     """
     now_ms = round(now.timestamp() * 1000)
     repair_batches = _repairer(settings.redis, Policy.of(settings), now_ms)
-    by_owner = found.repartition(found.sparkSession.sparkContext.defaultParallelism, "vin")
+    by_owner = found.repartition(parallelism(found.sparkSession), "vin")
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
         counts = (
             by_owner.mapInArrow(repair_batches, "difference string, repaired bigint")

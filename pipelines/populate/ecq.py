@@ -22,6 +22,7 @@ from pipelines.populate.ecq_news import AROUND_LOADING, Added, has_rows, loaded_
 from pipelines.populate.snapshot_range import SnapshotRange
 from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
+from pipelines.spark.parallelism import parallelism
 
 ROWS_A_PART = 400_000  # of one partition: a worker folds them in memory
 
@@ -59,7 +60,7 @@ def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, sinc
         clients = news.unionByName(rewound).distinct().persist()
         index, state = (each.join(clients, "client_id", "left_semi") for each in (index, state))
     rows = added.index.rows + added.state.rows if added.is_everything else 0
-    parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
+    parts = max(parallelism(spark), -(-rows // ROWS_A_PART))
     return united(index, state).repartition(parts, "client_id")
 
 

@@ -28,6 +28,7 @@ from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
 from pipelines.populate.worker_errors import SPOILT, TRIGGERS
 from pipelines.populate.workers import counted, forget_ended, loading
+from pipelines.spark.parallelism import parallelism
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
 ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory
@@ -136,7 +137,7 @@ def _pending_and_ended(
     since = now - timedelta(days=settings.retention_days)
     entries = candidates(_rows(spark, settings, ids), since=since, everything=everything)
     outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
-    parts = max(spark.sparkContext.defaultParallelism, -(-ids.rows // ROWS_A_PART))
+    parts = max(parallelism(spark), -(-ids.rows // ROWS_A_PART))
     waiting = pending(entries, outcomes.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= FEW)
     gone = _rows(spark, settings, ended)
     if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else

@@ -1,18 +1,18 @@
-"""The Spark session of a job: started here, or taken from spark-submit."""
+"""The Spark session of a job: started here, taken from spark-submit, or on a Spark Connect server."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_application
 from manifold.settings import Settings
+from pipelines.spark.compat import site_conf
 from pipelines.spark.conf import (
     EXTENSIONS,
     FEW_ROWS,
@@ -26,6 +26,7 @@ from pipelines.spark.conf import (
     redacted,
     session_conf,
 )
+from pipelines.spark.connect import connected, is_connect, require
 
 __all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
@@ -51,7 +52,7 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
             options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.appName(f"manifold {job}")
     with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
-        for name, value in (options | {EXTENSIONS: extensions_with(_extensions_of_the_site(options))}).items():
+        for name, value in (options | {EXTENSIONS: extensions_with(site_conf(options, EXTENSIONS))}).items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
     configure(spark, settings)
@@ -91,26 +92,36 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session that ends with the block, for a job over `size` bytes of the archive (None: many).
 
-    Modules in `meanwhile` are imported while Spark starts, which leaves a core idle.
+    A job that spark-submit has started works there; any other goes by `spark_master`. Modules in `meanwhile` are imported while
+    Spark starts, which leaves a core idle.
     """
+    opened = _on_a_server(settings) if is_connect(settings) else _started(settings, job, java_options)
     with ThreadPoolExecutor(1, "import") as pool:
         imported = [pool.submit(import_module, name) for name in meanwhile]
-        spark = open_session(settings, job, java_options=java_options)
-        note_application(spark.sparkContext.applicationId)
-        if size is not None and size <= SHORT_BYTES:
-            tune_for_few_rows(spark)
-        try:
+        with opened as spark:
+            note_application(spark.conf.get("spark.app.id") or "")
+            if size is not None and size <= SHORT_BYTES:
+                tune_for_few_rows(spark)
             yield spark
             for module in imported:
                 module.result()
-        finally:
-            spark.stop()
 
 
-def _extensions_of_the_site(options: Mapping[str, str]) -> str:
-    """What Spark's defaults say. Only the JVM has read them, and once a context has begun it takes no more extensions."""
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))  # as Spark's own shell does
-    return SparkConf().get(EXTENSIONS, "") or ""
+@contextmanager
+def _started(settings: Settings, job: str, java_options: str) -> Iterator[SparkSession]:
+    spark = open_session(settings, job, java_options=java_options)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _on_a_server(settings: Settings) -> Iterator[SparkSession]:
+    with connected(settings) as spark:
+        configure(spark, settings)
+        require(spark, settings)
+        yield spark
 
 
 def _require_jars(settings: Settings) -> None:

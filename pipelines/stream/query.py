@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
 from manifold.archive.segment import Segment
-from manifold.contracts.errors import ManifoldError, Retryable
+from manifold.contracts.errors import ManifoldError, Permanent, Retryable
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.expiry import tell_expiry
 from manifold.runtime.http import tell_metrics
@@ -34,6 +34,7 @@ from pipelines.ingest.trends import draw_trends
 from pipelines.maintenance.ledger_pack import pack_ledger
 from pipelines.maintenance.snapshots import expire_by_count
 from pipelines.populate.load import populate
+from pipelines.spark.connect import is_connect
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
@@ -185,8 +186,10 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
 
     Raises:
         Retryable: a micro-batch failed; the next start does it again.
-        Permanent: `stream_port` cannot be used.
+        Permanent: `stream_port` cannot be used, or Spark is a Spark Connect server.
     """
+    if is_connect(settings):  # there, `foreachBatch` runs in a process of the server, without this one's catalog and metrics
+        raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
     tell_expiry(settings)
     metrics = tell_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)

@@ -95,3 +95,27 @@ def test_a_private_attribute_is_seen(tmp_path: Path) -> None:
     file.write_text("def work(table, row):\n    table._do_commit()\n    row._asdict()\n    row.__class__\n    row._ours\n")
 
     assert list(private_attributes(file, {"_ours"})) == ["table._do_commit"]
+
+
+NOT_OVER_CONNECT = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsc", "_sc", "_jsparkSession", "_ensure_initialized"}
+
+
+def driver_only(path: Path) -> list[str]:
+    """The attributes of Spark's driver that a file uses: a client of a Spark Connect server has none of them."""
+    found = (node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+    return [name for name in found if name in NOT_OVER_CONNECT]
+
+
+@pytest.mark.parametrize("package", ["expectations", "manifold", "pipelines"])
+def test_jobs_use_only_what_spark_connect_has_too(package: str) -> None:
+    files = [file for file in sorted((ROOT / package).rglob("*.py")) if file.stem != "compat"]
+    found = {str(file.relative_to(ROOT)): names for file in files if (names := driver_only(file))}
+
+    assert found == {}, "use the session and its configuration; see pipelines.spark.parallelism"
+
+
+def test_an_attribute_of_the_driver_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text("parts = spark.sparkContext.defaultParallelism\nrows.rdd.map(str)\nrows.sparkSession\n")
+
+    assert driver_only(file) == ["sparkContext", "rdd"]

@@ -15,6 +15,7 @@ from manifold.contracts.tables import IDS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
+from pipelines.spark.parallelism import asked, parallelism
 from pipelines.spark.session import configure
 from pipelines.spark.ship import libraries_for
 from tests.pipelines.conftest import SparkLake
@@ -161,3 +162,11 @@ def test_what_one_day_has_got_is_read_by_several_tasks(spark_lake: SparkLake) ->
     name = f"{spark_lake.settings.catalog_name}.{IDS.identifier}"
     rows = spark_lake.spark.read.option("file-open-cost", str(128 << 20)).table(name)
     assert rows.select("vin", "ts").rdd.getNumPartitions() == 2
+
+
+@pytest.mark.slow
+def test_a_session_knows_its_application_and_parallelism(one_spark: SparkSession) -> None:
+    session = one_spark.newSession()
+
+    assert session.conf.get("spark.app.id") == session.sparkContext.applicationId
+    assert parallelism(session) == asked(session) == session.sparkContext.defaultParallelism

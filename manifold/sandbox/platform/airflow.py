@@ -47,7 +47,8 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
     """All that Airflow and its tasks read from the environment; other AIRFLOW variables of the caller are dropped."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
     tools = str(Path(sys.executable).parent)
-    spark = {"conn_type": "spark", "host": settings.spark_master}
+    kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
+    spark = {"conn_type": kind, "host": settings.spark_master}
     return kept | {
         "AIRFLOW_HOME": str(settings.home / "airflow"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),

@@ -1,0 +1,136 @@
+"""A Spark Connect server on loopback, and what a test runs on it: a client needs a process without a Spark of its own.
+
+`python -m tests.pipelines.connect <what>` runs one of `CLIENTS` over the settings of the environment. What ends a client that has
+not done its work is the last line of its log.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyspark
+
+from manifold.contracts.errors import ManifoldError
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings, load_settings
+from pipelines.ingest.run import Run
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.populate.load import populate
+from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, write_defaults
+from pipelines.spark.parallelism import parallelism
+from pipelines.spark.session import session
+from tests.pipelines.golden.archive import HOUR
+from tests.pipelines.makers import at
+from tests.support.platforms import variables
+from tests.support.servers import ROOT, Server, free_port, start, stopping
+
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+NOT_DONE = 3
+
+
+@dataclass(frozen=True)
+class ConnectServer:
+    """Where it is, and its page."""
+
+    server: Server
+    page: str
+
+    @property
+    def address(self) -> str:
+        return f"sc://127.0.0.1:{self.server.port}"
+
+    def jobs(self) -> int:
+        """Spark jobs that run now."""
+        (application,) = self._ask("applications")
+        return len(self._ask(f"applications/{application['id']}/jobs?status=running"))
+
+    def _ask(self, path: str) -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = httpx.get(f"{self.page}/api/v1/{path}", timeout=30).json()
+        return answer
+
+
+@contextmanager
+def connect_server(folder: Path, conf: Mapping[str, str] | None = None, **env: str) -> Iterator[ConnectServer]:
+    """A server that listens; it has what jobs need, except what `conf` and `env` say otherwise."""
+    port, page = free_port(), free_port()
+    given = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(page),
+        EXTENSIONS: ICEBERG_EXTENSIONS,
+    }
+    defaults = write_defaults(Settings(spark_driver_memory="1g"), folder) / "spark-defaults.conf"
+    command = [str(SUBMIT), "--class", SERVER, "--master", "local[*]", "--properties-file", str(defaults)]
+    for name, value in (given | dict(conf or {})).items():
+        command += ["--conf", f"{name}={value}"]
+    python = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with stopping(start(command, port=port, log=folder / "connect.log", env=python | env)) as server:
+        yield ConnectServer(server, f"http://127.0.0.1:{page}")
+
+
+@contextmanager
+def client(what: str, log: Path, env: Mapping[str, str] | None = None, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A client, running; killed at the end of the block if it still does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pipelines.connect", what],
+            cwd=ROOT,
+            env=os.environ | variables(**settings) | dict(env or {}),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _golden(settings: Settings) -> str:
+    """One whole run over the golden archive, and the queues filled from it."""
+    catalog, now = open_catalog(settings), at(2 * HOUR)
+    with session(settings, "golden") as spark:
+        ingest_audit_publish(Run(spark, catalog, settings, "golden", now))
+        return populate(spark, catalog, settings, now=now, everything=True).to_json()
+
+
+def _endless(settings: Settings) -> str:
+    """A query that does not end by itself."""
+    with session(settings, "endless") as spark:
+        return str(spark.range(0, 1 << 62, 1, 1).where("id < 0").count())
+
+
+def _nothing(settings: Settings) -> str:
+    """Open a session, and say how many tasks the server runs at once."""
+    with session(settings, "nothing") as spark:
+        return str(parallelism(spark))
+
+
+CLIENTS: dict[str, Callable[[Settings], str]] = {"golden": _golden, "endless": _endless, "nothing": _nothing}
+
+
+def main() -> int:
+    """Run one of them; what it has to say is the last line."""
+    began = datetime.now(UTC)
+    try:
+        settings = load_settings()
+        ensure_tables(open_catalog(settings))
+        sys.stdout.write(f"{CLIENTS[sys.argv[1]](settings)}\n")
+    except ManifoldError as exc:
+        sys.stdout.write(f"{type(exc).__name__} after {(datetime.now(UTC) - began).total_seconds():.0f} s: {exc}\n")
+        return NOT_DONE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

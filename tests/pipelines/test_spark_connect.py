@@ -1,0 +1,157 @@
+"""Jobs on a Spark Connect server: the same rows, and nothing that goes on without its client."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manifold.contracts.errors import Permanent, SettingsError
+from manifold.settings import Settings, load_settings
+from pipelines.populate.load import populate
+from pipelines.spark.connect import session_ids
+from pipelines.stream.query import stream
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.connect import NOT_DONE, ConnectServer, client, connect_server
+from tests.pipelines.golden.archive import HOUR, write_first, write_second
+from tests.pipelines.golden.published import published, read, verdicts, write
+from tests.pipelines.golden.test_golden import GOLDEN
+from tests.pipelines.makers import at
+from tests.pipelines.signal_makers import Door
+from tests.support.servers import Server, free_port, wait_until
+
+BOUND_S = 200
+FIRST = {f"AIRFLOW_CTX_{name}": value for name, value in {"DAG_ID": "d", "DAG_RUN_ID": "r", "TASK_ID": "t"}.items()}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with connect_server(tmp_path_factory.mktemp("connect")) as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_a_run_on_a_server_gives_the_golden_rows(
+    server: ConnectServer, spark_lake: SparkLake, redis_server: Server, tmp_path: Path
+) -> None:
+    door = Door(spark_lake, tmp_path / "ring")
+    write_first(spark_lake, door)
+    write_second(spark_lake, door)
+    settings, log = spark_lake.settings, tmp_path / "client.log"
+    own: dict[str, Any] = {"home": settings.home, "signals_keys_file": settings.signals_keys_file, "spark_master": server.address}
+
+    with client("golden", log, **own, redis_url=f"redis://127.0.0.1:{redis_server.port}/7") as running:
+        assert running.wait(BOUND_S) == 0, log.read_text()
+
+    found = published(spark_lake, door.keys) | {"quality_results": verdicts(spark_lake)}
+    write(found, tmp_path / "found")
+    assert read(tmp_path / "found") == read(GOLDEN), f"see {tmp_path / 'found'}"
+    here = Settings(**settings.model_dump(exclude={"redis_url"}), redis_url=f"redis://127.0.0.1:{redis_server.port}/8")
+    same = populate(spark_lake.spark, spark_lake.catalog, here, now=at(2 * HOUR), everything=True)
+    assert json.loads(log.read_text().splitlines()[-1]) == json.loads(json.dumps(asdict(same)))
+    assert same.queued > 0
+
+
+@pytest.mark.slow
+def test_a_client_that_is_told_to_end_ends_its_query(server: ConnectServer, tmp_path: Path) -> None:
+    log = tmp_path / "client.log"
+    with client("endless", log, home=tmp_path / "home", spark_master=server.address) as running:
+        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
+        running.send_signal(signal.SIGTERM)
+
+        assert running.wait(BOUND_S) == 128 + signal.SIGTERM, log.read_text()
+    wait_until(lambda: server.jobs() == 0, what="the end of the job")
+
+
+@pytest.mark.slow
+def test_the_next_try_ends_what_a_killed_one_left(server: ConnectServer, tmp_path: Path) -> None:
+    log, given = tmp_path / "client.log", _home(tmp_path) | {"spark_master": server.address}
+    with client("endless", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "1"}, **given) as running:
+        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
+    assert server.jobs() == 1
+
+    with client("nothing", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "2"}, **given) as running:
+        assert running.wait(BOUND_S) == 0, log.read_text()
+    assert log.read_text().splitlines()[-1] == str(os.cpu_count())
+    wait_until(lambda: server.jobs() == 0, what="the end of the job")
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_is_told_within_a_minute(tmp_path: Path) -> None:
+    log, given = tmp_path / "client.log", _home(tmp_path)
+    with connect_server(tmp_path) as server, client("endless", log, spark_master=server.address, **given) as running:
+        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
+        server.server.kill()
+        assert running.wait(60) == NOT_DONE, log.read_text()
+        assert f"the Spark Connect server {server.address} does not answer: see that it runs" in log.read_text().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_told_within_a_minute(tmp_path: Path) -> None:
+    log, address = tmp_path / "client.log", f"sc://127.0.0.1:{free_port()}"
+    with client("nothing", log, home=tmp_path / "home", spark_master=address) as running:
+        assert running.wait(60) == NOT_DONE, log.read_text()
+    assert f"the Spark Connect server {address} does not answer" in log.read_text().splitlines()[-1]
+
+
+LACKS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "the extension": ({"spark.sql.extensions": ""}, {}, "lacks Iceberg's extension: start it with --conf spark.sql.extensions="),
+    "the jars": ({"spark.driver.extraClassPath": ""}, {}, "; start it with these in --driver-class-path: iceberg-spark-runtime"),
+    "Manifold": ({}, {}, "cannot run Manifold: set PYSPARK_PYTHON"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("conf", "env", "says"), LACKS.values(), ids=[*LACKS])
+def test_what_a_server_lacks_is_named(conf: dict[str, str], env: dict[str, str], says: str, tmp_path: Path) -> None:
+    if not conf:  # the same Python, where nothing of Manifold is to be found
+        bare = tmp_path / "bare"
+        bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+        bare.chmod(0o755)
+        env = {"PYSPARK_PYTHON": str(bare)}
+    log = tmp_path / "client.log"
+    with (
+        connect_server(tmp_path, conf, **env) as server,
+        client("nothing", log, home=tmp_path / "home", spark_master=server.address) as running,
+    ):
+        assert running.wait(BOUND_S) == NOT_DONE, log.read_text()
+    assert log.read_text().splitlines()[-1].startswith("Permanent")
+    assert says in log.read_text().splitlines()[-1]
+
+
+def test_each_try_of_a_task_has_a_session_of_its_own() -> None:
+    tries = [session_ids(FIRST | {"AIRFLOW_CTX_TRY_NUMBER": str(number)}) for number in (1, 2, 3)]
+
+    assert [len(ids) for ids in tries] == [1, 2, 3]
+    assert tries[2][:2] == tries[1]
+    assert tries[1][:1] == tries[0]
+    assert len({*tries[2]}) == 3
+    assert session_ids(FIRST | {"AIRFLOW_CTX_TASK_ID": "other", "AIRFLOW_CTX_TRY_NUMBER": "1"}) != tries[0]
+    assert session_ids({}) != session_ids({})
+
+
+def test_a_token_in_the_address_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANIFOLD_SPARK_MASTER", "sc://spark:15002/;token=hunter2")
+
+    with pytest.raises(SettingsError, match="set SPARK_CONNECT_AUTHENTICATE_TOKEN") as caught:
+        load_settings()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_stream_refuses_a_server(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match="stream needs a Spark of its own"):
+        stream(Settings(home=tmp_path, spark_master="sc://127.0.0.1:1"))
+
+
+def _home(folder: Path) -> dict[str, Any]:
+    return {"home": folder / "home"}
+
+
+def _is_at_work(server: ConnectServer, ended: int | None, log: Path) -> bool:
+    assert ended is None, log.read_text()
+    return server.jobs() > 0
