@@ -6,9 +6,10 @@ It judges tables and changes none.
 
 from expectations._audit import audit
 from expectations._findings import Audit, Finding
+from expectations._pages import record_states
 from expectations._results import results_of
 from expectations._rules import Severity
 from expectations._suites import Suite, load_suites
 from expectations._trends import publish_trends
 
-__all__ = ["Audit", "Finding", "Severity", "Suite", "audit", "load_suites", "publish_trends", "results_of"]
+__all__ = ["Audit", "Finding", "Severity", "Suite", "audit", "load_suites", "publish_trends", "record_states", "results_of"]

@@ -1,9 +1,11 @@
 """The pages of the reports (`manifold.lake.reports`): one page for each run, an index, and as many runs as the settings keep."""
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
@@ -12,10 +14,11 @@ from expectations._findings import Audit
 from expectations._results import as_json
 from expectations._suites import load_suites
 from manifold.lake.files import Files
-from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
+from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, State, kept_runs, run_page, run_verdict
 
 PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text))
+MAX_INDEX_WRITES = 5
 
 
 def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, made: Path) -> None:
@@ -27,12 +30,40 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
     _bring(made, reports)
     content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
-    _write(reports, run_page(audit.run_id), PAGES.get_template("run.html").render(run=content))
-    _write(reports, run_verdict(audit.run_id), json.dumps(content, indent=1))
-    runs = kept_runs(reports)
-    for run in runs[keep:]:
+    _write_run(reports, content)
+    for run in kept_runs(reports)[keep:]:
         _remove(reports, run["run_id"])
-    _write(reports, INDEX, PAGES.get_template("index.html").render(runs=runs[:keep]))
+    _write_index(reports)
+
+
+def record_states(reports: Files, states: Mapping[str, tuple[str, State]]) -> None:
+    """Record what became of these runs, on their pages and on the index.
+
+    Args:
+        reports: the store of the reports.
+        states: by run id, which of its judgements it is about (its `at`), and the state; a newer judgement keeps its own.
+    """
+    for run in kept_runs(reports):
+        at, state = states.get(run["run_id"], (None, None))
+        if state is not None and run.get("at") == at:
+            _write_run(reports, run | {"state": state})
+    _write_index(reports)
+
+
+def _write_run(reports: Files, content: dict[str, Any]) -> None:
+    _write(reports, run_page(content["run_id"]), PAGES.get_template("run.html").render(run=content))
+    _write(reports, run_verdict(content["run_id"]), json.dumps(content, indent=1))
+
+
+def _write_index(reports: Files) -> None:
+    """List the runs. Of two processes that do so at once, the last to write has seen what both have to say."""
+    shown = None
+    for _ in range(MAX_INDEX_WRITES):
+        runs = kept_runs(reports)
+        if runs == shown:
+            return
+        _write(reports, INDEX, PAGES.get_template("index.html").render(runs=runs))
+        shown = runs
 
 
 def _bring(made: Path, reports: Files) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from expectations._findings import Audit
 from expectations._suites import load_suites
 from manifold.contracts.tables import QUALITY
+from manifold.lake.reports import State
 
 PASSED, BROKEN = "passed", "broken"
 
@@ -39,4 +40,6 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
 def as_json(audit: Audit, as_of: datetime) -> dict[str, Any]:
     """A run's `audit.json`, without the address of its pages."""
     content: dict[str, Any] = json.loads(audit.to_json())
-    return content | {"as_of": as_of.isoformat(timespec="seconds")}
+    state = State.UNDECIDED if audit.passed else State.HELD_BACK
+    # `at`, as in `quality_results`, tells two judgements of one run apart.
+    return content | {"as_of": as_of.isoformat(timespec="seconds"), "at": as_of.isoformat(), "state": state}

@@ -10,7 +10,7 @@ import typer
 
 from manifold.archive.segment import Interval
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
-from manifold.lake.reports import INDEX, kept_runs, open_reports
+from manifold.lake.reports import INDEX, State, kept_runs, open_reports
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
@@ -19,6 +19,12 @@ From = Annotated[
 ]
 To = Annotated[
     datetime | None, typer.Option("--to", formats=FORMATS, help="Only segments that began before.", show_default=False)
+]
+ReportOf = Annotated[
+    str, typer.Option("--run-id", metavar="RUN", help="Show this run's, whatever its state.", show_default=False)
+]
+EveryRun = Annotated[
+    bool, typer.Option("--all", help="List the runs whose reports are kept, the newest first, with their states.")
 ]
 
 
@@ -36,7 +42,8 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     ingested = result.ingested
     rows = [("segments", ingested.segments), *((f"messages of {k}", v) for k, v in ingested.read.items())]
     rows += [(f"rows into {k}", v) for k, v in ingested.written.items()] + [("refused", ingested.refused)]
-    _show(result, as_json, f"run {result.run_id} is published", [*rows, ("warnings", result.warnings), ("report", result.report)])
+    title = f"run {result.run_id} is published" if ingested.segments else "nothing was left to ingest"
+    _show(result, as_json, title, [*rows, ("warnings", result.warnings), ("report", result.report)])
 
 
 @handle_errors
@@ -66,26 +73,50 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
 
 
 @handle_errors
-def report(as_json: AsJson = False) -> None:
-    """The newest quality report: its verdict and its address."""
+def report(run_id: ReportOf = "", every: EveryRun = False, as_json: AsJson = False) -> None:
+    """The quality report of the newest published run; exit status 1 if a newer run is held back."""
     settings = settings_or_fail()
     reports = open_reports(settings)
-    runs = kept_runs(reports)
+    runs, index = kept_runs(reports), reports.address(INDEX)
     if not runs:
         fail(f"there is no report in {reports.address('')}; run manifold ingest")
-    newest, index = runs[0], reports.address(INDEX)
-    if as_json:
-        print_json(newest | {"index": index})
+    if every:
+        _show_all(runs, index, as_json)
+        return
+    if run_id:
+        shown = next((run for run in runs if run["run_id"] == run_id), None)
+        if shown is None:
+            fail(f"--run-id {run_id!r}: no report of such a run is kept; manifold report --all lists those that are", USAGE)
+        newer = []
     else:
-        findings = [
-            (f["severity"], f["table"], f["says"], f"{f['rows']} of {f['of']}") for f in newest["failures"] + newest["warnings"]
-        ]
-        out.print(f"run {newest['run_id']} {'passed' if newest['passed'] else 'FAILED'}, judged at {newest['as_of']}")
-        if findings:
-            out.print(table("", ("severity", "table", "should be true", "rows that break it"), findings))
-        out.print(f"report: {newest['report']}\nall runs: {index}")
-    if not newest["passed"]:
+        shown = next((run for run in runs if run["state"] == State.PUBLISHED), runs[0])
+        newer = runs[: runs.index(shown)]
+    if as_json:
+        others = [{"run_id": run["run_id"], "state": run["state"]} for run in newer]
+        print_json(shown | {"index": index, "newer": others})
+    else:
+        _show_report(shown, newer, index)
+    if any(run["state"] == State.HELD_BACK for run in (shown, *newer)):
         raise typer.Exit(FAILED)
+
+
+def _show_report(run: dict[str, Any], newer: list[dict[str, Any]], index: str) -> None:
+    out.print(f"run {run['run_id']}: {run['state']}, judged at {run['as_of']}")
+    findings = [(f["severity"], f["table"], f["says"], f"{f['rows']} of {f['of']}") for f in run["failures"] + run["warnings"]]
+    if findings:
+        out.print(table("", ("severity", "table", "should be true", "rows that break it"), findings))
+    out.print(f"report: {run['report']}")
+    for other in newer:
+        out.print(f"newer: run {other['run_id']}, {other['state']}; manifold report --run-id {other['run_id']}")
+    out.print(f"all runs: manifold report --all, or {index}")
+
+
+def _show_all(runs: list[dict[str, Any]], index: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": runs, "index": index})
+        return
+    rows = [(run["run_id"], run["state"], len(run["failures"]), len(run["warnings"]), run["as_of"]) for run in runs]
+    out.print(table(f"reports: {index}", ("run", "state", "errors", "warnings", "judged at"), rows))
 
 
 def _interval(start: datetime | None, end: datetime | None) -> Interval | None:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import TimestamptzType
 from pyiceberg.utils.datetime import datetime_to_micros
 
-from manifold.contracts.tables import QUALITY
+from manifold.contracts.tables import QUALITY, SEGMENTS, Table
 from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 
@@ -25,9 +25,9 @@ Row = dict[str, Any]
 
 
 def version_of_results(catalog: Catalog) -> str:
-    """Names what the table holds now: another word whenever a row has come; empty where the table has not been made."""
-    table = _table(catalog)
-    return str(table.metadata.current_snapshot_id) if table else ""
+    """Names what the table and the ledger hold now: another word whenever a run is judged or published; empty without tables."""
+    found = [_table(catalog, table) for table in (QUALITY, SEGMENTS)]
+    return "-".join(str(table.metadata.current_snapshot_id) for table in found if table)
 
 
 def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
@@ -35,7 +35,7 @@ def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[
 
     At most so many files are read, and not many more rows than these judgements have. Empty where there is no table.
     """
-    table = _table(catalog)
+    table = _table(catalog, QUALITY)
     if table is None:
         return []
     tasks = _newest_files(table, judgements, now)
@@ -45,9 +45,9 @@ def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[
     return sorted(rows, key=lambda row: (row["at"], row["run_id"], row["suite"], row["rule"]))
 
 
-def _table(catalog: Catalog) -> IcebergTable | None:
+def _table(catalog: Catalog, table: Table) -> IcebergTable | None:
     try:
-        return catalog.load_table(QUALITY.identifier)
+        return catalog.load_table(table.identifier)
     except NoSuchTableError:
         return None
 

@@ -3,7 +3,7 @@
 index.html                  every run, the newest first; a stable address
 trends.html                 rows and broken rules over time, as charts of `quality_results`
 trends.json                 the state of that table that they show
-runs/<run>/index.html       one run: verdict, findings with sample rows, links
+runs/<run>/index.html       one run: its state, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 runs/<run>/results/        Great Expectations' validation results, a JSON file a table
 validations/<table>/<run>/  Great Expectations' own pages
@@ -13,6 +13,7 @@ queues/<instant>/           differences between queues and lake (`manifold verif
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from typing import Any
 
 from manifold.lake.files import Files
@@ -22,6 +23,15 @@ INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", 
 TRENDS_OF = "trends.json"
 AUDIT = "audit.json"
 READS_AT_ONCE = 16  # an object store takes its time for each
+
+
+class State(StrEnum):
+    """What became of a judged run."""
+
+    UNDECIDED = "not decided"  # it has passed, and is not published yet
+    PUBLISHED = "published"
+    OVERTAKEN = "overtaken"  # another run was published first, and none of its rows count
+    HELD_BACK = "held back"  # it breaks a rule of severity error
 
 
 def open_reports(settings: Settings) -> Files:
@@ -45,7 +55,7 @@ def run_verdict(run_id: str) -> str:
 
 
 def kept_runs(reports: Files) -> list[dict[str, Any]]:
-    """The verdicts of the runs that are kept, the newest first."""
+    """The verdicts of the runs that are kept, each with its `state`, the newest first."""
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
     with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
         return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
@@ -66,5 +76,8 @@ def note_drawn(reports: Files, version: str) -> None:
 
 
 def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
-    """The verdicts that were not removed since they were listed."""
-    yield from (json.loads(content) for content in contents if content is not None)
+    """The verdicts that were not removed since they were listed. Earlier releases recorded no state."""
+    for content in contents:
+        if content is not None:
+            run: dict[str, Any] = json.loads(content)
+            yield {"state": State.PUBLISHED if run["passed"] else State.HELD_BACK} | run

@@ -25,6 +25,7 @@ from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import tell_lineage
 from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
+from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.verdict import may_be_published
@@ -176,11 +177,14 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         reraise=True,
     )
     began = time.monotonic()
-    for attempt in again:
-        with attempt:
-            # An instant of its own: the verdict on an earlier attempt is not about it.
-            mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
-            written, judged = ingest_and_judge(mine)
-            publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))
+    try:
+        for attempt in again:
+            with attempt:
+                # An instant of its own: the verdict on an earlier attempt is not about it.
+                mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
+                written, judged = ingest_and_judge(mine)
+                publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))
+    finally:
+        settle_reports(run.catalog, run.settings)
     tell_lineage(run.catalog, run.settings, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

@@ -11,6 +11,7 @@ from manifold.lake.catalog import open_catalog
 from manifold.lake.quality import newest_results, version_of_results
 from manifold.lake.reports import drawn_version, note_drawn, open_reports
 from manifold.settings import Settings
+from pipelines.ingest.report_states import without_overtaken
 
 JUDGEMENTS = 100  # at most so many in a chart: each is a file to be read, and more bars would be a grey field
 
@@ -30,7 +31,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
         from expectations import publish_trends  # with Spark's library a second, which most looks at an archive can do without
 
         rows = newest_results(catalog, min(settings.report_max, JUDGEMENTS), now=now)
-        publish_trends(rows, reports)
+        publish_trends(without_overtaken(catalog, rows), reports)
         note_drawn(reports, version)
     except Exception as exc:  # noqa: BLE001  # the run is judged and published; a picture is no reason to fail it
         log.warning("the charts over time stay as they were; the next run draws them", reason=" ".join(str(exc).split())[:300])

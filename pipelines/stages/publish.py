@@ -32,6 +32,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.ingest.discover import POPULATE, queues_lag
     from pipelines.ingest.lineage import tell_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
+    from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
     from pipelines.ingest.verdict import may_be_published, passed_already
 
@@ -40,6 +41,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         if passed_already(catalog, settings, run_id) is None:
             raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
         published = publish(catalog, run_id, partial(may_be_published, catalog))
+        settle_reports(catalog, settings)
         tell_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")

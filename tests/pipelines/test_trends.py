@@ -9,9 +9,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.contracts.tables import QUALITY
+from manifold.contracts.tables import QUALITY, SEGMENTS
 from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
 from manifold.settings import Settings
+from pipelines.ingest.ledger import PRUNED_BEFORE
 from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
@@ -53,6 +54,34 @@ def test_as_many_judgements_are_shown_as_runs_are_kept(catalog: Catalog, setting
 
     assert "run1" in page(settings)
     assert "run0" not in page(settings)
+
+
+def test_of_runs_that_passed_those_are_shown_that_the_ledger_has(catalog: Catalog, settings: Settings) -> None:
+    for run in (1, 2):
+        append(catalog, QUALITY, [result(run, severity="warning", unexpected=1)])
+    assert draw_trends(settings, now=NOON)
+    assert [run in page(settings) for run in ("run0", "run1", "run2")] == [True, False, False], "run0 is held back"
+
+    append(catalog, SEGMENTS, [ledger_row(1)])
+
+    assert draw_trends(settings, now=NOON), "the table is as it was, and a run was published"
+    assert [run in page(settings) for run in ("run0", "run1", "run2")] == [True, True, False]
+
+
+def test_runs_whose_segments_were_pruned_are_shown(catalog: Catalog, settings: Settings) -> None:
+    append(catalog, QUALITY, [result(1, severity="warning", unexpected=1), result(5, severity="warning", unexpected=1)])
+    with catalog.load_table(SEGMENTS.identifier).transaction() as change:
+        change.set_properties({PRUNED_BEFORE: (NOON + timedelta(hours=2)).isoformat()})
+
+    draw_trends(settings, now=NOON)
+
+    assert [run in page(settings) for run in ("run1", "run5")] == [True, False]
+
+
+def ledger_row(run: int) -> dict[str, object]:
+    """A segment that the `run`th run, hours after noon, has taken in."""
+    at = NOON + timedelta(hours=run)
+    return {"path": f"{run}", "stream": "trigger", "messages": 1, "run_id": f"run{run}", "ingested_at": at}
 
 
 def test_a_note_that_somebody_spoilt_is_no_reason_not_to_draw(catalog: Catalog, settings: Settings) -> None:

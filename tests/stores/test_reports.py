@@ -9,12 +9,12 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from expectations import Audit, publish_trends
+from expectations import Audit, publish_trends, record_states
 from expectations._pages import publish_pages
 from manifold.contracts.storage import S3
 from manifold.contracts.tables import RUN_TABLES
 from manifold.lake.files import Files
-from manifold.lake.reports import INDEX, TRENDS, kept_runs, run_page
+from manifold.lake.reports import INDEX, TRENDS, State, kept_runs, run_page
 from manifold.settings import Settings
 from tests.expectations.results import result
 from tests.stores.servers import BUCKET, object_storage
@@ -72,6 +72,21 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
     assert "first" not in index
     assert b"every rule" in (reports.read(run_page("second")) or b"")
     assert [path.split("/")[2] for path in reports.below("validations")] == ["second", "third+00:00"]
+
+
+def test_a_state_is_recorded_on_page_and_index_and_is_about_one_judgement(reports: Files, tmp_path: Path) -> None:
+    for hour, run_id in enumerate(("first", "second")):
+        publish(reports, tmp_path / f"worker {hour}", run_id, NOON + timedelta(hours=hour))
+    assert [run["state"] for run in kept_runs(reports)] == [State.UNDECIDED] * 2
+
+    judged_before = (NOON - timedelta(hours=1)).isoformat()
+    record_states(reports, {"first": (NOON.isoformat(), State.PUBLISHED), "second": (judged_before, State.OVERTAKEN)})
+
+    assert {run["run_id"]: run["state"] for run in kept_runs(reports)} == {"first": "published", "second": "not decided"}
+    assert b"Passed and published" in (reports.read(run_page("first")) or b"")
+    assert b"not published yet" in (reports.read(run_page("second")) or b"")
+    index = (reports.read(INDEX) or b"").decode()
+    assert index.index("not decided</td>") < index.index("published</td>")
 
 
 def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:

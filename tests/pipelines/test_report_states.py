@@ -1,0 +1,204 @@
+"""A report says what became of the run that it judges: published, overtaken, held back, or not decided yet."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import IDS, QUALITY
+from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
+from pipelines.ingest import run_all, transforms
+from pipelines.ingest.aside import ingest_and_judge
+from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.trends import draw_trends
+from pipelines.stages import audit as audit_stage
+from pipelines.stages import ingest as ingest_stage
+from pipelines.stages import publish as publish_stage
+from tests.manifold.console.test_commands import manifold
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, trigger
+
+pytestmark = pytest.mark.slow
+
+BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # when runs begin, in milliseconds: reports name seconds
+
+
+def page_of(lake: SparkLake, run_id: str) -> str:
+    """The sentence of the run's page that says how it was judged."""
+    page = (open_reports(lake.settings).read(run_page(run_id)) or b"").decode()
+    (sentence,) = re.findall(r'<p class="[^"]+">(.+), judged at', page)
+    return str(sentence)
+
+
+def index_of(lake: SparkLake) -> dict[str, str]:
+    """The state of each run on the index, by run."""
+    index = (open_reports(lake.settings).read(INDEX) or b"").decode()
+    return dict(re.findall(r'/index.html">([^<]+)</a></td>\s*<td class="[^"]*">([^<]+)</td>', index))
+
+
+def report(lake: SparkLake, *arguments: str) -> tuple[int, Any]:
+    """The exit status of `manifold report --json`, and what it prints."""
+    done = manifold("report", "--json", *arguments, env={"MANIFOLD_HOME": str(lake.settings.home)})
+    return done.returncode, json.loads(done.stdout or "null")
+
+
+def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
+    """Those of these runs whose judgements the charts show."""
+    draw_trends(lake.settings, now=at(AFTER))
+    page = (open_reports(lake.settings).read(TRENDS) or b"").decode()
+    return [run_id for run_id in run_ids if f"runs/{run_id}/" in page]
+
+
+def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
+    run_all.ingest_audit_publish(lake.run(run_id, ms))
+
+
+@pytest.fixture
+def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
+    """Has something happen once between a run's audit and its publication."""
+
+    def interpose(run_id: str, happens: Callable[[], None]) -> None:
+        waiting = [happens]
+
+        def judge_then_wait(run: Any) -> Any:
+            done = ingest_and_judge(run)
+            if run.run_id == run_id and waiting:
+                waiting.pop()()
+            return done
+
+        monkeypatch.setattr(run_all, "ingest_and_judge", judge_then_wait)
+
+    return interpose
+
+
+def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
+    spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
+) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    seen_meanwhile: list[Any] = []
+
+    def another_is_first() -> None:
+        seen_meanwhile.extend([page_of(spark_lake, "slow"), index_of(spark_lake)])
+        ingest(spark_lake, "fast", EARLIER)
+
+    after_audit("slow", another_is_first)
+    ingest(spark_lake, "slow", LATER)
+
+    assert seen_meanwhile == ["Passed; not published yet", {"slow": "not decided"}]
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert sorted(set(spark_lake.rows(QUALITY, "run_id"))) == ["fast", "slow"], "every judgement stays on record"
+    assert page_of(spark_lake, "fast") == "Passed and published"
+    assert "overtaken" in page_of(spark_lake, "slow")
+    assert index_of(spark_lake) == {"slow": "overtaken", "fast": "published"}
+    status, newest = report(spark_lake)
+    assert (status, newest["run_id"], newest["state"]) == (0, "fast", "published")
+    assert in_charts(spark_lake, "fast", "slow") == ["fast"]
+
+    said = manifold("report", env={"MANIFOLD_HOME": str(spark_lake.settings.home)}).stdout
+    assert "run fast: published" in said
+    assert "manifold report --all" in said
+    listed = manifold("report", "--all", env={"MANIFOLD_HOME": str(spark_lake.settings.home)}).stdout
+    assert [line.split()[:2] for line in listed.splitlines() if "2026-" in line] == [["slow", "overtaken"], ["fast", "published"]]
+    assert report(spark_lake, "--run-id", "slow")[1]["state"] == "overtaken"
+
+
+def test_an_overtaken_run_with_messages_left_is_judged_again_and_published(
+    spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
+) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+
+    def another_is_first() -> None:
+        ingest(spark_lake, "fast", EARLIER)
+        spark_lake.write(Stream.TRIGGER, [trigger(9000, ["V2"])])
+
+    after_audit("slow", another_is_first)
+    ingest(spark_lake, "slow", LATER)
+
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
+    assert index_of(spark_lake) == {"slow": "published", "fast": "published"}
+    assert len({instant for run_id, instant in spark_lake.rows(QUALITY, "run_id", "at") if run_id == "slow"}) == 2
+    draw_trends(spark_lake.settings, now=at(AFTER))
+    assert "The newest 2 judgements" in (open_reports(spark_lake.settings).read(TRENDS) or b"").decode()
+
+
+def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown(
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    ingest(spark_lake, "good", BEFORE)
+    right = transforms.ids_rows
+    spark_lake.write(Stream.TRIGGER, [trigger(9000 + ms, [f"V{ms}"]) for ms in range(20)])
+    with monkeypatch.context() as patched:
+        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+        with pytest.raises(AuditFailed):
+            ingest(spark_lake, "bad", LATER)
+
+    assert page_of(spark_lake, "bad") == "Failed: the run is held back"
+    assert index_of(spark_lake) == {"bad": "held back", "good": "published"}
+    status, newest = report(spark_lake)
+    assert (status, newest["run_id"]) == (1, "good"), "a newer run is held back, which a script has to hear of"
+    assert [(run["run_id"], run["state"]) for run in newest["newer"]] == [("bad", "held back")]
+    assert in_charts(spark_lake, "bad") == ["bad"]
+
+
+def test_a_run_that_is_overtaken_between_the_stages_of_airflow_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
+    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
+    audit_stage.run(settings, mine)
+    assert index_of(spark_lake) == {mine.run_id: "not decided"}
+    ingest(spark_lake, "manual", BEFORE)
+
+    publish_stage.run(settings, mine)
+
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert index_of(spark_lake) == {mine.run_id: "overtaken", "manual": "published"}
+    assert report(spark_lake)[1]["run_id"] == "manual"
+
+
+def test_a_run_that_the_stages_of_airflow_publish_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
+    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
+
+    publish_stage.run(settings, mine)
+
+    assert page_of(spark_lake, mine.run_id) == "Passed and published"
+
+
+def test_what_a_killed_run_could_not_note_is_noted_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_all, "settle_reports", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(spark_lake, "killed", BEFORE)
+    assert [run["state"] for run in kept_runs(open_reports(spark_lake.settings))] == ["not decided"]
+
+    ingest(spark_lake, "next", LATER)
+
+    assert index_of(spark_lake) == {"killed": "published"}
+
+
+def test_a_stage_that_holds_a_run_back_leaves_the_report_that_says_so(
+    spark_lake: SparkLake, shared_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = transforms.ids_rows
+    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
+    monkeypatch.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
+    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
+
+    with pytest.raises(Permanent, match="held back"):
+        audit_stage.run(settings, mine)
+
+    assert index_of(spark_lake) == {mine.run_id: "held back"}
+    assert report(spark_lake)[0] == 1
