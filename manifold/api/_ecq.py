@@ -73,7 +73,7 @@ async def _queued(sources: Sources, client_id: str, page: history.Page) -> histo
     batch = AsyncBatch(sources.redis, sources.policy)
     ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
-        return page_told(await batch.run(), client_id)
+        return page_told(await batch.run(), client_id, sources.settings.ecq_pending_retention)
     except AuthenticationError:  # the library takes it for one of the connection
         raise
     except (RedisConnectionError, RedisTimeoutError):

@@ -36,8 +36,12 @@ def show(client_id: ClientId, as_json: AsJson = False) -> None:
     if not queue.entries:
         out.print(f"{client_id}: nothing is live")
     else:
-        rows = [(entry.seq, printable(entry.key), entry.state, entry.ts, entry.size_bytes) for entry in queue.entries]
-        out.print(table(f"{client_id}, {len(rows)} keys", ("seq", "key", "state", "accepted at", "bytes"), rows))
+        columns = ["seq", "key", "state", "accepted at", "bytes"]
+        rows: list[list[Any]] = [[e.seq, printable(e.key), e.state, e.ts, e.size_bytes] for e in queue.entries]
+        if any(entry.ended_at for entry in queue.entries):
+            columns += ["ended at", "why"]
+            rows = [[*row, entry.ended_at, entry.reason] for row, entry in zip(rows, queue.entries, strict=True)]
+        out.print(table(f"{client_id}, {len(rows)} keys", columns, rows))
     if queue.last_seq is not None:
         position = [("last message", queue.last_seq), ("acknowledged up to", queue.acked_seq), ("at", queue.acked_at)]
         out.print(table("", ("position", "value"), position))

@@ -55,6 +55,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     kinds = {
         "entries that expired": [result.expired],
         "data": [result.data],
+        "messages of compacted queues": [result.messages],
         "refused messages": [result.quarantine],
         "history": [result.history],
         "segments of the archive": [result.segments],

@@ -33,4 +33,6 @@ def settings(as_json: AsJson = False) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return "********" if value.get_secret_value() else ""
+    if value is None:
+        return ""
     return value if isinstance(value, bool | int | float | str) else str(value)

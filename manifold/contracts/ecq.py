@@ -59,6 +59,11 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
     passed_over: bool = False  # it was not delivered: its attempts were used up, or nobody takes a packet as large
     outcome: Outcome | None = None  # `expired`: passed over because its retention passed while it was pending
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether the message ended because its retention passed while it was pending."""
+        return self.outcome is Outcome.EXPIRED
+
     def to_wire(self) -> bytes:
         """The JSON in the outcomes stream and in the archive."""
         return _ENCODE(self)

@@ -27,23 +27,27 @@ _IN_EPOCH = {
     StateKind.REWOUND.value: _REWOUND,
     StateKind.POSITION.value: _POSITION,
     StateKind.ACKNOWLEDGED.value: _ACKNOWLEDGED,
+    StateKind.EXPIRED.value: _ACKNOWLEDGED,  # it moves the position as an acknowledgement does
 }
 
 
 class RecordedState:
     """The state that the rows of one client give."""
 
-    __slots__ = ("_acked_after", "_rewinds", "_undone_from", "acked_at", "acked_seq")
+    __slots__ = ("_acked_after", "_expired", "_rewinds", "_undone_from", "acked_at", "acked_seq")
 
     def __init__(self, rows: Iterable[StateRow]) -> None:
         self.acked_seq: int | None = None  # the position; None: nothing was acknowledged yet
         self.acked_at: datetime | None = None
         self._acked_after: dict[int, int] = {}  # seq → how many rewinds came before it was last acknowledged
+        self._expired: dict[int, datetime] = {}  # seq → when
         known = set(rows)
         firsts: dict[int, int] = {}  # rewind → the first seq that it brings back
         for row in known:
             if row.kind == StateKind.REWOUND:
                 firsts[row.epoch] = min(row.acked_seq + 1, firsts.get(row.epoch, row.acked_seq + 1))
+            elif row.kind == StateKind.EXPIRED:
+                self._expired[row.acked_seq] = min(row.acked_at, self._expired.get(row.acked_seq, row.acked_at))
         self._rewinds = sorted(firsts)
         for rewinds, kind, seq, at in sorted(map(self._in_order, known)):
             if kind == _REWOUND:
@@ -74,10 +78,14 @@ class RecordedState:
         """The last rewind, by its seq; 0: none."""
         return self._rewinds[-1] if self._rewinds else 0
 
+    def expired_at(self, seq: int) -> datetime | None:
+        """When the message with this seq expired, UTC; None: it did not. An expired message is never pending again."""
+        return self._expired.get(seq)
+
     def is_acknowledged(self, seq: int) -> bool:
-        """Whether the message with this seq counts as acknowledged."""
+        """Whether the message with this seq counts as acknowledged. One that expired before its acknowledgement came does not."""
         later = self._acked_after.get(seq)
-        if later is None:
+        if later is None or seq in self._expired:
             return False
         return later == len(self._rewinds) or seq < self._undone_from[later]
 
@@ -94,8 +102,8 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before
 
     `live` are the seqs of the client's live messages. Rows that are younger than `settled_before` stay: a rewind, so that an
     acknowledgement of an earlier epoch that comes late does not count; an acknowledgement, because its message may come late.
-    Of the others stay acknowledgements of live messages that count, the position, and the last rewind, which is the epoch; where
-    nothing is live there is nothing that it could bring back.
+    Of the others stay acknowledgements of live messages that count, the first expiry of each live message, the position, and the
+    last rewind, which is the epoch; where nothing is live there is nothing that it could bring back.
     """
     old = {row for row in rows if row.acked_at < settled_before}
     came_to = RecordedState(old)
@@ -105,7 +113,11 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before
         if row.kind == StateKind.REWOUND:
             if live and row.epoch == came_to.epoch and not kept:
                 kept.add(row)
-        elif row.kind == StateKind.ACKNOWLEDGED and row.acked_seq in live and came_to.is_acknowledged(row.acked_seq):
+        elif row.acked_seq not in live:
+            continue
+        elif row.kind == StateKind.EXPIRED and row.acked_at == came_to.expired_at(row.acked_seq):
+            acked.setdefault(row.acked_seq, row)
+        elif row.kind == StateKind.ACKNOWLEDGED and came_to.is_acknowledged(row.acked_seq):
             known = acked.get(row.acked_seq)
             if known is None or known.epoch < row.epoch:
                 acked[row.acked_seq] = row

@@ -9,9 +9,10 @@ class QueueState(NamedTuple):
     """A queue as docs/ecq.md describes it."""
 
     live: dict[str, int]  # key → seq of its newest message
-    acknowledged: frozenset[int]  # the live messages that were acknowledged; the others are pending
+    acknowledged: frozenset[int]  # the live messages that were acknowledged; what has not expired either is pending
     epoch: int  # seq of the last rewind, 0: there was none
-    position: int | None  # the greatest seq that was acknowledged; None: none was
+    position: int | None  # the greatest seq that was acknowledged or expired; None: none was
+    expired: frozenset[int]  # the live messages whose retention passed while they were pending; no rewind brings them back
 
 
 def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
@@ -24,13 +25,23 @@ def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
     return max(epoch, rewinds[before - 1]) if before else epoch
 
 
-def fold(appends: Iterable[tuple[int, str]], acks: Iterable[tuple[int, int]], rewinds: Iterable[tuple[int, int]]) -> QueueState:
-    """The state that appends (seq, key), acknowledgements (seq, epoch) and rewinds (seq, first seq to be sent again) come to."""
+def fold(
+    appends: Iterable[tuple[int, str]],
+    acks: Iterable[tuple[int, int]],
+    rewinds: Iterable[tuple[int, int]],
+    expiries: Iterable[tuple[int, int]] = (),
+) -> QueueState:
+    """The state of a queue after these records.
+
+    Appends are (seq, key), acknowledgements and expiries (seq, epoch), rewinds (seq, first seq to be sent again).
+    """
     live: dict[str, int] = {}
     for seq, key in appends:
         live[key] = max(seq, live.get(key, 0))
     moved = sorted(set(rewinds))
-    told = {(seq, epoch_of(seq, epoch, [rewind for rewind, _ in moved])) for seq, epoch in set(acks)}
+    ended, seqs = set(expiries), [rewind for rewind, _ in moved]
+    expired = {seq for seq, _ in ended}
+    told = {(seq, epoch_of(seq, epoch, seqs)) for seq, epoch in {*acks, *ended}}
     acknowledged = {seq for seq, epoch in told if not any(rewind > epoch and first <= seq for rewind, first in moved)}
     position: int | None = None
     for _, is_ack, seq in sorted([(rewind, 0, first - 1) for rewind, first in moved] + [(epoch, 1, seq) for seq, epoch in told]):
@@ -38,4 +49,5 @@ def fold(appends: Iterable[tuple[int, str]], acks: Iterable[tuple[int, int]], re
             position = seq if position is None else max(position, seq)
         elif position is not None:
             position = max(0, min(position, seq))
-    return QueueState(live, frozenset(acknowledged & set(live.values())), max((r for r, _ in moved), default=0), position)
+    newest = frozenset(live.values())
+    return QueueState(live, newest & (acknowledged - expired), max(seqs, default=0), position, newest & expired)

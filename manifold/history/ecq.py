@@ -1,10 +1,13 @@
 """The parts of an answer about an exclusive compacted queue: its live messages and its position."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from manifold.contracts.outcomes import EntryState, Outcome
 from manifold.contracts.seq import datetime_of
+
+WHY_EXPIRED = "its retention passed while it was pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,9 @@ class LiveMessage:
     key: str
     seq: int
     size_bytes: int | None  # of its payload; None: nobody who could be asked knows it
-    state: str  # `pending`, `in flight`, or `delivered`
+    state: str  # `pending`, `in flight`, `delivered`, or `expired`
+    ended_at: datetime | None = None  # when it expired (UTC)
+    reason: str | None = None  # why it expired
 
     @property
     def ts(self) -> datetime:
@@ -25,10 +30,23 @@ class LiveMessage:
         """The same, with this size if its own is not known."""
         return self if self.size_bytes is not None else replace(self, size_bytes=size_bytes)
 
+    def expired(self, at: datetime) -> "LiveMessage":
+        """The same, expired at an instant (UTC)."""
+        return replace(self, state=Outcome.EXPIRED, ended_at=at, reason=WHY_EXPIRED)
+
+    def aged(self, pending_retention: timedelta | None, now: datetime) -> "LiveMessage":
+        """The same, expired if it is pending past its retention, recorded or not. A retention of None never passes."""
+        if self.state != EntryState.PENDING or pending_retention is None or self.ts + pending_retention >= now:
+            return self
+        return self.expired(self.ts + pending_retention)
+
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold ecq show --json` prints."""
+        """The fields that `manifold ecq show --json` prints; `ended_at` and `reason` only of an expired message."""
         ts = self.ts.isoformat()
-        return {"key": self.key, "seq": self.seq, "ts": ts, "size_bytes": self.size_bytes, "state": str(self.state)}
+        fields = {"key": self.key, "seq": self.seq, "ts": ts, "size_bytes": self.size_bytes, "state": str(self.state)}
+        if self.ended_at is not None:
+            fields |= {"ended_at": self.ended_at.isoformat(), "reason": self.reason}
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class RecordedQueue:
                 record = EcqAck.from_wire(envelope.payload)
                 acked_at = instant_of(record.acked_ms)
                 assert acked_at is not None  # it is of a number
-                self.rows.add(StateRow(record.seq, acked_at, record.epoch, StateKind.ACKNOWLEDGED.value))
+                kind = StateKind.EXPIRED if record.is_expired else StateKind.ACKNOWLEDGED
+                self.rows.add(StateRow(record.seq, acked_at, record.epoch, kind.value))
             return
         match parse_ecq(envelope.topic, envelope.payload, max_data_bytes=max_data_bytes):
             case Append(key=key, payload=payload):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis import Redis
@@ -19,6 +20,8 @@ from manifold.queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
 from manifold.queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
 
 AT_ONCE = 1000  # messages of a call
+# For so long after a message has expired, the records are asked about it, too; then garbage collection has removed it.
+EXPIRY_SHOWN = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +35,16 @@ class Queued:
     def is_whole(self) -> bool:
         """Whether nothing is left to ask anybody else."""
         messages = self.reply.messages
-        return self.is_loaded and bool(messages) and all(message.size_bytes is not None for message in messages)
+        is_sized = bool(messages) and all(message.size_bytes is not None for message in messages)
+        return self.is_loaded and is_sized and not _has_just_expired(self.reply.expired_at_ms)
 
-    def messages(self) -> list[LiveMessage]:
+    def messages(self, pending_retention: timedelta | None) -> list[LiveMessage]:
         """All that is live, oldest first."""
-        return _live(self.reply.messages, self.reply.in_flight)
+        return _live(self.reply.messages, self.reply.in_flight, pending_retention)
 
-    def queue(self, client_id: str, after: int) -> CompactedQueue:
+    def queue(self, client_id: str, after: int, pending_retention: timedelta | None) -> CompactedQueue:
         """The messages after a seq, as Redis alone knows them."""
-        reply, entries = self.reply, self.messages()
+        reply, entries = self.reply, self.messages(pending_retention)
         last_seq = max((seq for seq in (*(entry.seq for entry in entries), reply.acked_seq) if seq), default=None)
         entries = [entry for entry in entries if entry.seq > after]
         return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries)
@@ -53,19 +57,21 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
         batch.call(("GET", mark), lambda reply: reply)
 
 
-def page_told(replies: Sequence[Any], client_id: str) -> CompactedQueue | None:
+def page_told(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
     """The page that the replies to `ask_page` come to; None: Redis does not know all of it."""
     reply: PageReply = replies[0]
     is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
-    if not (is_loaded and is_sized and reply.last_seq is not None):
+    if not (is_loaded and is_sized and reply.last_seq is not None) or _has_just_expired(reply.expired_at_ms):
         return None
-    entries = _live(reply.messages, reply.in_flight)
+    entries = _live(reply.messages, reply.in_flight, pending_retention)
     last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
     after = entries[-1].seq if reply.has_more else None
     return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
 
 
-def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> CompactedQueue | None:
+def read_page(
+    redis: Redis, policy: Policy, client_id: str, page: Page, pending_retention: timedelta | None
+) -> CompactedQueue | None:
     """A page of the queue in Redis, of up to `AT_ONCE` messages, or all of it; None: Redis is away, or does not know all of it.
 
     All of it is read key by key, each once: read by its seqs, a queue that is written faster than that would have no end.
@@ -75,11 +81,11 @@ def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> Compa
     """
     if page.limit is None:
         queued = read_queue(redis, policy, client_id)
-        return None if queued is None or not queued.is_whole else queued.queue(client_id, page.after)
+        return None if queued is None or not queued.is_whole else queued.queue(client_id, page.after, pending_retention)
     try:
         batch = BlockingBatch(redis, policy)
         ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
-        return page_told(batch.run(), client_id)
+        return page_told(batch.run(), client_id, pending_retention)
     except AuthenticationError:  # the library takes it for one of the connection
         raise
     except (RedisConnectionError, RedisTimeoutError):
@@ -104,11 +110,16 @@ def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
         return None
 
 
-def _live(messages: Sequence[QueuedMessage], in_flight: int | None) -> list[LiveMessage]:
-    found = []
+def _has_just_expired(expired_at_ms: int | None) -> bool:
+    expired_at = instant_of(expired_at_ms)
+    return expired_at is not None and datetime.now(UTC) - expired_at < EXPIRY_SHOWN
+
+
+def _live(messages: Sequence[QueuedMessage], in_flight: int | None, pending_retention: timedelta | None) -> list[LiveMessage]:
+    found, now = [], datetime.now(UTC)
     for message in messages:
         state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
         if message.seq == in_flight:
             state = EntryState.IN_FLIGHT
-        found.append(LiveMessage(message.key, message.seq, message.size_bytes, state))
+        found.append(LiveMessage(message.key, message.seq, message.size_bytes, state).aged(pending_retention, now))
     return found

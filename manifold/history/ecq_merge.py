@@ -35,24 +35,26 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
         Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
     """
     policy = Policy.of(settings)
-    if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page)) is not None:
+    pending_retention = settings.ecq_pending_retention
+    if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page, pending_retention)) is not None:
         return told
     close_segments(settings)  # what a recorder still holds in its journal
     ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
     in_lake = half.here.compacted_queue(client_id)
     recorded = read_recorded_queue(settings, ingested, client_id)
     queued = read_queue(redis, policy, client_id)  # last: it is the newest of all
-    kept_from = datetime.now(UTC) - timedelta(days=settings.ecq_retention_days)
-    found = page_of(merged(client_id, queued, recorded, in_lake, kept_from=kept_from), page)
+    found = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
     unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
     sizes = half.here.sizes(client_id, unknown) if unknown else {}
     return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
 
 
 def merged(
-    client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake", *, kept_from: datetime
+    settings: Settings, client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake"
 ) -> CompactedQueue:
-    """The queue, merged from all sources. Acknowledged messages before `kept_from` (UTC) are no longer part of it."""
+    """The queue, merged from all sources, without acknowledged messages that are past their retention."""
+    now, pending_retention = datetime.now(UTC), settings.ecq_pending_retention
+    kept_from = now - timedelta(days=settings.ecq_retention_days)
     state = RecordedState(recorded.rows | in_lake.rows)
     newest: dict[str, int] = {}
     for seq, key in [*in_lake.writes.items(), *((seq, key) for seq, (key, _) in recorded.writes.items())]:
@@ -62,15 +64,17 @@ def merged(
         is_acknowledged = state.is_acknowledged(seq)
         size = recorded.writes[seq][1] if seq in recorded.writes else None
         message = LiveMessage(key, seq, size, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
-        if not is_acknowledged or message.ts >= kept_from:
-            live[key] = message
+        if (expired_at := state.expired_at(seq)) is not None:
+            live[key] = message.expired(expired_at)
+        elif not is_acknowledged or message.ts >= kept_from:
+            live[key] = message.aged(pending_retention, now)
     acked_seq, acked_at = state.acked_seq, state.acked_at
     if queued is not None and queued.is_loaded:
-        for message in queued.messages():
+        for message in queued.messages(pending_retention):
             known = live.get(message.key)
             if known is None or known.seq < message.seq:
                 live[message.key] = message
-            elif known.seq == message.seq:
+            elif known.seq == message.seq and state.expired_at(message.seq) is None:
                 live[message.key] = message.sized(known.size_bytes)
         if queued.reply.acked_seq is not None:
             acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)

@@ -1,6 +1,6 @@
 """Bulk work on compacted queues, over blocking Redis: many queues in one round trip."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.queues._bulk import BulkQueues, LoadResult
 from manifold.queues._spoilt import is_spoilt
-from manifold.queues.verbs.ecq import Erase, LiveMessage, Load, Prune
+from manifold.queues.verbs.ecq import Erase, Expire, LiveMessage, Load, Prune
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from manifold.queues.verbs.verb import Verb
 
@@ -45,6 +45,17 @@ class EcqLoader(BulkQueues):
         while some := list(islice(left, QUEUES_A_FLUSH)):
             gone += sum(reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_spoilt(reply))
         return gone
+
+    def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
+        """End pending messages (client id, seqs) that are past their retention; yields those that have expired.
+
+        What is in flight, or was acknowledged, has not; nor has anything of a queue whose keys hold a wrong type.
+        """
+        left = iter(queues)
+        while some := list(islice(left, QUEUES_A_FLUSH)):
+            replies = self._ask([(client_id, Expire(seqs)) for client_id, seqs in some], now_ms)
+            for (client_id, _), reply in zip(some, replies, strict=True):
+                yield from ((client_id, seq) for seq in (() if is_spoilt(reply) else reply))
 
     def erase(self, client_id: str, before: int) -> int:
         """Remove all of a queue that was accepted before this seq; returns how many messages."""

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.settings import Settings
+
+FOREVER_MS = 1 << 50  # added to an instant, a Lua number still holds it exactly
 
 
 @dataclass(frozen=True)
@@ -16,11 +19,13 @@ class Policy:
     ack_deadline_max_ms: int
     wake_shards: int
     compaction: bool
-    ecq_retention_ms: int = 30 * 86_400_000
+    ecq_retention_ms: int = 30 * 86_400_000  # of an acknowledged message
+    ecq_pending_retention_ms: int = 30 * 86_400_000  # of a pending one; 0: until it is fetched
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
         """The policy that these settings describe."""
+        ecq_pending = settings.ecq_pending_retention
         return cls(
             presence_ms=round(settings.presence_seconds * 1000),
             retention_ms=round(settings.retention_days * 86_400_000),
@@ -29,6 +34,7 @@ class Policy:
             wake_shards=settings.wake_shards,
             compaction=settings.compaction == "request_id",
             ecq_retention_ms=round(settings.ecq_retention_days * 86_400_000),
+            ecq_pending_retention_ms=0 if ecq_pending is None else max(1, round(ecq_pending.total_seconds() * 1000)),
         )
 
     @cached_property
@@ -39,7 +45,11 @@ class Policy:
     @cached_property
     def ecq_numbers(self) -> tuple[int, int, int, int]:
         """The same for the scripts of compacted queues, whose messages have a retention of their own."""
-        return *self.numbers[:3], self.ecq_retention_ms
+        return *self.numbers[:3], self.ecq_pending_retention_ms or FOREVER_MS
+
+    def ecq_pending_from(self, now_ms: int) -> int:
+        """The first seq that a pending message of a compacted queue may have; one with a smaller seq has expired."""
+        return seq_of(max(EPOCH_MS, now_ms - self.ecq_numbers[3]), 0, 0)
 
     @cached_property
     def waits_ms(self) -> tuple[int, ...]:

@@ -115,7 +115,7 @@ async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice:
         redis.RedisError: Redis is away or refuses.
     """
     expired = seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
-    ecq_expired = seq_of(max(0, stats.at_ms - policy.ecq_retention_ms), 0, 0) - 1
+    ecq_expired = policy.ecq_pending_from(stats.at_ms) - 1
     limits = (stats.at_ms, policy.presence_ms, max(0, expired))
     for node in await _nodes(redis):
         cursor = b"0"

@@ -1,7 +1,6 @@
 """Assembles the recorder: broker → ingress → journal → hand-off → PUBACK; the journal becomes the archive."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -38,6 +37,7 @@ from manifold.recorder._redis import RestartGuard, open_guarded, open_plain
 from manifold.recorder._replay import ReplaySource
 from manifold.recorder._resent import ResentMessages
 from manifold.recorder._state import RecorderState
+from manifold.recorder._stopping import done_before, until
 from manifold.recorder._window import Window
 from manifold.runtime.expiry import tell_expiry
 from manifold.runtime.http import Health, serve
@@ -45,7 +45,6 @@ from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
 STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
-STOP_LOOK_S = 0.01
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +125,7 @@ class Recorder:
             routes = [web.post("/flush", self._flush)]
             async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
                 self._place.enter()
-                if not await _before(told, self._start()):
+                if not await done_before(told, self._start()):
                     return
                 async with self._mqtt, asyncio.TaskGroup() as group:
                     works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
@@ -138,7 +137,7 @@ class Recorder:
                     self._mqtt.on_resumed = self._ingress.forget_resent
                     self._mqtt.on_session_began = self._resent.session_began
                     self._mqtt.subscribe(*self._filters())
-                    await _before(told, self._lease.keep())
+                    await done_before(told, self._lease.keep())
                     outcomes.cancel()  # what it has taken and not settled comes again
                     await self._finish()
                     for task in tasks:
@@ -200,9 +199,9 @@ class Recorder:
             await self._mqtt.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await _until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
+                await until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
                 self._journal.rotate()
-                await _until(lambda: not self._journal.files)
+                await until(lambda: not self._journal.files)
         except TimeoutError:
             log.warning("stopping with work left", journal_files=len(self._journal.files))
 
@@ -231,24 +230,3 @@ class Recorder:
 
 def _leave_unacknowledged(_: Message) -> None:
     """The broker keeps it for the next start, or gives it to another recorder."""
-
-
-async def _before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` was done when this process was told to end; otherwise it is cancelled.
-
-    Raises:
-        Exception: whatever `work` raises.
-    """
-    task = asyncio.ensure_future(work)
-    await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
-        return False
-    task.result()
-    return True
-
-
-async def _until(question: Callable[[], bool]) -> None:
-    while not question():  # noqa: ASYNC110  # three parts become idle, none tells; only at the end
-        await asyncio.sleep(STOP_LOOK_S)

@@ -60,6 +60,11 @@ class Settings(DerivedSettings):
         field = cls.model_fields[str(info.field_name)]
         return value.rstrip("\r\n") if field.annotation is SecretStr and isinstance(value, str) else value
 
+    @field_validator("ecq_pending_retention_days", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if value == "" else value
+
     @field_validator(*FORMS)
     @classmethod
     def _of_form(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:

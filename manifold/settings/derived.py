@@ -1,5 +1,6 @@
 """All groups of settings in one, with what follows from several of them: addresses, URLs and limits."""
 
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -59,6 +60,12 @@ class DerivedSettings(
         """What a client of the sandbox's own Redis and RabbitMQ adds to their URLs with TLS, by the names of the libraries."""
         own = f"{self.home}/{SECRETS}/{OF_INNER.format(self.tls_service)}"
         return {of_ca: self.tls_files("").ca, f"{prefix}certfile": own, f"{prefix}keyfile": own}
+
+    @property
+    def ecq_pending_retention(self) -> timedelta | None:
+        """How long a message of a compacted queue may stay pending; None: until it is fetched."""
+        days = self.ecq_retention_days if self.ecq_pending_retention_days is None else self.ecq_pending_retention_days
+        return timedelta(days=days) if days else None
 
     @property
     def loopback(self) -> str:

@@ -132,6 +132,11 @@ class QueueSettings(BaseSettings):
         30,
         "how long a message of a compacted queue is kept, acknowledged or not, unless a newer one takes its place",
     )
+    ecq_pending_retention_days: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = _s(
+        None,
+        "how long a message of a compacted queue may stay pending before it expires; 0: until it is fetched;"
+        " empty: as long as ecq_retention_days",
+    )
     wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(
         4, "streams over which wake-ups and deadlines are spread; the same for every process"
     )

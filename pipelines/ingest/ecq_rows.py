@@ -10,7 +10,7 @@ from manifold.archive.parsing import EcqKind
 from manifold.contracts.tables import ECQ_STATE
 from pipelines.ingest.transforms import instant_of
 
-STATES = [EcqKind.ACKNOWLEDGED.value, EcqKind.REWOUND.value]  # what ecq_state tells of
+STATES = [EcqKind.ACKNOWLEDGED.value, EcqKind.EXPIRED.value, EcqKind.REWOUND.value]  # kinds with a row in ecq_state
 STATE_KEYS = list(ECQ_STATE.key)
 
 
@@ -25,7 +25,7 @@ def index_rows(parsed: DataFrame) -> DataFrame:
 
 
 def state_rows(parsed: DataFrame) -> DataFrame:
-    """One row for each acknowledgement and rewind; of one that was recorded twice, when it came first."""
+    """One row for each acknowledgement, expiry and rewind; of one that was recorded twice, when it came first."""
     states = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
     first = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
     return first.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")

@@ -66,4 +66,13 @@ def ecq_rewind(ms: int, client_id: str, to: str | int = EARLIEST) -> Envelope:
 def ecq_ack(ms: int, client_id: str, of_ms: int, *, epoch_ms: int | None = None, acked_ms: int | None = None) -> Envelope:
     epoch = 0 if epoch_ms is None else seq_at(epoch_ms)
     record = EcqAck(client_id, seq_at(of_ms), NOON_MS + (ms if acked_ms is None else acked_ms), epoch)
-    return envelope(ms, Stream.ECQ, f"{OUTCOMES}/{ecq_queue(client_id)}", record.to_wire())
+    return _recorded(ms, record)
+
+
+def ecq_expired(ms: int, client_id: str, of_ms: int) -> Envelope:
+    record = EcqAck(client_id, seq_at(of_ms), NOON_MS + ms, passed_over=True, outcome=Outcome.EXPIRED)
+    return _recorded(ms, record)
+
+
+def _recorded(ms: int, record: EcqAck) -> Envelope:
+    return envelope(ms, Stream.ECQ, f"{OUTCOMES}/{ecq_queue(record.client_id)}", record.to_wire())

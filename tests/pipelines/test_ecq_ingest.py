@@ -8,7 +8,7 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STA
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import at, ecq_ack, ecq_rewind, ecq_write, envelope, seq_at
+from tests.pipelines.makers import at, ecq_ack, ecq_expired, ecq_rewind, ecq_write, envelope, seq_at
 
 MESSAGES = [
     ecq_write(1, "c1", "a", b"old"),
@@ -19,10 +19,12 @@ MESSAGES = [
     ecq_ack(6, "c1", 2, acked_ms=1),
     ecq_rewind(7, "c1"),
     ecq_rewind(8, "c2", seq_at(3)),
+    ecq_expired(9, "c1", 4),
 ]
 STATE = [
     ("c1", -1, at(7), seq_at(7), "rewound"),
     ("c1", seq_at(2), at(1), 0, "acknowledged"),
+    ("c1", seq_at(4), at(9), 0, "expired"),
     ("c2", seq_at(3) - 1, at(8), seq_at(8), "rewound"),
 ]
 
@@ -48,7 +50,7 @@ def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) 
     ]
     assert spark_lake.rows(ECQ_STATE) == STATE
     assert spark_lake.rows(ECQ_SEQNO) == [("c1", seq_at(4)), ("c2", seq_at(3))]
-    assert (written.read["ecq"], written.refused) == (8, 0)
+    assert (written.read["ecq"], written.refused) == (9, 0)
 
 
 def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake) -> None:

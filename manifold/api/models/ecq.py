@@ -51,7 +51,13 @@ class LiveMessage(Known):
     seq: Seq
     ts: datetime = Field(description="when it was accepted")
     size_bytes: Count | None = Field(description="of its payload; null: not known")
-    state: str = Field(description="`pending`, `in flight`, or `delivered`")
+    state: str = Field(description="`pending`, `in flight`, `delivered`, or `expired`: it is not sent any more")
+    ended_at: datetime | None = Field(
+        default=None, exclude_if=lambda at: at is None, description="when it expired; only of such a message"
+    )
+    reason: str | None = Field(
+        default=None, exclude_if=lambda why: why is None, description="why it expired; only of such a message"
+    )
 
 
 class CompactedQueue(Known):

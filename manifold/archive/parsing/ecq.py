@@ -20,6 +20,7 @@ class EcqKind(StrEnum):
     WRITE = "write"
     REWOUND = "rewound"
     ACKNOWLEDGED = "acknowledged"
+    EXPIRED = "expired"
 
 
 _BRIEF = [
@@ -73,6 +74,6 @@ def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
             at_ms = round(row["received_at"].timestamp() * 1000)
             of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
-            times = {"epoch": said.epoch, "acked_ms": said.acked_ms}
-            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": said.seq} | times
+            kind = EcqKind.EXPIRED if said.is_expired else EcqKind.ACKNOWLEDGED
+            of = {"kind": kind.value, "acked_seq": said.seq, "epoch": said.epoch, "acked_ms": said.acked_ms}
     return common(row) | {"client_id": said.client_id} | of

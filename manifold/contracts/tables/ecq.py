@@ -9,6 +9,7 @@ class StateKind(StrEnum):
     """The kind of a row of `ecq_state`."""
 
     ACKNOWLEDGED = "acknowledged"  # acked_seq was, in this epoch
+    EXPIRED = "expired"  # acked_seq was passed over, because its retention passed while it was pending; no rewind brings it back
     REWOUND = "rewound"  # acked_seq is the one before the first that is sent again; epoch is the rewind's own seq
     POSITION = "position"  # what rows of this and earlier epochs come to that compaction has removed
 
@@ -47,10 +48,10 @@ ECQ_STATE = Table(
     key=("client_id", "acked_seq", "epoch", "kind"),
     columns=columns("""
         client_id  string   whose queue it is
-        acked_seq  int64    the message that was acknowledged; see kind
-        acked_at   instant  when it was acknowledged, or when the rewind came
+        acked_seq  int64    the message that was acknowledged, or expired; see kind
+        acked_at   instant  when it was acknowledged, or expired, or when the rewind came
         epoch      int64    the last rewind that the queue had seen by then, by its seq; 0: none
-        kind       string   acknowledged, rewound, or position: what rows come to that compaction has removed
+        kind       string   acknowledged, expired, rewound, or position: what rows come to that compaction has removed
     """),
     meaning="what acknowledgements and rewinds say, in any order and however often; compaction folds them",
 )

@@ -63,19 +63,25 @@ local function advance(seq, at_ms)
   if not known or older(known, seq) then redis.call('HSET', STATE, 'acked_seq', seq, 'acked_at', at_ms) end
 end
 
--- Lets acknowledged messages go that were written before an instant, some at once; how many those were.
-local PRUNED_AT_ONCE = 100
-local function prune(before_ms)
-  local before = string.format('%.0f', math.max(0, before_ms - EPOCH_MS) * SEQS_A_MS)
-  local gone = redis.call('ZRANGEBYSCORE', DELIVERED, '-inf', '(' .. before, 'LIMIT', 0, PRUNED_AT_ONCE)
-  if #gone == 0 then return 0 end
+-- Takes messages that are not in flight out of the queue for good, acknowledged or not; a queue without live messages needs no state.
+local function forget(gone)
   local live, key_of = redis.call('HGETALL', COMPACTION), {}
   for i = 1, #live, 2 do key_of[live[i + 1]] = live[i] end
   for _, seq in ipairs(gone) do
     if key_of[seq] then redis.call('HDEL', COMPACTION, key_of[seq]) end
     redis.call('HDEL', MESSAGES, seq)
+    redis.call('HDEL', ATTEMPTS, seq)
     redis.call('ZREM', DELIVERED, seq)
+    redis.call('ZREM', PENDING, seq)
   end
   if redis.call('EXISTS', COMPACTION, INFLIGHT) == 0 then redis.call('DEL', STATE) end
+end
+
+-- Lets acknowledged messages go that were written before an instant, some at once; how many those were.
+local PRUNED_AT_ONCE = 100
+local function prune(before_ms)
+  local before = string.format('%.0f', math.max(0, before_ms - EPOCH_MS) * SEQS_A_MS)
+  local gone = redis.call('ZRANGEBYSCORE', DELIVERED, '-inf', '(' .. before, 'LIMIT', 0, PRUNED_AT_ONCE)
+  if #gone > 0 then forget(gone) end
   return #gone
 end

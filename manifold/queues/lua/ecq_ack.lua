@@ -2,7 +2,8 @@
 -- is claimed.
 -- KEYS[9] the outcomes stream; not in a cluster, where it lies in another slot
 -- ARGV[6] seq   ARGV[7] '1' to claim the next one   ARGV[8] when, Unix ms   ARGV[9] the epoch of its record, or '': of now
--- ARGV[10] milliseconds that an acknowledged message is kept   ARGV[11] '1' where it was not acknowledged, but is passed over
+-- ARGV[10] milliseconds that an acknowledged message is kept   ARGV[11] '1' where it was not acknowledged, but is passed over; '2': because it
+-- has expired, so it leaves the queue for good, and no rewind brings it back
 -- with KEYS[9], ARGV[12] its record for the recorder, as JSON that lacks the epoch and its end
 -- returns {word, published_at_ms or '', attempts or '', epoch, claim's answer…}; word: 'ended', 'known' (it was acknowledged before), 'undone'
 -- (a rewind has brought it back since), 'unknown' (superseded and gone, or never here: remembered, so that it cannot come back) or 'sent' (it is
@@ -10,7 +11,7 @@
 local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded')
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to')
-local epoch, is_held = state[1] or '0', held[1] == seq
+local epoch, is_held, has_expired = state[1] or '0', held[1] == seq, ARGV[11] == '2'
 
 local function answer(word)
   local following = {'none'}
@@ -18,14 +19,14 @@ local function answer(word)
   return {word, is_held and held[2] or '', is_held and held[3] or '', epoch, unpack(following)}
 end
 
-if ARGV[11] == '1' then
+if ARGV[11] ~= '0' then
   local sent = put_back_if_sent(seq, is_held, held[3])
   if sent then return {'sent', '', '', epoch, unpack(sent)} end
 end
 local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as manifold.contracts.ecq_state.epoch_of counts it
-if is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
+if not has_expired and is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
 local is_pending = redis.call('ZSCORE', PENDING, seq)
-if not is_pending and redis.call('ZSCORE', DELIVERED, seq) then return answer('known') end
+if not is_pending and (has_expired or redis.call('ZSCORE', DELIVERED, seq)) then return answer('known') end
 if KEYS[9] then
   local told = redis.pcall('XADD', KEYS[9], '*', 'o', ARGV[12] .. (epoch ~= '0' and ',"epoch":' .. epoch or '') .. '}')
   if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
@@ -40,8 +41,12 @@ else
     redis.call('ZREM', PENDING, seq)
     redis.call('HDEL', ATTEMPTS, seq)
   end
-  redis.call('ZADD', DELIVERED, seq, seq)
+  if not has_expired then redis.call('ZADD', DELIVERED, seq, seq) end
 end
 advance(seq, ARGV[8])
+if has_expired then
+  redis.call('HSET', STATE, 'expired_at', ARGV[8])
+  forget({seq})
+end
 prune(tonumber(ARGV[1]) - tonumber(ARGV[10]))
 return answer(is_pending and 'ended' or 'unknown')

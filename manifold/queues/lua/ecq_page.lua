@@ -1,12 +1,12 @@
 -- ecq_page.lua: a page of what is live, in seq order, and how it stands. Changes nothing.
 -- ARGV[6] the page begins after this seq   ARGV[7] messages at most; of large ones fewer, and of any one at least
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', the greatest seq or '', '1' where more follow,
---   {key, seq, size of the payload, 'pending' | 'delivered', …}}; of a message that is not here with its bytes the key is not known
+--   {key, seq, size of the payload, 'pending' | 'delivered', …}, when a message last expired or ''}; of a message that is not here with its bytes the key is not known
 --   either, and, of a very long queue, whether it is live: it stands as '', seq, '', …
 local BYTES_AT_ONCE = 4194304 -- of payloads, which are read for the keys before them
 local KEYS_AT_ONCE = 10000 -- some milliseconds
 local after, most = ARGV[6], tonumber(ARGV[7])
-local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch')
+local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch', 'expired_at')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'superseded')
 
 -- Whether a message is live that was acknowledged and is not here with its bytes. Superseded and acknowledged late, or twice, it is not.
@@ -53,4 +53,4 @@ while n < most and bytes < BYTES_AT_ONCE and (pending[p] or delivered[d]) do
   n, bytes = n + 1, bytes + (message and #message or 0)
 end
 return {state[1] or '', state[2] or '', state[3] or '0', redis.call('HGET', INFLIGHT, 'seq') or '', greatest,
-  (pending[p] or delivered[d]) and '1' or '', found}
+  (pending[p] or delivered[d]) and '1' or '', found, state[4] or ''}

@@ -1,8 +1,9 @@
 -- ecq_read.lua: some of all that is live, in no order, and how it stands. Changes nothing.
 -- ARGV[6] cursor, '0' to begin   ARGV[7] about how many keys to look at: Redis stands still for them
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', cursor, '0' at the end,
---   {key, seq, size of the payload or '', 'pending' | 'delivered', …}}; what changes meanwhile may come twice
-local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch')
+--   {key, seq, size of the payload or '', 'pending' | 'delivered', …}, when a message last expired or ''}; what changes meanwhile may come
+-- twice
+local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch', 'expired_at')
 local some = redis.call('HSCAN', COMPACTION, ARGV[6], 'COUNT', ARGV[7])
 local live, found = some[2], {}
 for i = 1, #live, 2 do
@@ -13,4 +14,5 @@ for i = 1, #live, 2 do
   found[n + 3] = length > 0 and length - #key - 1 or ''
   found[n + 4] = redis.call('ZSCORE', DELIVERED, seq) and 'delivered' or 'pending'
 end
-return {state[1] or '', state[2] or '', state[3] or '0', redis.call('HGET', INFLIGHT, 'seq') or '', some[1], found}
+return {state[1] or '', state[2] or '', state[3] or '0', redis.call('HGET', INFLIGHT, 'seq') or '', some[1], found,
+  state[4] or ''}

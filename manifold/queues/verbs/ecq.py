@@ -120,14 +120,14 @@ class Acknowledge(Verb, frozen=True):
 
         def complete(found: _AckStateReply) -> tuple[EcqAck | None, Verb]:
             record = replace(self.record, epoch=found.epoch)
-            stays = found.is_known or (found.sent and record.passed_over)
+            stays = found.is_known or (found.sent and record.passed_over) or (record.is_expired and not found.is_pending)
             return None if stays else record, replace(self, record=record, recorded=True)
 
         return (Recorded(_ReadAckState(self.record.seq), complete),)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
-        claim, passed_over = ("1" if said else "0" for said in (self.claim, record.passed_over))
+        claim, passed_over = "1" if self.claim else "0", "2" if record.is_expired else "1" if record.passed_over else "0"
         epoch = record.epoch if self.recorded else ""
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
         if self.recorded:
@@ -143,6 +143,7 @@ class _AckStateReply(NamedTuple):
     epoch: int
     is_known: bool  # it was acknowledged before
     sent: bool  # an earlier publish of it may be under way: it cannot be passed over yet
+    is_pending: bool
 
 
 class _ReadAckState(Verb, frozen=True):
@@ -151,7 +152,7 @@ class _ReadAckState(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> _AckStateReply:
-        return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1")
+        return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1", raw[3] == b"1")
 
 
 class Subscription(Verb, frozen=True):
@@ -184,6 +185,20 @@ class Erase(_Count, frozen=True):
 
     before: int
     ecq_script = Script("ecq_erase", shares=OF_ECQ)
+
+
+class Expire(Verb, frozen=True):
+    """End pending messages with these seqs, which are past their retention. The reply has the seqs of those that have expired."""
+
+    seqs: Sequence[int]
+    ecq_script = Script("ecq_expire", shares=OF_ECQ)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        return self._call(policy, queue, now_ms, *self.seqs)
+
+    @staticmethod
+    def read(raw: Any) -> list[int]:
+        return [int(seq) for seq in raw]
 
 
 class Prune(_Count, frozen=True):

@@ -25,6 +25,7 @@ class ReadReply(NamedTuple):
     in_flight: int | None
     messages: tuple[QueuedMessage, ...]
     cursor: int = 0  # with which the next call goes on; 0: this was the last
+    expired_at_ms: int | None = None  # when a message last expired; it has left the queue
 
 
 class Read(Verb, frozen=True):
@@ -37,7 +38,9 @@ class Read(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> ReadReply:
         messages = sorted(_messages(raw[5]), key=lambda message: message.seq)
-        return ReadReply(number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]))
+        return ReadReply(
+            number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]), number(raw[6])
+        )
 
 
 class PageReply(NamedTuple):
@@ -50,6 +53,7 @@ class PageReply(NamedTuple):
     last_seq: int | None  # the greatest of all
     has_more: bool
     messages: tuple[QueuedMessage, ...]  # with a size of None: its key is not known, nor whether it is live
+    expired_at_ms: int | None = None  # as of ReadReply
 
 
 class ReadPage(Verb, frozen=True):
@@ -62,7 +66,7 @@ class ReadPage(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> PageReply:
         state = number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3])
-        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])))
+        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])), number(raw[7]))
 
 
 def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:

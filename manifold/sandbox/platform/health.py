@@ -5,18 +5,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import redis
 
 from manifold.contracts import keys
 from manifold.contracts.redis_url import split_redis_url
-from manifold.messaging.amqp import shown_url
-from manifold.runtime import secret_files
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import verified
 from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.addresses import Addresses
 from manifold.sandbox.platform.programs import Program, programs
 from manifold.sandbox.platform.supervisord import HomeLayout, ProgramState, states
 from manifold.settings import Settings
@@ -26,58 +24,6 @@ REBUILD_NEEDED = "rebuild needed"
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
 KEEPER = "keeper"  # told of where it runs: with TLS alone
 _ANSWER_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The addresses of all servers and services. URLs show no password."""
-
-    mqtt: str  # for vehicles
-    mqtt_services: str  # for services and publishers; the same in the sandbox
-    redis: str
-    catalog: Mapping[str, str]
-    archive: str
-    airflow: str
-    reports: str
-    api: str
-    amqp: str
-    secrets: str  # the folder of those that were made up
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Addresses":
-        """The addresses that these settings give."""
-        return cls(
-            mqtt=_shown(settings.mqtt_for_vehicles),
-            mqtt_services=_shown(settings.mqtt),
-            redis=_shown(settings.redis),
-            catalog={
-                "name": settings.catalog_name,
-                "type": settings.catalog_type,
-                "uri": _shown(settings.catalog),
-                "warehouse": settings.warehouse_url,
-            },
-            archive=settings.archive,
-            airflow=airflow.url(settings),
-            reports=settings.reports_folder,
-            api=settings.api,
-            amqp=_shown(shown_url(settings)),
-            secrets=str(secret_files.folder(settings.home)),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON that `manifold status --json` prints."""
-        return {
-            "mqtt": self.mqtt,
-            "mqtt_services": self.mqtt_services,
-            "redis": self.redis,
-            "catalog": dict(self.catalog),
-            "archive": self.archive,
-            "airflow": self.airflow,
-            "reports": self.reports,
-            "api": self.api,
-            "amqp": self.amqp,
-            "secrets": self.secrets,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +192,3 @@ def _queues(settings: Settings) -> str:
             return "loaded" if client.exists(*marks) == len(marks) else REBUILD_NEEDED
     except redis.RedisError:
         return "unknown"
-
-
-def _shown(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -132,6 +132,8 @@ def environment(settings: Settings) -> dict[str, str]:
 def _spelled(value: Any) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

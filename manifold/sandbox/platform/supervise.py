@@ -14,7 +14,8 @@ from manifold.contracts.signals.rights import RIGHTS
 from manifold.messaging.amqp import USER, password_file
 from manifold.runtime import secret_files
 from manifold.sandbox.platform import supervisord
-from manifold.sandbox.platform.health import Addresses, Check, Status, status
+from manifold.sandbox.platform.addresses import Addresses
+from manifold.sandbox.platform.health import Check, Status, status
 from manifold.sandbox.platform.ports import require_free
 from manifold.sandbox.platform.processes import end, family, runs, wait_gone
 from manifold.sandbox.platform.programs import Program, programs

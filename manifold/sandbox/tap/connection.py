@@ -9,16 +9,16 @@ events wait.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
 import structlog
 
-from manifold.contracts.names import RESERVED_CLIENT_IDS
-from manifold.sandbox.tap.identity import Certificates, Identity, Rule
+from manifold.sandbox.tap.admission import Admission
+from manifold.sandbox.tap.identity import Certificates, Rule
 from manifold.sandbox.tap.observer import SessionObserver, Stage
-from manifold.sandbox.tap.packets import Connect, refusal
 from manifold.sandbox.tap.scanner import CONNACK, CONNECT
 from manifold.sandbox.tap.sessions import Sessions
+from manifold.sandbox.tap.side import Side
 
 FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
 _NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD, _EARLY = 1, 2, 4, 8, 16  # why a side is not read
@@ -47,64 +47,12 @@ class Connections(Protocol):
     bytes_down: int
 
 
-class Side(asyncio.Protocol):
-    """One socket of a proxied connection."""
-
-    data_received: Callable[[bytes], None]  # type: ignore[assignment]  # set for each: no call between the loop and the connection
-
-    def __init__(
-        self, received: Callable[[bytes], None], lost: Callable[[], None], made: Callable[[], None], slow: Callable[[bool], None]
-    ) -> None:
-        self.data_received = received
-        self._lost, self._made, self._slow = lost, made, slow
-        self.transport: asyncio.Transport | None = None
-        self._stopped = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The loop says: here is the socket."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        if self._stopped:
-            self.transport.pause_reading()
-        self._made()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how it went makes no difference
-        """The loop says: the socket has gone."""
-        self.transport = None
-        self._lost()
-
-    def pause_writing(self) -> None:
-        """The loop says: this side is slow to take."""
-        self._slow(True)
-
-    def resume_writing(self) -> None:
-        """The loop says: this side has taken enough."""
-        self._slow(False)
-
-    def stop_reading(self, reason: int) -> None:
-        """Read no more until every reason is over."""
-        if not self._stopped and self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-        self._stopped |= reason
-
-    def read_again(self, reason: int) -> None:
-        """`reason` is over."""
-        before, self._stopped = self._stopped, self._stopped & ~reason
-        if before and not self._stopped and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def close(self) -> None:
-        """Close when everything is written."""
-        if self.transport is not None:
-            self.transport.close()
-
-
 class ProxiedConnection:
     """One client's connection through the tap."""
 
     def __init__(self, proxy: Connections, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
         self._proxy, self._loop = proxy, proxy.loop
-        self._rule, self._certificates = rule, certificates  # None: in the clear, and everybody is who he says
-        self._identity: Identity | None = None
+        self._admission = Admission(rule, certificates)
         self.observer = SessionObserver(proxy.sessions, self._release)
         self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
         self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
@@ -122,8 +70,8 @@ class ProxiedConnection:
     def _client_made(self) -> None:
         self._proxy.accepted += 1
         self._proxy.connections.add(self)
-        if self._certificates is not None and self.client.transport is not None:
-            self._identity = Identity.of(self.client.transport.get_extra_info("peercert"))
+        if self.client.transport is not None:
+            self._admission.identify(self.client.transport.get_extra_info("peercert"))
         if self._proxy.events_full:
             self.client.stop_reading(EVENTS_WAIT)
         self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
@@ -145,8 +93,11 @@ class ProxiedConnection:
         self._first += data
         if not self._dialled and (observer.stage is not Stage.NEW or observer.blind_client):
             self._dialled = True
-            if not self._admits(observer.asked):
-                self._refuse(observer.asked)
+            if not self._admission.admits(observer.asked):
+                answer = self._admission.refusal(observer.asked)
+                if self.client.transport is not None and answer:
+                    self.client.transport.write(answer)
+                self.client.close()
                 return
             if self._patience is not None:
                 self._patience.cancel()
@@ -171,28 +122,10 @@ class ProxiedConnection:
         self._early += early
         self.client.stop_reading(_EARLY)
 
-    def _admits(self, asked: Connect | None) -> bool:
-        """Whether the client may use its names. Bytes that are not MQTT go to the broker only without certificates."""
-        if self._certificates is not None and self._rule is not None:
-            who = self._identity
-            if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
-                return False
-        return asked is None or asked.client_id not in RESERVED_CLIENT_IDS
-
     def cut_if_refused(self) -> None:
-        """End it if its certificate is good no longer; the broker sees a connection that is lost."""
-        if self._identity is not None and self._certificates is not None and self._certificates.refuses(self._identity):
-            log.warning("certificate no longer good", name=self._identity.name, serial=f"{self._identity.serial:x}")
-            if self.client.transport is not None:
-                self.client.transport.abort()
-
-    def _refuse(self, asked: Connect | None) -> None:
-        """The broker's access files cannot deny a client id."""
-        shows = self._identity.name if self._identity is not None else None
-        log.warning("client refused", client=asked.client_id if asked else None, certificate=shows)
-        if self.client.transport is not None and asked is not None:
-            self.client.transport.write(refusal(asked.version))
-        self.client.close()
+        """End the connection if its certificate is no longer valid; the broker sees a lost connection."""
+        if self._admission.has_lapsed() and self.client.transport is not None:
+            self.client.transport.abort()
 
     async def _dial(self) -> None:
         asked = self.observer.asked

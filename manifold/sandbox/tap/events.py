@@ -10,6 +10,9 @@ from manifold.sandbox.tap.publication_store import Publication
 
 Fields = dict[str, Any]
 
+_LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
+_ID_BYTES_MAX = 60_000
+
 _NAMES = {  # the value of an event's own field `event`
     BrokerEvent.CONNECTED: "client.connected",
     BrokerEvent.DISCONNECTED: "client.disconnected",
@@ -137,3 +140,8 @@ def _message(event: BrokerEvent, now_ms: int, client_id: str, it: Delivery, dup:
 def _props(it: Delivery) -> Properties:
     """The publisher's own properties where they are known: a vehicle on MQTT 3.1.1 gets none."""
     return it.publication.sent.props if it.publication else it.props
+
+
+def can_be_told(client_id: str) -> bool:
+    """Whether an event topic can end with this client id: no broker takes a wildcard there, and Mosquitto not 200 levels."""
+    return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from manifold.contracts.names import is_service
-from manifold.contracts.rights import Action
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.message_tracker import NOTHING, MessageTracker
@@ -19,10 +18,6 @@ from manifold.sandbox.tap.packets import (
     read_connack,
     read_connect,
     read_disconnect,
-    read_suback,
-    read_subscribe,
-    string,
-    unsubscribe,
 )
 from manifold.sandbox.tap.passage import Passage
 from manifold.sandbox.tap.properties import Properties
@@ -39,15 +34,11 @@ from manifold.sandbox.tap.scanner import (
     Malformed,
     Scanner,
 )
-from manifold.sandbox.tap.sessions import Sessions
+from manifold.sandbox.tap.sessions import Sessions, session_expiry_s
+from manifold.sandbox.tap.subscription_rights import SubscriptionRights
 from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
 KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
-_LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
-_ID_BYTES_MAX = 60_000
-
-GRANTED, FAILURE, NOT_AUTHORIZED = 0, 0x80, 0x87  # reason codes of a SUBACK; before MQTT 5 there is one for all failures
-_NOTHING = b"$denied"  # a filter to which nobody has subscribed
 
 _FROM_SERVICE = frozenset({SUBSCRIBE})
 _TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK})
@@ -62,16 +53,6 @@ class Stage(Enum):
     ASKED = auto()  # no CONNACK yet
     OPEN = auto()
     OVER = auto()  # refused, ended, or taken over: nothing more is told of it
-
-
-def _is_filter(asked: bytes) -> bool:
-    """Whether these bytes are a topic filter at all: a wildcard is a whole word, and `#` the last one (MQTT 5, 4.7.1)."""
-    words = asked.split(b"/")
-    return (
-        bool(asked)
-        and all(it == b"+" or not set(b"+#") & set(it) for it in words[:-1])
-        and (words[-1] in (b"+", b"#") or not set(b"+#") & set(words[-1]))
-    )
 
 
 class SessionObserver:
@@ -92,7 +73,7 @@ class SessionObserver:
         self.silent = True
         self.held = False
         self.blind_client = self.blind_broker = False
-        self._judged: dict[int, bytes] = {}  # SUBSCRIBEs of which something was refused: GRANTED or a refusal for each filter
+        self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # why the broker ends the connection, where it says so
@@ -127,14 +108,14 @@ class SessionObserver:
         self._client.version = self._broker.version = asked.version
         self._client.stop()
         self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
-        self._all.asking.setdefault(self.client_id, []).append(self)
+        self._all.asks(self)
 
     def _accepted(self, body: bytes) -> None:
         asked = self.asked
         self._broker.stop()
         if asked is None or self.stage is not Stage.ASKED:
             return
-        self._answered()
+        self._all.answered(self)
         present, reason, props = read_connack(body, self._messages.version)
         if reason:
             self.stage = Stage.OVER
@@ -143,7 +124,7 @@ class SessionObserver:
         # Before MQTT 5 the broker keeps the id that it makes for a nameless client to itself, and nobody can come back under it.
         self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
         self._messages.client_id = self.client_id
-        self.silent = is_service(self.client_id) or not _can_be_told(self.client_id)
+        self.silent = is_service(self.client_id) or not events.can_be_told(self.client_id)
         if self.silent:
             self._client.kinds, self._broker.kinds = _FROM_SERVICE, _TO_SERVICE
             return
@@ -155,11 +136,7 @@ class SessionObserver:
         self._open(asked, present, props)
 
     def _open(self, asked: Connect, present: bool, props: Properties) -> None:
-        if self._messages.version >= 5:
-            wanted: int = props.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
-            self._expiry_s = min(wanted, SESSION_MAX_S)
-        else:
-            self._expiry_s = 0 if asked.clean_start else SESSION_MAX_S
+        self._expiry_s = session_expiry_s(asked, props)
         self._messages.session = self._all.begin(
             self, self.client_id, self._messages.version, present=present, clean_start=asked.clean_start
         )
@@ -172,13 +149,6 @@ class SessionObserver:
     def _told(self) -> None:
         self.held = False
         self._released()
-
-    def _answered(self) -> None:
-        waiting = self._all.asking.get(self.asked.client_id, []) if self.asked else []
-        if self in waiting:
-            waiting.remove(self)
-        if self.asked and not waiting:
-            self._all.asking.pop(self.asked.client_id, None)
 
     def taken_over(self, clean_start: bool) -> None:
         """The broker has accepted another connection with this client id."""
@@ -203,7 +173,7 @@ class SessionObserver:
         self._over("server_shutting_down", NOTHING)
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
-        self._answered()
+        self._all.answered(self)
         stage, self.stage, session = self.stage, Stage.OVER, self._messages.session
         self._messages.open = False
         if stage is not Stage.OPEN or session is None:
@@ -231,46 +201,29 @@ class SessionObserver:
             self._says_goodbye(body)
 
     def _subscribes(self, body: bytes) -> None:
-        """Only what is granted goes on. Where nothing is, an UNSUBSCRIBE does, so that the broker answers in its turn."""
-        version, asked = self._messages.version, self.asked
-        head, wanted = read_subscribe(body, version)
-        if not all(_is_filter(it) for it, _ in wanted):
-            return  # EMQX and Mosquitto alike end the connection
-        username = (asked.username if asked else None) or ""
-        refusal = NOT_AUTHORIZED if version >= 5 else FAILURE
-        granted = [
-            self._all.rights.allows(self.client_id, username, Action.SUBSCRIBE, it.decode("utf-8", "replace")) for it, _ in wanted
-        ]
-        if not all(granted):
-            mid = int.from_bytes(head[:2])
-            self._judged[mid] = bytes(GRANTED if it else refusal for it in granted)
-            kept = b"".join(string(it) + bytes((options,)) for (it, options), ok in zip(wanted, granted, strict=True) if ok)
-            self.up.instead = len(packet(0x82, body)), packet(0x82, head + kept) if kept else unsubscribe(mid, version, _NOTHING)
-            self._client.stop()
-            body = head + kept
-        if any(granted) and not self.silent:
-            self._messages.asks(SUBSCRIBE, body)
-
-    def _answers_subscribe(self, kind: int, body: bytes) -> None:
-        """Complete the broker's answer to a SUBSCRIBE of which something was refused."""
-        judged = self._judged.pop(int.from_bytes(body[:2]), None)
-        if judged is None:
+        """Only what is granted goes on."""
+        username = (self.asked.username if self.asked else None) or ""
+        decision = self._rights.decide(body, self._messages.version, self.client_id, username)
+        if decision is None:
             return
-        reasons = iter(read_suback(body, self._messages.version)[1] if kind == SUBACK else b"")
-        said = bytes(next(reasons, FAILURE) if it == GRANTED else it for it in judged)
-        no_properties = b"\0" if self._messages.version >= 5 else b""
-        self.down.instead = len(packet(kind << 4, body)), packet(SUBACK << 4, body[:2] + no_properties + said)
-        self._broker.stop()
+        if decision.instead is not None:
+            self.up.instead = len(packet(0x82, body)), decision.instead
+            self._client.stop()
+        if decision.granted is not None and not self.silent:
+            self._messages.asks(SUBSCRIBE, decision.granted)
 
     def _answered_filters(self, kind: int, body: bytes) -> None:
-        self._answers_subscribe(kind, body)
+        completed = self._rights.complete(kind, body, self._messages.version)
+        if completed is not None:
+            self.down.instead = len(packet(kind << 4, body)), completed
+            self._broker.stop()
         if self.stage is Stage.OPEN and not self.silent:
             self._messages.subscribed(body) if kind == SUBACK else self._messages.unsubscribed(body)
 
     @property
     def completes(self) -> bool:
         """Whether an answer of the broker has to be completed."""
-        return bool(self._judged)
+        return self._rights.is_pending
 
     def _says_goodbye(self, body: bytes) -> None:
         reason, props = read_disconnect(body, self._messages.version)
@@ -295,8 +248,3 @@ class SessionObserver:
             return
         elif kind == DISCONNECT:
             self._said = events.reason_name(read_disconnect(body, self._messages.version)[0])
-
-
-def _can_be_told(client_id: str) -> bool:
-    """Whether an event topic can end with this client id: no broker takes a wildcard there, and Mosquitto not 200 levels."""
-    return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

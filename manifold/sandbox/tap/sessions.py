@@ -8,7 +8,9 @@ from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Delivery, Fields
 from manifold.sandbox.tap.packets import Connect
+from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.publication_store import PublicationStore
+from manifold.settings.embedded_broker import SESSION_MAX_S
 
 _GRACE_MS = 60_000  # a session is forgotten this long after its time: the broker's clock decides, and says so in its CONNACK
 
@@ -35,6 +37,14 @@ class Session:
         self.filters = filters  # filter → QoS; None: there before this tap was, so nobody knows
         self.holder: Holder | None = None  # the connection, while there is one
         self.expires_at_ms: int | None = None
+
+
+def session_expiry_s(asked: Connect, granted: Properties) -> int:
+    """Seconds for which a session outlives its connection; `granted` are the properties of the CONNACK."""
+    if asked.version < 5:
+        return 0 if asked.clean_start else SESSION_MAX_S
+    wanted: int = granted.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
+    return min(wanted, SESSION_MAX_S)
 
 
 class Sessions:
@@ -69,6 +79,20 @@ class Sessions:
         if topic_filter.startswith(own):
             return "/" not in topic_filter[len(own) :]
         return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
+
+    def asks(self, holder: Holder) -> None:
+        """A connection has sent its CONNECT, and waits for the CONNACK."""
+        assert holder.asked is not None
+        self.asking.setdefault(holder.asked.client_id, []).append(holder)
+
+    def answered(self, holder: Holder) -> None:
+        """A connection has its CONNACK, or has ended without."""
+        client_id = holder.asked.client_id if holder.asked else None
+        waiting = self.asking.get(client_id, []) if client_id is not None else []
+        if holder in waiting:
+            waiting.remove(holder)
+        if client_id is not None and not waiting:
+            self.asking.pop(client_id, None)
 
     def begin(self, holder: Holder, client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
         """A connection is accepted; an older one of the same client id ends with it, and is told first."""

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -90,6 +90,17 @@ def test_a_queue_is_told_in_pages(place: Place, client_id: str) -> None:
     told = [(e["key"], e["seq"], e["size_bytes"], e["state"]) for e in first["entries"] + second["entries"]]
     assert told == [(f"k/{n}", seq, n, "pending" if n else "delivered") for n, seq in enumerate(seqs)]
     assert second["after"] is None
+
+
+def test_an_expired_message_is_told_with_when_and_why(place: Place, client_id: str) -> None:
+    old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 1))
+    place.append(client_id, [(old, "a", b"x"), (young, "b", b"x")])
+
+    first, second = place.desk.get(f"/ecq/{client_id}").json()["entries"]
+
+    assert (first["state"], first["reason"]) == ("expired", "its retention passed while it was pending")
+    assert datetime.fromisoformat(first["ended_at"]) == datetime.fromisoformat(first["ts"]) + timedelta(days=30)
+    assert (second["state"], list(second)) == ("pending", ["key", "seq", "ts", "size_bytes", "state"])
 
 
 @pytest.mark.parametrize(

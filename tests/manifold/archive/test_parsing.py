@@ -13,7 +13,7 @@ from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.topics import FANOUT, TRIGGER
-from tests.pipelines.makers import NOON_MS, data, duplicate, envelope, inline, outcome, seq_at, trigger
+from tests.pipelines.makers import NOON_MS, data, duplicate, ecq_ack, ecq_expired, envelope, inline, outcome, seq_at, trigger
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
 
@@ -38,6 +38,14 @@ def test_a_large_trigger_is_cut_into_rows_of_ten_thousand_vehicles() -> None:
 def test_each_row_says_how_many_of_its_vehicles_are_odd() -> None:
     found = rows(parsing.triggers, trigger(1, ["1HGCM82633A004352", "V1"]), trigger(2, []), trigger(3, ["1HGCM82633A004352"]))
     assert [row["odd_vins"] for row in found] == [1, 0, 0]
+
+
+def test_an_expired_message_of_a_compacted_queue_is_told_from_an_acknowledged_one() -> None:
+    found = rows(parsing.ecq, ecq_ack(5, "c1", 2), ecq_expired(6, "c1", 3))
+    assert [(row["kind"], row["acked_seq"], row["reason"]) for row in found] == [
+        ("acknowledged", seq_at(2), None),
+        ("expired", seq_at(3), None),
+    ]
 
 
 def test_a_duplicate_brings_no_rows_but_is_not_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from manifold.console._broker_probe import probe
 from manifold.console._diagnostic import Diagnostic
 from manifold.console._doctor import examine
-from manifold.sandbox.platform.health import Addresses
+from manifold.sandbox.platform.addresses import Addresses
 from manifold.settings import Settings, load_settings
 from tests.manifold.sandbox.tap.conftest import open_tap_server
 from tests.support.servers import free_port, start_mosquitto, stopping

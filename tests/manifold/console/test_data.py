@@ -1,4 +1,4 @@
-"""`manifold data show` as people and programs use it; an entry past its retention is shown as expired."""
+"""`manifold data show` as people and programs use it; what is pending past its retention is shown as expired."""
 
 import base64
 import json
@@ -12,7 +12,10 @@ import pytest
 
 from manifold.contracts import keys
 from manifold.contracts.messages import sha1_hex
-from manifold.contracts.seq import datetime_of, seq_of
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import datetime_of, seq_of, wall_clock_ms
+from manifold.queues import BlockingBatch, Policy
+from manifold.queues.verbs.ecq import Append
 from manifold.runtime.redis import connect
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
@@ -77,3 +80,26 @@ def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_th
 
     assert [(entry["seq"], entry["state"]) for entry in entries] == [(old, "expired"), (flying, "in flight"), (young, "pending")]
     assert datetime_of(old) < now - timedelta(days=0.02) < datetime_of(young)
+
+
+def test_a_compacted_message_past_its_retention_is_shown_as_expired_with_when_and_why(settings: Settings) -> None:
+    client_id, now_ms = f"OLD-{uuid.uuid4().hex[:8]}", wall_clock_ms()
+    old, young = (seq_of(now_ms - days * 86_400_000, 0, 0) for days in (3, 1))
+    with connect(settings.redis) as redis:
+        redis.set(keys.LOADED, "now")
+        batch = BlockingBatch(redis, Policy.of(settings))
+        for seq, key in ((old, "a"), (young, "b")):
+            batch.add(ecq_queue(client_id), Append(seq, key, b"x"), now_ms)
+        batch.run()
+
+    env = environment(settings) | {"MANIFOLD_ECQ_PENDING_RETENTION_DAYS": "2", "COLUMNS": "300"}
+    first, second = json.loads(manifold("ecq", "show", client_id, "--json", env=env).stdout)["entries"]
+    plain = manifold("ecq", "show", client_id, env=env).stdout
+
+    assert (first["state"], first["reason"]) == ("expired", "its retention passed while it was pending")
+    assert datetime.fromisoformat(first["ended_at"]) == datetime_of(old) + timedelta(days=2)
+    assert (second["state"], list(second)) == ("pending", ["key", "seq", "ts", "size_bytes", "state"])
+    assert first["reason"] in plain
+    assert (
+        first["reason"] not in manifold("ecq", "show", client_id, env=env | {"MANIFOLD_ECQ_PENDING_RETENTION_DAYS": "0"}).stdout
+    )

@@ -23,9 +23,14 @@ def rewound(rewind: int, first: int) -> StateRow:
     return StateRow(first - 1, SETTLED - timedelta(seconds=50), rewind, StateKind.REWOUND)
 
 
+def expired(seq: int, epoch: int = 0, at: int = 0) -> StateRow:
+    return acked(seq, epoch, at)._replace(kind=StateKind.EXPIRED)
+
+
 def what(rows: list[StateRow]) -> tuple[object, ...]:
     state = RecordedState(rows)
-    return state.epoch, state.acked_seq, state.acked_at, [seq for seq in SEQS if state.is_acknowledged(seq)]
+    acknowledged = [seq for seq in SEQS if state.is_acknowledged(seq)]
+    return state.epoch, state.acked_seq, state.acked_at, acknowledged, [state.expired_at(seq) for seq in SEQS]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,8 @@ def what(rows: list[StateRow]) -> tuple[object, ...]:
         pytest.param([rewound(10, 0), acked(150)], 150, [150], id="written after the rewind, its epoch forgotten"),
         pytest.param([rewound(10, 3)], None, [], id="rewound before anything was acknowledged"),
         pytest.param([acked(3), rewound(10, 2), rewound(20, 9)], 1, [], id="a later rewind brings nothing of it back"),
+        pytest.param([expired(3), acked(2)], 3, [2], id="an expired message moves the position"),
+        pytest.param([expired(3), acked(3)], 3, [], id="acknowledged too late"),
     ],
 )
 def test_rows_come_to(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
@@ -49,9 +56,17 @@ def test_rows_come_to(rows: list[StateRow], position: int | None, acknowledged: 
     assert what(rows[::-1] + rows) == what(rows)
 
 
+def test_a_rewind_moves_the_position_and_brings_no_expired_message_back() -> None:
+    state = RecordedState([expired(3, at=7), acked(2), rewound(10, 2), expired(3, epoch=10, at=9)])
+    assert state.expired_at(3) == acked(3, at=7).acked_at, "it expired once: the first time"
+    assert (state.acked_seq, state.is_acknowledged(2), state.expired_at(2)) == (3, False, None)
+    assert RecordedState([expired(3), rewound(10, 2)]).acked_seq == 1
+
+
 def rows_of(epochs: list[int], at: datetime) -> st.SearchStrategy[StateRow]:
     times = st.integers(0, 9).map(lambda s: at + timedelta(seconds=s))
-    acks = st.builds(StateRow, st.sampled_from(SEQS), times, st.sampled_from(epochs), st.just(StateKind.ACKNOWLEDGED.value))
+    kinds = st.sampled_from([StateKind.ACKNOWLEDGED.value, StateKind.ACKNOWLEDGED.value, StateKind.EXPIRED.value])
+    acks = st.builds(StateRow, st.sampled_from(SEQS), times, st.sampled_from(epochs), kinds)
     rewinds = st.builds(
         StateRow, st.integers(-1, 11), times, st.sampled_from([e for e in epochs if e] or [1]), st.just(StateKind.REWOUND.value)
     )
@@ -71,6 +86,7 @@ def what_lives(rows: list[StateRow], live: set[int]) -> tuple[object, ...]:
         state.acked_seq,
         state.acked_at,
         [seq for seq in sorted(live) if state.is_acknowledged(seq)],
+        [state.expired_at(seq) for seq in sorted(live)],
     )
 
 
@@ -85,9 +101,11 @@ def test_the_order_of_rows_and_their_repetition_change_nothing(rows: list[StateR
 def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live: set[int]) -> None:
     acks = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.ACKNOWLEDGED]
     rewinds = [(row.epoch, row.acked_seq + 1) for row in rows if row.kind == StateKind.REWOUND]
-    rule, state = fold([(seq, str(seq)) for seq in live], acks, rewinds), RecordedState(rows)
+    ended = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.EXPIRED]
+    rule, state = fold([(seq, str(seq)) for seq in live], acks, rewinds, ended), RecordedState(rows)
     assert (state.epoch, state.acked_seq) == (rule.epoch, rule.position)
     assert {seq for seq in live if state.is_acknowledged(seq)} == rule.acknowledged
+    assert {seq for seq in live if state.expired_at(seq) is not None} == rule.expired
 
 
 @given(OLD, LATER, LIVE)

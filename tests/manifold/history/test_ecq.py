@@ -17,6 +17,7 @@ from manifold.contracts.ecq import ACKNOWLEDGEMENTS, EcqAck
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS, StateKind
@@ -94,11 +95,17 @@ class Place:
         record = EcqAck(self.client_id, seq(of), HOUR_AGO_MS + n, epoch)
         return seq(n), f"{ACKNOWLEDGEMENTS}{self.client_id}", record.to_wire()
 
+    def expired(self, n: int, of: int) -> tuple[int, str, bytes]:
+        record = EcqAck(self.client_id, seq(of), HOUR_AGO_MS + n, passed_over=True, outcome=Outcome.EXPIRED)
+        return seq(n), f"{ACKNOWLEDGEMENTS}{self.client_id}", record.to_wire()
+
     def rewind(self, n: int, word: str) -> tuple[int, str, bytes]:
         return seq(n), ecq_rewind_topic(self.client_id), word.encode()
 
-    def in_lake(self, *messages: tuple[int, str, bytes], acked: tuple[int, ...] = ()) -> None:
-        """Writes (seq, key, payload), and which of them were acknowledged."""
+    def in_lake(
+        self, *messages: tuple[int, str, bytes], acked: tuple[int, ...] = (), kind: StateKind = StateKind.ACKNOWLEDGED
+    ) -> None:
+        """Writes (seq, key, payload), and which of them were acknowledged, or expired."""
         catalog = open_catalog(self.settings)
         ensure_tables(catalog)
         mine = {"client_id": self.client_id}
@@ -106,8 +113,8 @@ class Place:
         append(catalog, ECQ_PAYLOAD, rows)
         append(catalog, ECQ_INDEX, [row | {"applied": True} for row in rows])
         append(catalog, ECQ_SEQNO, [mine | {"last_seq": max(s for s, _, _ in messages)}])
-        kind = StateKind.ACKNOWLEDGED.value
-        append(catalog, ECQ_STATE, [mine | {"acked_seq": s, "acked_at": datetime_of(s), "epoch": 0, "kind": kind} for s in acked])
+        states = [{"acked_seq": s, "acked_at": datetime_of(s), "epoch": 0, "kind": kind.value} for s in acked]
+        append(catalog, ECQ_STATE, [mine | state for state in states])
 
     def taken_in(self, path: str) -> None:
         now = datetime.now(UTC)
@@ -224,13 +231,58 @@ def test_redis_is_right_about_what_it_has_and_what_it_lacks_is_added(place: Plac
     assert found.acked_seq == 0, "the rewind is on its way to the archive"
 
 
-def test_what_was_acknowledged_is_there_for_its_retention_and_what_is_pending_for_ever(place: Place) -> None:
+@pytest.mark.parametrize(("kept_days", "state"), [(None, "expired"), (3.5, "expired"), (5, "pending"), (0, "pending")])
+def test_a_message_is_there_for_its_retention_and_a_pending_one_for_its_own(
+    place: Place, kept_days: float | None, state: str
+) -> None:
     old, older = seq(1, days_ago=3), seq(1, days_ago=4)
     place.in_lake((old, "a", b"1"), (older, "b", b"22"), (seq(3), "c", b""), acked=(old, seq(3)))
 
-    found = place.show()
+    found = place.show(settings=place.settings.model_copy(update={"ecq_pending_retention_days": kept_days}))
 
-    assert stands(found) == [("b", older, "pending"), ("c", seq(3), "delivered")]
+    assert stands(found) == [("b", older, state), ("c", seq(3), "delivered")]
+
+
+def test_an_expired_message_is_told_with_when_and_why_and_no_rewind_brings_it_back(place: Place) -> None:
+    place.in_lake((seq(1), "a", b"1"), acked=(seq(1),), kind=StateKind.EXPIRED)
+    place.archived(place.write(2, "b", b"22"), place.write(3, "c", b""), place.expired(7, 2), place.rewind(8, "earliest"))
+
+    entries = place.show().to_json()["entries"]
+
+    why = "its retention passed while it was pending"
+    assert [(entry["key"], entry.get("ended_at"), entry.get("reason")) for entry in entries] == [
+        ("a", at(1).isoformat(), why),
+        ("b", at(7).isoformat(), why),
+        ("c", None, None),
+    ]
+    assert [entry["state"] for entry in entries] == ["expired", "expired", "pending"]
+    assert list(entries[2]) == ["key", "seq", "ts", "size_bytes", "state"]
+
+
+@pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
+def test_redis_alone_tells_that_a_pending_message_has_expired(place: Place, page: Page) -> None:
+    """The dispatchers are about to end it; nothing sends it any more."""
+    place.loaded()
+    old = seq(1, days_ago=3)
+    place.do(Append(old, "a", b"1"), Append(seq(2), "b", b""))
+
+    first, second = place.show(page).entries
+
+    assert (first.state, first.ended_at, second.state) == ("expired", first.ts + timedelta(days=2), "pending")
+    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+
+
+@pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
+def test_a_message_that_has_just_expired_is_told_beside_what_is_still_in_redis(place: Place, page: Page) -> None:
+    place.loaded()
+    owner, old = Owner(place.client_id), seq(1, days_ago=3)
+    place.in_lake((old, "a", b"1"), (seq(2), "b", b""))
+    place.do(Append(old, "a", b"1"), Append(seq(2), "b", b""))
+    now = datetime.now(UTC)
+    record = EcqAck(owner, old, round(now.timestamp() * 1000), passed_over=True, outcome=Outcome.EXPIRED)
+    place.do(Acknowledge(record, claim=False))
+
+    assert stands(place.show(page)) == [("a", old, "expired"), ("b", seq(2), "pending")]
 
 
 def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:

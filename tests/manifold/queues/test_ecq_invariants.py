@@ -1,5 +1,6 @@
 """The invariants of compacted queues, as a state machine that runs every verb against a real Redis and against a simple model."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, assume, settings
@@ -9,19 +10,23 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.ecq_state import fold
+from manifold.contracts.ecq_state import QueueState, fold
 from manifold.contracts.events import Connected, Disconnected, Heard
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue, fanout_queue
-from manifold.contracts.seq import EPOCH_MS, seq_of
+from manifold.contracts.seq import EPOCH_MS, seq_of, unix_ms_of
+from manifold.queues import Policy
 from manifold.queues.verbs import ecq
 from manifold.queues.verbs.claims import Claim, ClaimWord, Release, ReleaseReason, UpdatePresence
+from manifold.queues.verbs.ends import ListMustEnd
 from manifold.queues.verbs.verb import Verb
 from tests.manifold.queues.clocked import ClockedBatch
-from tests.manifold.queues.conftest import POLICY, seqs_of
+from tests.manifold.queues.conftest import POLICY as DAYS
+from tests.manifold.queues.conftest import seqs_of
 
 ID = Owner("client-1")
+POLICY = replace(DAYS, ecq_pending_retention_ms=0)  # what nobody has fetched is kept, but where a test says for how long
 START_MS = EPOCH_MS + 200_000_000_000
 KEYS = st.sampled_from(["a", "b/c", "ü", "d"])
 SEQS = st.integers(0, 60).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
@@ -45,12 +50,13 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.sent = (0, 0)  # what was let go while its publish may be under way, and when that is over: nothing overtakes it
         self.connected, self.listens = False, True  # where nobody has said that it does not, it is tried
         self.position: int | None = None
+        self.expired_up_to = 0  # seq; nothing that is older comes again
         if connected:
             self.connect(clean=True)
             self.subscribe(qos=1)
 
-    def run(self, verb: Verb, queue: str = ecq_queue(ID)) -> Any:
-        batch = ClockedBatch(self.redis, POLICY)
+    def run(self, verb: Verb, queue: str = ecq_queue(ID), *, policy: Policy = POLICY) -> Any:
+        batch = ClockedBatch(self.redis, policy)
         batch.add(queue, verb, self.now)
         (reply,) = batch.run()
         return reply
@@ -60,15 +66,25 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         return self.connected and self.listens
 
     @property
-    def acks(self) -> list[tuple[int, int]]:
+    def records(self) -> list[EcqAck]:
         found: Any = self.redis.xrange(keys.OUTCOMES)
-        records = [EcqAck.from_wire(fields[b"o"]) for _, fields in found]
-        return [(record.seq, record.epoch) for record in records]
+        return [EcqAck.from_wire(fields[b"o"]) for _, fields in found]
+
+    @property
+    def acks(self) -> list[tuple[int, int]]:
+        return [(record.seq, record.epoch) for record in self.records if not record.is_expired]
+
+    @property
+    def expired(self) -> list[tuple[int, int]]:
+        return [(record.seq, record.epoch) for record in self.records if record.is_expired]
+
+    def state(self, acks: list[tuple[int, int]] | None = None) -> QueueState:
+        acks = self.acks if acks is None else acks
+        return fold([(seq, key) for seq, key in self.appends.items()], acks, self.rewinds, self.expired)
 
     @property
     def pending(self) -> set[int]:
-        state = fold([(seq, key) for seq, key in self.appends.items()], self.acks, self.rewinds)
-        return set(state.live.values()) - state.acknowledged
+        return self.pending_before(self.acks)
 
     def check_claim(self, claim: Any) -> None:
         if self.in_flight is not None:
@@ -97,6 +113,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     @rule(seq=SEQS, key=KEYS)
     def append(self, seq: int, key: str) -> None:
         """Also the second time, and late: behind a message that was acknowledged, or that is newer."""
+        assume(seq > self.expired_up_to)
         key = self.appends.setdefault(seq, key)
         rival = max((s for s, k in self.appends.items() if k == key and s != seq), default=0)
         if self.in_flight is not None and self.appends[self.in_flight] == key and self.in_flight < seq:
@@ -136,8 +153,8 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         assert (reply.word == "ended") == (seq in self.pending_before(before))
 
     def pending_before(self, acks: list[tuple[int, int]]) -> set[int]:
-        state = fold([(seq, key) for seq, key in self.appends.items()], acks, self.rewinds)
-        return set(state.live.values()) - state.acknowledged
+        state = self.state(acks)
+        return set(state.live.values()) - state.acknowledged - state.expired
 
     @rule(ms=st.integers(0, 5), first=st.one_of(st.just(0), SEQS))
     def rewind(self, ms: int, first: int) -> None:
@@ -152,6 +169,29 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.rewinds.add((seq, first))
         if self.position is not None:
             self.position = max(0, min(self.position, first - 1))
+
+    @precondition(lambda self: len(self.pending) > 1)
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        """The retention of what is pending passes up to a seq: it ends, oldest first, is recorded once, and is gone for good."""
+        up_to = data.draw(st.sampled_from(sorted(self.pending)[:-1]))
+        policy = replace(POLICY, ecq_pending_retention_ms=self.now - unix_ms_of(up_to) - 1)
+        sent, until = self.sent
+        shielded = {self.in_flight, sent if until > self.now else None}
+        expected = sorted(s for s in self.pending - shielded if unix_ms_of(s) <= unix_ms_of(up_to))
+        assume(expected and self.redis.hlen(LIVE) > len(expected))  # a queue without live messages forgets its position
+        ended = []
+        while due := self.run(ListMustEnd(), policy=policy).must_end:
+            assert due[0].outcome is Outcome.EXPIRED
+            record = EcqAck(ID, due[0].seq, self.now, passed_over=True, outcome=Outcome.EXPIRED)
+            assert self.run(ecq.Acknowledge(record, claim=False)).word == "ended"
+            ended.append(due[0].seq)
+            self.position = max(self.position or 0, due[0].seq)
+            before = self.records
+            assert self.run(ecq.Acknowledge(record, claim=False)).word == "known"
+            assert self.records == before
+        assert ended == expected
+        self.expired_up_to = max(self.expired_up_to, *ended)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule(reason=st.sampled_from([ReleaseReason.LOST, ReleaseReason.CUT, ReleaseReason.UNSENT]))
@@ -208,11 +248,12 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def what_is_recorded_is_what_redis_holds(self) -> None:
         if not hasattr(self, "appends"):
             return
-        state = fold([(seq, key) for seq, key in self.appends.items()], self.acks, self.rewinds)
-        live: Any = self.redis.hgetall(LIVE)
-        assert {key.decode(): int(seq) for key, seq in live.items()} == state.live
+        state = self.state()
+        found: Any = self.redis.hgetall(LIVE)
+        live = {key: seq for key, seq in state.live.items() if seq not in state.expired}
+        assert {key.decode(): int(seq) for key, seq in found.items()} == live
         superseded = {self.in_flight} if self.superseded_in_flight and self.in_flight is not None else set()
-        assert set(seqs_of(self.redis, PENDING)) == (set(state.live.values()) - state.acknowledged) | superseded
+        assert set(seqs_of(self.redis, PENDING)) == self.pending | superseded
         assert set(seqs_of(self.redis, DELIVERED)) >= state.acknowledged
         position = self.redis.hget(STATE, "acked_seq")
         assert (None if position is None else int(position)) == state.position == self.position
@@ -237,14 +278,15 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         if self.in_flight is not None:
             self.run(Release(self.in_flight, ReleaseReason.LOST))
         expected, ended = sorted(self.pending), []
-        self.now += POLICY.ecq_retention_ms + 60_000
-        claim = self.run(Claim())
+        self.now += DAYS.ecq_pending_retention_ms + 60_000
+        assert self.run(ListMustEnd()).must_end == (), "0 keeps what nobody has fetched"
+        claim = self.run(Claim(), policy=DAYS)
         while claim.word is ClaimWord.MUST_END:
             (first, *_) = claim.must_end
             assert first.outcome is Outcome.EXPIRED
             ended.append(first.seq)
             record = EcqAck(ID, first.seq, self.now, passed_over=True, outcome=Outcome.EXPIRED)
-            claim = self.run(ecq.Acknowledge(record)).next
+            claim = self.run(ecq.Acknowledge(record), policy=DAYS).next
         assert claim.word is ClaimWord.IDLE
         assert ended == expected
         if ended:

@@ -134,6 +134,31 @@ def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(r
     assert held(redis) == ""
 
 
+def test_messages_that_the_lake_ends_leave_the_queue_but_not_what_is_in_flight_or_was_acknowledged(redis: Redis) -> None:
+    """Garbage collection names what is pending in the lake past its retention; the queue says what of it has expired."""
+    state, loader = keys.ecq_keys(ID)[7], EcqLoader(redis, POLICY)
+    run(redis, *appended(0, 1, 2, 4), *acked(1))
+    redis.hset(keys.ecq_keys(ID)[1], "seq", SEQS[2])
+
+    done = loader.expire([(ID, SEQS[:4]), ("nobody", [SEQS[5]])], NOW + 2000)
+
+    assert list(done) == [(ID, SEQS[0]), (ID, SEQS[3]), ("nobody", SEQS[5])], "one that Redis does not know has expired, too"
+    assert held(redis) == "dpp"
+    assert redis.hmget(state, "acked_seq", "acked_at") == [b"%d" % SEQS[3], b"%d" % (NOW + 2000)]
+    assert redis.keys("*nobody*") == []
+    assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "asked again, it answers the same"
+
+
+def test_a_pending_message_is_kept_for_a_retention_of_its_own(redis: Redis) -> None:
+    later, day = NOW + 40 * 86_400_000, 86_400_000
+    run(redis, *appended(0))
+    for pending_ms, word in ((0, ClaimWord.ABSENT), (41 * day, ClaimWord.ABSENT), (39 * day, ClaimWord.MUST_END)):
+        batch = BlockingBatch(redis, replace(POLICY, ecq_pending_retention_ms=pending_ms))
+        batch.add(ecq_queue(ID), Claim(), later)
+        (claim,) = batch.run()
+        assert claim.word is word, pending_ms
+
+
 def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
     run(redis, *appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1]))
     state = keys.ecq_keys(ID)[7]

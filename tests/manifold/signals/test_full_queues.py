@@ -55,6 +55,16 @@ def wait_until_settled(door: Door, gateway: Gateway) -> None:
     wait_until(lambda: health(door)["healthy"] and health(door)["in_hand"] == gateway.count(topology.RAW) == 0)
 
 
+def assert_all_went(door: Door, gateway: Gateway, *, dead_letters: int, recorded: int) -> None:
+    """Wait until nothing waits any more. The dead letters include the message that was in the way."""
+    wait_until(lambda: gateway.count(topology.DEAD) == dead_letters, what="the dead letters, and the one that was in the way")
+    wait_until_settled(door, gateway)
+
+    assert gateway.count(topology.PROCESSED) == 0
+    assert len(door.recorded()) == recorded
+    assert "away from RabbitMQ" not in door.log
+
+
 def test_a_full_dead_letter_queue_neither_stops_nor_repeats_good_signals(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
@@ -70,12 +80,7 @@ def test_a_full_dead_letter_queue_neither_stops_nor_repeats_good_signals(
         assert topology.DEAD in next(line for line in own_door.log.splitlines() if "the door waits" in line)
         later = send_many(gateway, 4, "later")
         assert drain(gateway, 4) == dict.fromkeys(later, 1)
-    wait_until(lambda: gateway.count(topology.DEAD) == 5, what="the dead letters, and the one that was in the way")
-    wait_until_settled(own_door, gateway)
-
-    assert gateway.count(topology.PROCESSED) == 0
-    assert len(own_door.recorded()) == 12
-    assert "away from RabbitMQ" not in own_door.log
+    assert_all_went(own_door, gateway, dead_letters=5, recorded=12)
 
 
 def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
@@ -88,12 +93,7 @@ def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
         names = send_many(gateway, 25, "behind-them")
         assert drain(gateway, 25) == dict.fromkeys(names, 1)
         wait_until(lambda: health(own_door)["in_hand"] == 45)
-    wait_until(lambda: gateway.count(topology.DEAD) == 46)
-    wait_until_settled(own_door, gateway)
-
-    assert gateway.count(topology.PROCESSED) == 0
-    assert len(own_door.recorded()) == 70
-    assert "away from RabbitMQ" not in own_door.log
+    assert_all_went(own_door, gateway, dead_letters=46, recorded=70)
 
 
 def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(

@@ -9,10 +9,11 @@ from manifold.contracts.events import Acked, Connected, Disconnected, Event, Sub
 from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Fields
-from manifold.sandbox.tap.observer import SessionObserver, _is_filter
+from manifold.sandbox.tap.observer import SessionObserver
 from manifold.sandbox.tap.packets import packet
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.sandbox.tap.sessions import Sessions
+from manifold.sandbox.tap.subscription_rights import is_topic_filter
 from tests.manifold.sandbox.tap.raw_connection import connect, puback, publish, subscribe, user_properties
 
 FILTER, TOPIC = "agent/V/proxy/request/+", "agent/V/proxy/request/r1"
@@ -395,4 +396,4 @@ def test_a_session_lives_no_longer_than_the_broker_keeps_it() -> None:
     ],
 )
 def test_a_wildcard_is_a_whole_word_of_a_filter(asked: str, fits: bool) -> None:
-    assert _is_filter(asked.encode()) is fits
+    assert is_topic_filter(asked.encode()) is fits

@@ -1,0 +1,29 @@
+"""Waits of a process that is told to stop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+LOOK_S = 0.01
+
+
+async def done_before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work`, and cancel it when `told` is done; returns whether it had finished by then.
+
+    Raises:
+        Exception: whatever `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+        return False
+    task.result()
+    return True
+
+
+async def until(question: Callable[[], bool]) -> None:
+    """Return when the answer is true."""
+    while not question():  # noqa: ASYNC110  # three parts become idle, none tells; only at the end
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,71 @@
+"""The addresses of the embedded platform's servers and services, as `manifold status` prints them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from manifold.messaging.amqp import shown_url
+from manifold.runtime import secret_files
+from manifold.sandbox.platform import airflow
+from manifold.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses of all servers and services. URLs show no password."""
+
+    mqtt: str  # for vehicles
+    mqtt_services: str  # for services and publishers; the same in the sandbox
+    redis: str
+    catalog: Mapping[str, str]
+    archive: str
+    airflow: str
+    reports: str
+    api: str
+    amqp: str
+    secrets: str  # the folder of those that were made up
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Addresses":
+        """The addresses that these settings give."""
+        return cls(
+            mqtt=_shown(settings.mqtt_for_vehicles),
+            mqtt_services=_shown(settings.mqtt),
+            redis=_shown(settings.redis),
+            catalog={
+                "name": settings.catalog_name,
+                "type": settings.catalog_type,
+                "uri": _shown(settings.catalog),
+                "warehouse": settings.warehouse_url,
+            },
+            archive=settings.archive,
+            airflow=airflow.url(settings),
+            reports=settings.reports_folder,
+            api=settings.api,
+            amqp=_shown(shown_url(settings)),
+            secrets=str(secret_files.folder(settings.home)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON that `manifold status --json` prints."""
+        return {
+            "mqtt": self.mqtt,
+            "mqtt_services": self.mqtt_services,
+            "redis": self.redis,
+            "catalog": dict(self.catalog),
+            "archive": self.archive,
+            "airflow": self.airflow,
+            "reports": self.reports,
+            "api": self.api,
+            "amqp": self.amqp,
+            "secrets": self.secrets,
+        }
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -1,0 +1,72 @@
+"""Decides which filters of a SUBSCRIBE go on to the broker, and completes the broker's answer, as EMQX would give it.
+
+Mosquitto grants every filter and sends nothing on the forbidden ones, which hides from others that a client is not subscribed.
+"""
+
+from typing import NamedTuple
+
+from manifold.contracts.rights import Action, Rights
+from manifold.sandbox.tap.packets import packet, read_suback, read_subscribe, string, unsubscribe
+from manifold.sandbox.tap.scanner import SUBACK, SUBSCRIBE
+
+GRANTED, FAILURE, NOT_AUTHORIZED = 0, 0x80, 0x87  # reason codes of a SUBACK; before MQTT 5 there is one for all failures
+_NOTHING = b"$denied"  # a filter to which nobody has subscribed
+_SUBSCRIBE_HEAD = SUBSCRIBE << 4 | 2
+
+
+class Decision(NamedTuple):
+    """The outcome of one SUBSCRIBE."""
+
+    granted: bytes | None  # body of a SUBSCRIBE with the granted filters; None: there are none
+    instead: bytes | None  # the packet that goes on in the place of the client's; None: that one
+
+
+class SubscriptionRights:
+    """The SUBSCRIBEs of one connection, by packet identifier."""
+
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._refused: dict[int, bytes] = {}  # packet identifier → GRANTED or a refusal for each filter
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an answer of the broker has to be completed."""
+        return bool(self._refused)
+
+    def decide(self, body: bytes, version: int, client_id: str, username: str) -> Decision | None:
+        """Judge a SUBSCRIBE; None: a filter is malformed, and the broker ends the connection, as EMQX does.
+
+        Where nothing is granted, an UNSUBSCRIBE goes on, so that the broker answers in its turn.
+        """
+        head, wanted = read_subscribe(body, version)
+        if not all(is_topic_filter(it) for it, _ in wanted):
+            return None
+        granted = [self._rights.allows(client_id, username, Action.SUBSCRIBE, it.decode("utf-8", "replace")) for it, _ in wanted]
+        if all(granted):
+            return Decision(body, None)
+        mid, refusal = int.from_bytes(head[:2]), NOT_AUTHORIZED if version >= 5 else FAILURE
+        self._refused[mid] = bytes(GRANTED if it else refusal for it in granted)
+        kept = b"".join(string(it) + bytes((options,)) for (it, options), ok in zip(wanted, granted, strict=True) if ok)
+        if not kept:
+            return Decision(None, unsubscribe(mid, version, _NOTHING))
+        return Decision(head + kept, packet(_SUBSCRIBE_HEAD, head + kept))
+
+    def complete(self, kind: int, body: bytes, version: int) -> bytes | None:
+        """The SUBACK in the place of the broker's answer to a SUBSCRIBE; None: nothing of that was refused."""
+        refused = self._refused.pop(int.from_bytes(body[:2]), None)
+        if refused is None:
+            return None
+        reasons = iter(read_suback(body, version)[1] if kind == SUBACK else b"")
+        said = bytes(next(reasons, FAILURE) if it == GRANTED else it for it in refused)
+        no_properties = b"\0" if version >= 5 else b""
+        return packet(SUBACK << 4, body[:2] + no_properties + said)
+
+
+def is_topic_filter(asked: bytes) -> bool:
+    """Whether these bytes are a topic filter at all: a wildcard is a whole word, and `#` the last one (MQTT 5, 4.7.1)."""
+    words = asked.split(b"/")
+    return (
+        bool(asked)
+        and all(it == b"+" or not set(b"+#") & set(it) for it in words[:-1])
+        and (words[-1] in (b"+", b"#") or not set(b"+#") & set(words[-1]))
+    )
