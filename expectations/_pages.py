@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,17 @@ from expectations._findings import Audit
 from expectations._results import as_json
 from expectations._suites import load_suites
 from manifold.lake.files import Files
-from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, State, kept_runs, run_page, run_verdict
+from manifold.lake.reports import (
+    INDEX,
+    READS_AT_ONCE,
+    RUNS,
+    STYLE,
+    VALIDATIONS,
+    State,
+    kept_runs,
+    run_page,
+    run_verdict,
+)
 
 PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text))
@@ -67,15 +78,18 @@ def _write_index(reports: Files) -> None:
 
 
 def _bring(made: Path, reports: Files) -> None:
-    """Put these pages into the store; of the files that all pages share, only those that it does not have."""
+    """Put these pages into the store, and their style sheet if it is not there yet.
+
+    The library's own static files stay behind: no page names them, and they have four megabytes.
+    """
 
     def put(file: Path) -> None:
-        path = str(file.relative_to(made))
-        if path.startswith((f"{VALIDATIONS}/", f"{RUNS}/")) or not reports.has(path):
-            reports.write(path, file.read_bytes())
+        reports.write(str(file.relative_to(made)), file.read_bytes())
 
+    if not reports.has(STYLE):
+        reports.write(STYLE, (files("expectations") / "pages" / STYLE).read_bytes())
     with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
-        list(pool.map(put, (file for file in made.rglob("*") if file.is_file())))
+        list(pool.map(put, (file for file in made.rglob("*") if file.is_file() and file.relative_to(made).parts[0] != "static")))
 
 
 def _details(reports: Files, table: str, audit: Audit) -> str | None:

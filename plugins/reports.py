@@ -1,6 +1,6 @@
-"""Inside the Airflow UI, for whoever is logged in: the quality reports, under /reports, and the document of Manifold's API.
+"""Inside the Airflow UI, for whoever is logged in: the quality reports, under /reports, and the description of Manifold's API.
 
-The pages are read where the audits have put them, on a disk or in an object store (setting `reports`). The document comes
+The pages are read where the audits have put them, on a disk or in an object store (setting `reports`). The description comes
 from the API, asked with the token of the settings: beyond loopback the API answers nobody without it, and a browser has none.
 """
 
@@ -15,14 +15,13 @@ from manifold.settings import Settings, load_settings
 
 PREFIX = "/reports"
 SETTINGS = load_settings()
-# Great Expectations' pages name scripts and styles of public hosts. Here they would run in Airflow's origin, with the reader's
-# rights; without them the pages read the same, and plainer. Our own have no scripts.
+# No page needs a script or another host. A script would run in Airflow's origin, with the rights of the reader.
 POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
-DOCUMENT = "api/openapi.json"  # of the API, beside the reports
-DOCUMENT_WAIT_S = 5.0
+API_PAGES = ("docs", "openapi.json")  # of the API, under api/ beside the reports
+API_WAIT_S = 5.0
 LOGIN = "/api/v2/auth/login"  # Airflow's; it knows where each of its auth managers asks for one
 Message = MutableMapping[str, Any]
 
@@ -54,10 +53,12 @@ def application(settings: Settings) -> Any:
     reports = open_reports(settings)
     app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
 
-    @app.get(f"/{DOCUMENT}")
-    def document() -> Response:
-        status, content, kind = _document(settings)
-        return Response(content, status_code=status, media_type=kind)
+    @app.get("/api/{name}")
+    def described(name: str) -> Response:
+        if name not in API_PAGES:
+            raise HTTPException(404)
+        status, content, kind = _of_api(settings, name)
+        return Response(content, status_code=status, media_type=kind, headers={"Content-Security-Policy": POLICY})
 
     @app.get("/{path:path}")
     def page(path: str) -> Response:
@@ -89,19 +90,19 @@ def application(settings: Settings) -> Any:
     return app
 
 
-def _document(settings: Settings) -> tuple[int, bytes, str]:
-    """Status, content and media type: the API's OpenAPI document, or 503 and the reason where the API does not give it."""
+def _of_api(settings: Settings, name: str) -> tuple[int, bytes, str]:
+    """Status, content and media type of a page of the API: 503 and the reason where the API does not give it."""
     import httpx
 
     from manifold.runtime.tls import verified
 
-    url = f"{settings.api}/api/v1/openapi.json"
+    url = f"{settings.api}/api/v1/{name}"
     try:
         trust = verified(settings, url)
-        answer = httpx.get(url, headers=settings.bearer, timeout=DOCUMENT_WAIT_S, verify=trust).raise_for_status()
+        answer = httpx.get(url, headers=settings.bearer, timeout=API_WAIT_S, verify=trust).raise_for_status()
     except (httpx.HTTPError, OSError) as exc:
         return 503, f"{url} does not answer: {exc}; see `manifold status`".encode(), "text/plain"
-    return 200, answer.content, "application/json"
+    return 200, answer.content, answer.headers["content-type"]
 
 
 def _next(url: str) -> str:
@@ -127,7 +128,7 @@ class Reports(AirflowPlugin):
         },
         {
             "name": "Manifold API",
-            "href": f"{PREFIX}/{DOCUMENT}",
+            "href": f"{PREFIX}/api/docs",
             "destination": "nav",
             "category": "browse",
         },

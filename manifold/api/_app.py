@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from manifold.api._dead_letters import dead_letter_routes
+from manifold.api._docs_page import POLICY, docs_page
 from manifold.api._document import describe
 from manifold.api._ecq import ecq_routes
 from manifold.api._fleet import fleet_routes
@@ -25,7 +26,7 @@ from manifold.runtime.http import shows
 from manifold.settings import Settings
 
 PREFIX = "/api/v1"
-DOCUMENT = f"{PREFIX}/openapi.json"
+DOCUMENT, DOCS = f"{PREFIX}/openapi.json", f"{PREFIX}/docs"
 Authorization = Annotated[str, Header()]
 
 
@@ -39,7 +40,7 @@ def application(settings: Settings) -> Any:
         async with sources.open():
             yield
 
-    # No page of its own for people to try it: it would load scripts from a public host.
+    # FastAPI's own pages load scripts from a public host; `_docs_page` needs none.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
     for routes in (
         vehicle_routes,
@@ -60,7 +61,7 @@ def application(settings: Settings) -> Any:
 
 
 def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
-    """/healthz, /livez and /metrics, as every service has them."""
+    """/healthz, /livez and /metrics, as every service has them, and the page of its document."""
 
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(authorization: Authorization = "") -> Response:
@@ -75,3 +76,7 @@ def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get(DOCS, include_in_schema=False)
+    def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()), headers={"Content-Security-Policy": POLICY})

@@ -7,6 +7,8 @@ runs/<run>/index.html       one run: its state, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 runs/<run>/results/        Great Expectations' validation results, a JSON file a table
 validations/<table>/<run>/  Great Expectations' own pages
+expectations/<table>.html   the rules of one table, as Great Expectations words them
+static/                     the style sheet of Great Expectations' pages
 queues/<instant>/           differences between queues and lake (`manifold verify`)
 """
 
@@ -22,6 +24,7 @@ from manifold.settings import Settings
 INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
 TRENDS_OF = "trends.json"
 AUDIT = "audit.json"
+STYLE = "static/bootstrap-4.6.2.min.css"  # named by its version: pages of an earlier release keep theirs
 READS_AT_ONCE = 16  # an object store takes its time for each
 
 

@@ -2,28 +2,25 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+from manifold.lake.reports import run_page
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_users import OPERATOR, password_of
 from tests.dags.running import Ingested, Platform
 from tests.docs.pictures import log_in
+from tests.support.browser import CHROMIUM, needs_chromium
 from tests.support.servers import ROOT, wait_until
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_chromium]
 DAG, BACKFILL = "ingest_archives", "backfill_archives"
 SEEN_MS = 60_000
 DETAILS: dict[str, Any] = {"clip": {"x": 312, "y": 62, "width": 888, "height": 688}}  # without the grid at the left
@@ -153,6 +150,16 @@ def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
     expect(chart).to_be_visible()
     expect(chart).to_have_js_property("complete", True)
     assert chart.evaluate("image => image.naturalWidth") > 0  # as it has only where the policy of the page lets it be seen
+
+
+def test_data_docs_are_styled_and_ask_no_other_host(chromium: Page, running: Platform, ingested: Ingested) -> None:
+    asked: set[str | None] = set()
+    chromium.on("request", lambda request: asked.add(urlsplit(request.url).hostname))
+    chromium.goto(f"{airflow.url(running.settings)}/reports/{quote(run_page(ingested.run_id))}")
+    chromium.get_by_role("link", name="every rule").first.click()
+
+    expect(chromium.locator(".alert").first).to_have_css("background-color", "rgb(226, 227, 229)")
+    assert asked == {urlsplit(airflow.url(running.settings)).hostname}
 
 
 def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> None:

@@ -46,7 +46,7 @@ def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
 
     assert [(view.category, view.name, view.href) for view in views] == [
         ("browse", "Quality reports", "/reports/index.html"),
-        ("browse", "Manifold API", "/reports/api/openapi.json"),
+        ("browse", "Manifold API", "/reports/api/docs"),
     ]
 
 
@@ -80,15 +80,18 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
             assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
 
 
-def test_the_document_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_path: Path) -> None:
+def test_the_description_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_path: Path) -> None:
     with desk_at(tmp_path, http_token=SecretStr("t0ken")) as desk:
         assert desk.ask("/api/v1/openapi.json").status_code == 401
         app = application(desk.settings)
         with TestClient(app, follow_redirects=False) as stranger:
-            assert stranger.get("/api/openapi.json").status_code == 307
+            assert {stranger.get(f"/api/{name}").status_code for name in ("docs", "openapi.json")} == {307}
         app.dependency_overrides[get_user] = lambda: "somebody"
         with TestClient(app) as client:
             assert "/api/v1/vins/{vin}" in client.get("/api/openapi.json").json()["paths"]
+            page = client.get("/api/docs")
+            assert (page.headers["content-type"], "/api/v1/vins/{vin}" in page.text) == ("text/html; charset=utf-8", True)
+            assert client.get("/api/fleet").status_code == 404, "of the API, what describes it alone"
 
 
 def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:

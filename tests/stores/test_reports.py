@@ -14,7 +14,7 @@ from expectations._pages import publish_pages
 from manifold.contracts.storage import S3
 from manifold.contracts.tables import RUN_TABLES
 from manifold.lake.files import Files
-from manifold.lake.reports import INDEX, TRENDS, State, kept_runs, run_page
+from manifold.lake.reports import INDEX, STYLE, TRENDS, State, kept_runs, run_page
 from manifold.settings import Settings
 from tests.expectations.results import result
 from tests.stores.servers import BUCKET, object_storage
@@ -40,7 +40,7 @@ def reports(s3: S3) -> Files:
 def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: int = 1) -> None:
     """As an audit does, with a page that Great Expectations would have made."""
     docs = [f"validations/quarantine/{run_id}/{at:%H}/page.html"] if refused else []
-    for path in (*docs, "static/style.css"):
+    for path in (*docs, "static/of the library.gif"):
         (made / path).parent.mkdir(parents=True, exist_ok=True)
         (made / path).write_text(run_id)
     rows = {table.name: 1 for table in RUN_TABLES} | {"quarantine": refused}
@@ -72,6 +72,7 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
     assert "first" not in index
     assert b"every rule" in (reports.read(run_page("second")) or b"")
     assert [path.split("/")[2] for path in reports.below("validations")] == ["second", "third+00:00"]
+    assert [*reports.below("static")] == [STYLE]
 
 
 def test_a_state_is_recorded_on_page_and_index_and_is_about_one_judgement(reports: Files, tmp_path: Path) -> None:

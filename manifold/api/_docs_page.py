@@ -1,0 +1,53 @@
+"""The OpenAPI document as a page for people. It has no script and names no other host, so it reads the same everywhere."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup, escape
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+CODE = re.compile(r"`([^`]+)`")
+BOUNDS = {"minimum": "at least {}", "maximum": "at most {}", "maxLength": "up to {} characters", "default": "default {}"}
+MAX_BOUND = 1 << 62  # larger bounds are those of the integer type, and say nothing
+
+
+def docs_page(document: Mapping[str, Any]) -> str:
+    """The HTML page of an OpenAPI document."""
+    page = Environment(loader=PackageLoader("manifold.api", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page.filters |= {"kind": _kind, "marked": _marked, "name_of": _name_of, "pretty": _pretty}
+    return page.get_template("docs.html").render(document, schemas=document["components"]["schemas"])
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """The values of a schema in a few words."""
+    if "$ref" in schema:
+        return _name_of(schema["$ref"])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    bounds = [text.format(schema[name]) for name, text in BOUNDS.items() if _is_telling(schema.get(name))]
+    kind = str(schema.get("const", schema.get("format", schema.get("type", "anything"))))
+    return ", ".join([kind, *bounds])
+
+
+def _is_telling(bound: object) -> bool:
+    return bound is not None and not (isinstance(bound, int | float) and bound > MAX_BOUND)
+
+
+def _marked(text: str) -> Markup:
+    """The text with what stands between backticks as code."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped here
+
+
+def _name_of(reference: str) -> str:
+    return reference.rpartition("/")[2]
+
+
+def _pretty(example: object) -> str:
+    return json.dumps(example, indent=2, ensure_ascii=False)
