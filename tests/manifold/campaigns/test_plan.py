@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from manifold.campaigns.plan import Plan, Rate, parse_plan, plan_sha256
+from manifold.campaigns.parsing import parse_plan, plan_sha256
+from manifold.campaigns.plan import Plan, Rate
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import document
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from manifold.campaigns import records as r
 from manifold.campaigns.facts import Ended, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, Status, fold
-from manifold.campaigns.plan import Plan, plan_of
+from manifold.campaigns.parsing import plan_of
+from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, Simulation, rehearse
 from manifold.campaigns.step import Release, step

@@ -9,7 +9,8 @@ from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Recorded, Released
 from manifold.campaigns.fold import Campaign, Status, fold
 from manifold.campaigns.membership import assign
-from manifold.campaigns.plan import Plan, plan_of
+from manifold.campaigns.parsing import plan_of
+from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
