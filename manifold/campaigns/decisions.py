@@ -8,10 +8,10 @@ from functools import reduce
 from msgspec import Struct
 from msgspec.structs import replace
 
-from manifold.campaigns import records as r
 from manifold.campaigns.facts import Recorded
 from manifold.campaigns.parsing import plan_of, plan_sha256
 from manifold.campaigns.plan import Plan
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import unix_ms_of
 
@@ -85,9 +85,9 @@ class Decided(Struct, frozen=True):
         return self.stage in (S.PAUSED, S.CANCELLED)
 
 
-def decide(orders: Mapping[int, r.Command]) -> Decided:
-    """The state after all orders, by seq."""
-    return reduce(_apply, (Recorded(seq, orders[seq]) for seq in sorted(orders)), Decided())
+def decide(orders: Mapping[int, r.Command], before: Decided | None = None) -> Decided:
+    """The state after all orders, by seq; `before` is the state that older ones gave."""
+    return reduce(_apply, (Recorded(seq, orders[seq]) for seq in sorted(orders)), before or Decided())
 
 
 def objection(decided: Decided, order: r.Command) -> str | None:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from manifold.campaigns.records import Command
+from manifold.contracts.campaigns import Command
 from manifold.contracts.seq import unix_ms_of
 
 

@@ -17,7 +17,7 @@ from manifold.campaigns.membership import Members, assign
 from manifold.campaigns.plan import Retry
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import Recent, within_a_minute
-from manifold.campaigns.records import Command
+from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import unix_ms_of
 
@@ -100,7 +100,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
             case Ended(seq, vin, release, ending):
                 attempts[vin] = joined(attempts.get(vin, ()), Attempt(release, ending, seq))
                 touched.add(vin)
-    decided = campaign.decided if len(orders) == len(campaign.orders) else decide(orders)
+    decided = _decided(campaign, orders)
     members, problem, standings = campaign.members, campaign.problem, dict(campaign.standings)
     tallies = tuple(Counter(tally) for tally in campaign.tallies)
     if (decided.plan, decided.targets) != (campaign.decided.plan, campaign.decided.targets):
@@ -129,6 +129,14 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
         recent,
         max(steps, campaign.steps),
     )
+
+
+def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
+    """The orders' state. Only what is older than something known makes all of them be applied again."""
+    new = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
+    if not new:
+        return campaign.decided
+    return decide(new, campaign.decided) if min(new) > max(campaign.orders, default=0) else decide(orders)
 
 
 def standing(attempts: tuple[Attempt, ...], retry: Retry | None) -> Standing:

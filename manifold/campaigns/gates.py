@@ -5,7 +5,7 @@ from msgspec import Struct
 from manifold.campaigns.fold import UNSETTLED, Campaign, Status
 from manifold.campaigns.plan import Gate, Rule
 from manifold.campaigns.quantities import duration_ms, exceeds, reaches, share
-from manifold.campaigns.records import Counts
+from manifold.contracts.campaigns import Counts
 from manifold.contracts.seq import unix_ms_of
 
 SUCCESSES = (Status.DELIVERED, Status.CONFIRMED)

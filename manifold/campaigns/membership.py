@@ -6,7 +6,7 @@ from itertools import islice
 
 from manifold.campaigns.plan import REST, Plan
 from manifold.campaigns.quantities import WHOLE, share
-from manifold.campaigns.records import Target
+from manifold.contracts.campaigns import Target
 from manifold.contracts.messages import Refused, shown
 
 Members = tuple[tuple[Target, ...], ...]  # one for each wave, in the order of the draw

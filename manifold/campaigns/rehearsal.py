@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from manifold.campaigns import records as r
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import SeqSource
 

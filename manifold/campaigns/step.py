@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from manifold.campaigns import gates
-from manifold.campaigns import records as r
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.fold import UNSETTLED, Campaign, Status
 from manifold.campaigns.plan import Plan, Wave
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import allowance, next_allowance_ms
 from manifold.campaigns.windows import Span, span_at
+from manifold.contracts import campaigns as r
 
 
 class Policy(Struct, frozen=True):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from manifold.campaigns import records as r
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation
 from manifold.campaigns.step import Policy
+from manifold.contracts import campaigns as r
 
 NOW = instant_ms("2026-12-01T12:00:00Z")
 ALWAYS = ((0, 1 << 60),)

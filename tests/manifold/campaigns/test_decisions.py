@@ -2,8 +2,8 @@
 
 import pytest
 
-from manifold.campaigns import records as r
 from manifold.campaigns.decisions import Decided, Stage, decide
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import seq_of
 from tests.manifold.campaigns.plans import NOW, document

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifold.campaigns import records as r
 from manifold.campaigns.facts import Attempt, Ended, Ending, Fact, Recorded, Released, joined
 from manifold.campaigns.fold import Campaign, Standing, Status, fold, standing
 from manifold.campaigns.plan import Retry
+from manifold.contracts import campaigns as r
 from manifold.contracts.seq import seq_of, unix_ms_of
 from tests.manifold.campaigns.plans import NOW, document, vins
 

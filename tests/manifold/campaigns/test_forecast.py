@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from manifold.campaigns import records as r
 from manifold.campaigns.forecast import Draw, Forecast, forecast
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, rehearse, report
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import NOW, POLICY, document, fleet_here, proposed, vins
 

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifold.campaigns import records as r
 from manifold.campaigns.facts import Ended, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, Status, fold
 from manifold.campaigns.parsing import plan_of
@@ -15,6 +14,7 @@ from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, Simulation, rehearse
 from manifold.campaigns.step import Release, step
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import POLICY, document, vins
 from tests.manifold.campaigns.test_windows import is_inside

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from manifold.campaigns import records as r
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Recorded, Released
 from manifold.campaigns.fold import Campaign, Status, fold
@@ -14,6 +13,7 @@ from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
+from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import ALWAYS, NOW, POLICY, document, fleet_here, proposed, vins
 

@@ -1,4 +1,4 @@
-"""Records of the stream `campaign`: what people order and the campaigner decides, as canonical JSON.
+"""Records of the stream of campaigns: what people order and the campaigner decides, as canonical JSON.
 
 A record has no seq of its own: the recorder gives it one, and the pair is a `Recorded`.
 """
