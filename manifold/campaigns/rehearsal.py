@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
-from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.fold import Campaign, Status, fold
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
+from manifold.campaigns.warnings import warnings_of
 from manifold.contracts import campaigns as r
-from manifold.contracts.messages import Refused
-from manifold.contracts.seq import SeqSource
+from manifold.contracts.messages import Refused, shown
+from manifold.contracts.seq import SeqSource, unix_ms_of
 
 ENDED = frozenset({Stage.REFUSED, Stage.PAUSED, Stage.CANCELLED, Stage.COMPLETED})
 Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order
@@ -144,8 +145,11 @@ def rehearse(
     plan, ignored, problem = world.campaign.decided.plan, world.campaign.decided.ignored, world.campaign.problem
     if plan is None or ignored or problem is not None:
         return Refused(ignored[0][1] if ignored else problem or "nothing is proposed")
+    if plan.ends_ms <= now_ms:
+        return Refused(f"ends {shown(plan.ends)}: must be in the future")
     if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
-        return Refused(f"window of {plan.window.length_ms} ms is shorter than the ack deadline of {policy.ack_deadline_ms} ms")
+        long_enough = f"must be open for at least the ack deadline of {policy.ack_deadline_ms / 1000:g} s"
+        return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
     for person in range(plan.approve.people):
         world.order(r.Approve(name, f"approver {person + 1}"))
     world.run(plan.ends_ms)
@@ -167,7 +171,8 @@ def report(rehearsal: Rehearsal) -> bytes:
         "because": decided.because,
         "waves": [{"targets": len(vins), "vins": vins} for vins in waves],
         "in_no_wave": sorted(listed - campaign.members.keys()),
-        "never_released": sum(status == "waiting" for status in (standing.status for standing in campaign.standings.values())),
+        "waiting": campaign.total(Status.WAITING),
+        "warnings": warnings_of(campaign, unix_ms_of(rehearsal.facts[0].seq)),
         "releases": len(releases),
         "first_release_ms": releases[0].at_ms if releases else None,
         "last_release_ms": releases[-1].at_ms if releases else None,

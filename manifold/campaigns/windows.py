@@ -42,8 +42,10 @@ class Window(Struct, frozen=True, forbid_unknown_fields=True, rename={"opens": "
                 _check_zone(name, zone)
 
     def zone_of(self, target_zone: str | None) -> str:
-        """The zone whose clock counts for a target."""
-        return (target_zone or self.otherwise) if self.zone == VEHICLE else self.zone
+        """The zone whose clock counts for a target: its own, where it has one that is known here."""
+        if self.zone != VEHICLE:
+            return self.zone
+        return target_zone if target_zone and is_zone(target_zone) else self.otherwise
 
     @property
     def length_ms(self) -> int:
@@ -70,6 +72,16 @@ def span_at(window: Window, zone: str, now_ms: int) -> Span:
     return Span(is_open, (first_day + _HORIZON_DAYS) * _DAY_MS)  # it is looked at again then
 
 
+def is_skipped(window: Window, zone: str, day: date) -> bool:
+    """Whether a change of time leaves no window on a local day that has one by its `days`."""
+    first = (day - date(1970, 1, 1)).days
+    openings = (at for utc_day in (first - 1, first, first + 1) for at in _candidates(window, zone, utc_day))
+    return DAYS[day.weekday()] in window.days and not any(
+        _is_open(window, zone, at) and _begins_on(window, _local(zone, at), day) for at in openings
+    )
+
+
+@lru_cache(maxsize=1024)
 def is_zone(name: str) -> bool:
     """Whether this is the name of a zone that this machine knows."""
     try:
@@ -87,6 +99,10 @@ def _is_open(window: Window, zone: str, now_ms: int) -> bool:
     if clock >= opens:
         return DAYS[local.weekday()] in window.days
     return clock < closes and DAYS[local.weekday() - 1] in window.days
+
+
+def _begins_on(window: Window, local: datetime, day: date) -> bool:
+    return local.date() == day and local.hour * 60 + local.minute >= _minutes(window.opens)
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ import pytest
 
 from manifold.campaigns.forecast import Draw, Forecast, forecast
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, rehearse, report
+from manifold.campaigns.step import Policy
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import NOW, POLICY, document, fleet_here, proposed, vins
@@ -103,7 +104,7 @@ def test_a_dry_run_twice_gives_the_same_bytes_and_names_every_target() -> None:
     assert report(first) == report(second)
     told = json.loads(report(first))
     assert sorted(vin for wave in told["waves"] for vin in wave["vins"]) == list(vins(NUMBER))
-    assert told["never_released"] == NUMBER - len(fleet.visits)
+    assert told["waiting"] == NUMBER - len(fleet.visits)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,7 @@ def test_a_dry_run_twice_gives_the_same_bytes_and_names_every_target() -> None:
         ({"targets": {"file": "a.csv"}}, (), "the list of targets is empty"),
         ({"targets": {"file": "a.csv"}}, (r.Target("A", None, "last"),), 'targets: A is listed for wave "last"; name one of all'),
         ({"window": {"from": "22:00", "to": "22:01"}}, (), None),
+        ({"ends": "2026-12-01T11:59:59Z"}, (), 'ends "2026-12-01T11:59:59Z": must be in the future'),
         ({"campaign": "a b"}, (), "campaign: must be 1 to 128"),
     ],
 )
@@ -122,3 +124,11 @@ def test_a_dry_run_is_refused_as_the_proposal_would_be(
     told = rehearse(document(**fields), targets, fleet_here(10), POLICY, NOW)
 
     assert isinstance(told, Rehearsal) if reason is None else isinstance(told, Refused) and told.reason.startswith(reason)
+
+
+def test_a_window_shorter_than_the_ack_deadline_is_refused() -> None:
+    plan = document(window={"from": "22:00", "to": "22:01"})
+
+    told = rehearse(plan, (), fleet_here(10), Policy(ack_deadline_ms=61_000), NOW)
+
+    assert told == Refused('window.to "22:01": must be open for at least the ack deadline of 61 s')
