@@ -4,6 +4,7 @@ Fields keep the text that the author wrote; properties give the numbers. A field
 class. A broken rule raises `ValueError("<field>: <remedy>")`, from which `parsing` makes a sentence with path and value.
 """
 
+import math
 from typing import Literal
 
 from msgspec import Struct
@@ -111,12 +112,10 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "fr
 
     def at(self, successes: int) -> int:
         """Releases a minute after this many successes."""
-        rate = float(self.start)
-        for _ in range(successes // self.every):
-            rate *= self.times
-            if rate >= self.up_to:
-                return self.up_to
-        return int(rate)
+        growths = successes // self.every
+        if growths * math.log(self.times) >= math.log(self.up_to / self.start):
+            return self.up_to
+        return int(self.start * self.times**growths)
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in"}):

@@ -20,5 +20,5 @@ def allowance(recent: Recent, per_minute: int, now_ms: int) -> int:
 
 
 def next_allowance_ms(recent: Recent, now_ms: int) -> int:
-    """When the allowance grows again, after it is used up."""
+    """When the allowance grows again, after it is used up; `now_ms`, where nothing counts against it."""
     return min((at_ms + MINUTE_MS for at_ms, _, _ in recent if at_ms > now_ms - MINUTE_MS), default=now_ms)

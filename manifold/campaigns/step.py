@@ -4,6 +4,7 @@ A decision takes effect when it comes back as a recorded fact. So `step` returns
 folds their records before it asks again.
 """
 
+import heapq
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -61,12 +62,16 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
     command = _decision(campaign, plan, now_ms, policy)
     if command is not None:
         return [Decide(command)]
-    wakes = _deadlines(campaign, plan)
-    effects: list[Effect] = []
+    wakes, releases = _deadlines(campaign, plan), list[Release]()
     if campaign.decided.stage in (Stage.RUNNING, Stage.HELD):
-        effects += _releases(campaign, plan, now_ms, here, policy, wakes)
+        ready = _ready(campaign, plan, now_ms, campaign.members if plan.away == "queue" else here, policy)
+        allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
+        releases = _releases(campaign, heapq.nsmallest(allowed, ready.targets), policy)
+        wakes += ready.wakes
+        if len(ready.targets) > allowed:
+            wakes.append(next_allowance_ms(campaign.recent, now_ms))
     later = [at_ms for at_ms in wakes if at_ms > now_ms]
-    return [*effects, Wake(min(later))] if later else effects
+    return [*releases, Wake(min(later))] if later else list(releases)
 
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
@@ -120,8 +125,8 @@ def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
     return []
 
 
-class _Candidate(NamedTuple):
-    """A target that waits; they are released in this order."""
+class _Target(NamedTuple):
+    """A target that may be released now. The order of these is that of releases: who has waited longest, then the draw."""
 
     since: int
     wave: int
@@ -130,31 +135,17 @@ class _Candidate(NamedTuple):
     until_ms: int | None
 
 
-def _releases(
-    campaign: Campaign, plan: Plan, now_ms: int, here: Collection[str], policy: Policy, wakes: list[int]
-) -> Iterable[Release]:
-    candidates = _candidates(campaign, plan, now_ms, campaign.members if plan.away == "queue" else here, policy, wakes)
-    successes = campaign.total(*gates.SUCCESSES)
-    allowed = allowance(campaign.recent, plan.per_minute(successes), now_ms)
-    if len(candidates) > allowed:
-        candidates = sorted(candidates)[:allowed]
-        wakes.append(next_allowance_ms(campaign.recent, now_ms) if campaign.recent else now_ms + 1)
-    groups: dict[tuple[int, int | None], list[_Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault((candidate.wave, candidate.until_ms), []).append(candidate)
-    number = campaign.steps
-    for (wave, until_ms), group in sorted(groups.items(), key=lambda item: min(item[1])):
-        vins = [candidate.vin for candidate in sorted(group)]
-        for first in range(0, len(vins), policy.max_vins):
-            number += 1
-            yield Release(wave, number, until_ms, tuple(vins[first : first + policy.max_vins]))
+class _Ready(NamedTuple):
+    """The targets that may be released now, and the instants at which there may be others."""
+
+    targets: list[_Target]
+    wakes: list[int]
 
 
-def _candidates(
-    campaign: Campaign, plan: Plan, now_ms: int, asked: Collection[str], policy: Policy, wakes: list[int]
-) -> list[_Candidate]:
+def _ready(campaign: Campaign, plan: Plan, now_ms: int, asked: Iterable[str], policy: Policy) -> _Ready:
     spans: dict[str, Span] = {}
-    found: list[_Candidate] = []
+    targets: list[_Target] = []
+    retries: list[int] = []
     for vin in asked:
         standing = campaign.standings.get(vin)
         if standing is None or standing.status is not Status.WAITING:
@@ -163,7 +154,7 @@ def _candidates(
         if member.wave > campaign.decided.wave:
             continue
         if standing.not_before_ms > now_ms:
-            wakes.append(standing.not_before_ms)
+            retries.append(standing.not_before_ms)
             continue
         until_ms = None
         if plan.window is not None:
@@ -172,9 +163,21 @@ def _candidates(
             if not span.is_open or span.until_ms - now_ms < policy.ack_deadline_ms:
                 continue
             until_ms = span.until_ms
-        found.append(_Candidate(standing.since, member.wave, member.place, vin, until_ms))
-    wakes += [span.until_ms for span in spans.values()]
-    return found
+        targets.append(_Target(standing.since, member.wave, member.place, vin, until_ms))
+    return _Ready(targets, [*retries, *(span.until_ms for span in spans.values())])
+
+
+def _releases(campaign: Campaign, targets: Iterable[_Target], policy: Policy) -> list[Release]:
+    """The targets in their order, divided by wave, by the end of their window, and by size."""
+    groups: dict[tuple[int, int | None], list[str]] = {}
+    for target in targets:
+        groups.setdefault((target.wave, target.until_ms), []).append(target.vin)
+    parts = [
+        (wave, until_ms, tuple(vins[first : first + policy.max_vins]))
+        for (wave, until_ms), vins in groups.items()
+        for first in range(0, len(vins), policy.max_vins)
+    ]
+    return [Release(wave, campaign.steps + number, until_ms, vins) for number, (wave, until_ms, vins) in enumerate(parts, 1)]
 
 
 def _totals(campaign: Campaign) -> r.Counts:

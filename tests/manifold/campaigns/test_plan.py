@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from manifold.campaigns.parsing import parse_plan, plan_sha256
 from manifold.campaigns.plan import Plan, Rate
@@ -137,3 +139,65 @@ def test_the_identity_of_a_plan_does_not_depend_on_the_order_of_its_fields() -> 
 @pytest.mark.parametrize(("successes", "per_minute"), [(0, 10), (49, 10), (50, 20), (100, 40), (150, 45), (1_000_000, 45)])
 def test_an_exponential_rate_grows_with_successes_up_to_its_limit(successes: int, per_minute: int) -> None:
     assert Rate(start=10, times=2, every=50, up_to=45).at(successes) == per_minute
+
+
+def test_a_rate_that_hardly_grows_is_known_at_once_after_many_successes() -> None:
+    assert Rate(start=10, times=1 + 1e-12, every=1, up_to=45).at(1 << 60) == 45
+
+
+FULL = document(
+    waves=[WAVE | {"gate": {"success": "98%", "soak": "24h", "approve": 1, "patience": "5d"}}, {"name": "rest", "size": "rest"}],
+    **rate(),
+    **window(days=["mon"], zone="vehicle"),
+    **rule(**{"in": "30m", "then": "alert"}),
+    retry={"times": 2, "after": "6h", "on": ["failed"]},
+    approve={"people": 2, "not_the_author": True},
+    starts="2026-12-01T00:00:00Z",
+)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=4)
+    | st.sampled_from(["1%", "2h", "rest"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "size", "from", "in", "x"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The paths of everything in a document."""
+    inner: list[tuple[str | int, object]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))
+    return [*([path] if path else []), *(found for name, item in inner for found in places(item, (*path, name)))]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(places(FULL)), values)
+def test_whatever_stands_in_a_field_the_plan_is_read_or_refused_in_one_sentence(
+    path: tuple[str | int, ...], value: object
+) -> None:
+    document_with = json.loads(json.dumps(FULL))
+    inside = document_with
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = value
+
+    told = parse_plan(json.dumps(document_with).encode())
+
+    if isinstance(told, Refused):
+        assert "\n" not in told.reason
+        assert "$" not in told.reason
+        assert len(told.reason) < 300
+    else:
+        assert told.ends_ms > told.starts_ms
+
+
+def test_a_plan_with_every_field_is_read() -> None:
+    assert isinstance(parse_plan(json.dumps(FULL).encode()), Plan)
