@@ -18,6 +18,7 @@ SHOWN = 60  # characters of a bad value that a reason repeats
 # Lists and objects in a trigger, which needs two. Without this limit, how deep they may nest depends on how deep the reader's own
 # stack is, so that the door and the lake could disagree; and a hundred megabytes of them take a minute and gigabytes.
 MAX_PARTS = 100
+MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: what every reader of JSON can hold
 
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
 
@@ -30,6 +31,15 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleasedBy:
+    """The place of a trigger in its campaign, which is the trigger's request_id."""
+
+    wave: int
+    step: int  # counts the campaign's releases, so that two of the same vehicles are two triggers
+    until_ms: int | None = None  # the end of the vehicles' window (Unix milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
 class Trigger:
     """A batch: send the data `data_id` to every VIN of `ids`."""
 
@@ -37,6 +47,12 @@ class Trigger:
     request_id: RequestId
     data_id: DataId
     data: bytes | None = None  # the inline form carries its data; then data_id is their SHA-1
+    campaign: ReleasedBy | None = None
+
+    @property
+    def digest(self) -> str:
+        """What a repetition of this trigger has in common with it."""
+        return trigger_digest(self.ids, self.request_id, self.data_id, None if self.campaign is None else self.campaign.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +91,14 @@ def sha1_hex(payload: bytes) -> str:
     return hashlib.sha1(payload, usedforsecurity=False).hexdigest()
 
 
-def trigger_digest(ids: Iterable[str], request_id: str, data_id: str) -> str:
-    """Two triggers with this digest in common are the same one: same set of ids, request_id and data_id."""
+def trigger_digest(ids: Iterable[str], request_id: str, data_id: str, step: int | None = None) -> str:
+    """Two triggers with this digest in common are the same one: same set of ids, request_id, data_id, and step of a campaign."""
     digest = hashlib.sha256()
     for part in (request_id, data_id, *sorted(set(ids))):
         digest.update(part.encode())
         digest.update(b"\n")  # no name can hold it
+    if step is not None:
+        digest.update(f" {step}\n".encode())  # nor a space
     return digest.hexdigest()
 
 
@@ -113,12 +131,17 @@ def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: 
     request_id = _parse_id(fields, "request_id")
     if isinstance(request_id, Refused):
         return request_id
+    campaign = _parse_campaign(fields)
+    if isinstance(campaign, Refused):
+        return campaign
     if "data" in fields:
+        if campaign is not None:
+            return Refused("data is inline in a campaign's trigger; publish it once, and name it by data_id")
         return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes, inline)
     data_id = _parse_id(fields, "data_id")
     if isinstance(data_id, Refused):
         return data_id
-    return Trigger(ids, RequestId(request_id), DataId(data_id))
+    return Trigger(ids, RequestId(request_id), DataId(data_id), campaign=campaign)
 
 
 def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refused:
@@ -153,6 +176,26 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
     if not is_id(value):
         return Refused(f"{name} {shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
     return value
+
+
+def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused | None:
+    """The place in a campaign. Anything but an object is a field of the platform's own, and ignored like others."""
+    campaign = fields.get("campaign")
+    if not isinstance(campaign, dict):
+        return None
+    numbers: list[int | None] = []
+    for name, least in (("wave", 0), ("step", 1), ("until", 0)):
+        value = campaign.get(name)
+        if value is None and name == "until":
+            numbers.append(None)
+        elif isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_NUMBER:
+            numbers.append(value)
+        else:
+            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {least} to {MAX_NUMBER}")
+    wave, step, until_ms = numbers
+    assert wave is not None
+    assert step is not None
+    return ReleasedBy(wave, step, until_ms)
 
 
 def _parse_inline(

@@ -20,7 +20,6 @@ from manifold.contracts.messages import (
     parse_data,
     parse_trigger,
     shown,
-    trigger_digest,
 )
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
@@ -152,7 +151,7 @@ class Parser:
                 incoming.ecq = parsed
             case Trigger():
                 incoming.trigger = parsed
-                incoming.digest = incoming.digest or trigger_digest(parsed.ids, parsed.request_id, parsed.data_id)
+                incoming.digest = incoming.digest or parsed.digest
         return incoming
 
     def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
@@ -213,7 +212,7 @@ class Parser:
         incoming.trigger = trigger
         if trigger.data is not None:
             headers[INLINE] = self._settings.inline_encoding
-        incoming.digest = headers[DIGEST] = trigger_digest(trigger.ids, trigger.request_id, trigger.data_id)
+        incoming.digest = headers[DIGEST] = trigger.digest
         first = self._dedupe.first(incoming.digest, incoming.seq)
         if first != incoming.seq:
             incoming.duplicate_of = first

@@ -9,7 +9,7 @@ from manifold.archive.recorded import RecordedSegments
 from manifold.archive.records import JournalRecord
 from manifold.archive.recovery import Recovered
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
-from manifold.contracts.messages import Trigger, parse_trigger, trigger_digest
+from manifold.contracts.messages import Trigger, parse_trigger
 from manifold.contracts.seq import seq_of
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import needs_handoff
@@ -69,4 +69,4 @@ def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
 def _digest(envelope: Envelope) -> str | None:
     """Of a trigger that another program has put into the archive."""
     trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT)
-    return trigger_digest(trigger.ids, trigger.request_id, trigger.data_id) if isinstance(trigger, Trigger) else None
+    return trigger.digest if isinstance(trigger, Trigger) else None

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from manifold.contracts.messages import MAX_PARTS, Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, trigger_digest
+from manifold.contracts.messages import (
+    MAX_PARTS,
+    Data,
+    Refused,
+    ReleasedBy,
+    Trigger,
+    parse_data,
+    parse_trigger,
+    sha1_hex,
+    trigger_digest,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
@@ -182,3 +192,57 @@ def test_inline_text_stands_for_itself_and_half_a_character_is_refused() -> None
 def _data(trigger: Trigger | Refused) -> bytes | None:
     assert isinstance(trigger, Trigger), trigger
     return trigger.data
+
+
+RELEASE = {"wave": 2, "step": 418, "until": 1796174400000}
+
+
+def test_a_trigger_of_a_campaign_says_its_wave_step_and_window() -> None:
+    trigger = parse({**GOOD, "campaign": RELEASE})
+
+    assert isinstance(trigger, Trigger)
+    assert trigger.campaign == ReleasedBy(wave=2, step=418, until_ms=1796174400000)
+
+
+def test_the_step_of_a_campaign_makes_two_triggers_of_the_same_vehicles_differ() -> None:
+    triggers = [parse({**GOOD, **more}) for more in ({}, {"campaign": RELEASE}, {"campaign": RELEASE | {"step": 419}})]
+
+    assert len({trigger.digest for trigger in triggers if isinstance(trigger, Trigger)}) == 3
+    again = parse({**GOOD, "campaign": RELEASE | {"until": None}})
+    assert isinstance(again, Trigger)
+    assert isinstance(triggers[1], Trigger)
+    assert again.digest == triggers[1].digest
+    assert isinstance(triggers[0], Trigger)
+    assert triggers[0].digest == trigger_digest(["V1", "V2"], "task_ota_1", "d1")
+
+
+@pytest.mark.parametrize("campaign", ["spring", 7, None, ["a"]])
+def test_a_field_campaign_that_is_no_object_is_the_platforms_own(campaign: object) -> None:
+    trigger = parse({**GOOD, "campaign": campaign})
+
+    assert isinstance(trigger, Trigger)
+    assert trigger.campaign is None
+
+
+@pytest.mark.parametrize(
+    ("campaign", "reason"),
+    [
+        ({}, "campaign.wave null must be a whole number from 0 to 9007199254740991"),
+        (RELEASE | {"wave": -1}, "campaign.wave -1 must be a whole number from 0"),
+        (RELEASE | {"step": 0}, "campaign.step 0 must be a whole number from 1"),
+        (RELEASE | {"step": True}, "campaign.step true must be a whole number from 1"),
+        (RELEASE | {"until": "05:00"}, 'campaign.until "05:00" must be a whole number from 0'),
+        (RELEASE | {"until": 1 << 53}, "campaign.until 9007199254740992 must be a whole number from 0"),
+    ],
+)
+def test_a_malformed_release_is_refused_with_field_value_and_remedy(campaign: dict[str, object], reason: str) -> None:
+    told = parse({**GOOD, "campaign": campaign})
+
+    assert isinstance(told, Refused)
+    assert told.reason.startswith(reason)
+
+
+def test_a_release_names_its_data_and_brings_none() -> None:
+    told = parse({"ids": ["V1"], "request_id": "r", "data": "YQ==", "campaign": RELEASE})
+
+    assert told == Refused("data is inline in a campaign's trigger; publish it once, and name it by data_id")

@@ -1,0 +1,229 @@
+"""The plan of a campaign: an immutable document, checked field by field when it is parsed.
+
+Fields keep the text that the author wrote; properties give the numbers. A field's rule stands in the `__post_init__` of its
+class. A broken rule raises `ValueError("<field>: <remedy>")`, from which `parsing` makes a sentence with path and value.
+"""
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+from manifold.campaigns import quantities
+from manifold.campaigns.quantities import checked
+from manifold.campaigns.windows import Window
+from manifold.contracts.messages import NAME_RULE
+from manifold.contracts.names import MAX_ID, MAX_VIN, are_vins, is_id, is_vin
+
+MAX_INLINE_VINS = 10_000
+MAX_PER_MINUTE = 1_000_000
+REST = "rest"
+
+Away = Literal["wait", "queue"]
+Stay = Literal["frozen"]
+Counted = Literal["failed", "rejected", "silent", "expired", "cancelled"]
+CountedOf = Literal["known"]
+Reaction = Literal["pause", "cancel", "alert"]
+Retried = Literal["failed"]
+
+
+class Targets(Struct, frozen=True, forbid_unknown_fields=True):
+    """The vehicles: exactly one source. A list that is not inline is resolved elsewhere, and recorded before the approval."""
+
+    vins: tuple[str, ...] | None = None
+    file: str | None = None
+    data: str | None = None
+    batch: str | None = None
+    campaign: str | None = None
+    ended: tuple[str, ...] = ()
+    stay: Stay = "frozen"
+
+    def __post_init__(self) -> None:
+        sources = [name for name in ("vins", "file", "data", "batch", "campaign") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
+        if bool(self.ended) != (sources[0] in ("batch", "campaign")):
+            raise ValueError("ended: belongs to batch or campaign; list there the outcomes to take, such as failed, expired")
+        if self.vins is not None:
+            _check_vins(self.vins, MAX_INLINE_VINS)
+
+
+class Gate(Struct, frozen=True, forbid_unknown_fields=True):
+    """The conditions for opening the next wave, as counts of this one."""
+
+    released: str = "100%"  # of the wave's targets
+    known: str = "100%"  # settled, of those released
+    success: str = "0%"  # of those known
+    soak: str = "0s"  # how long the conditions have to hold without a break
+    approve: int = 0  # people
+    patience: str | None = None  # after that: held, with an alert; never passed by itself
+
+    def __post_init__(self) -> None:
+        for name in ("released", "known", "success"):
+            checked(name, quantities.share, getattr(self, name))
+        for name in ("released", "known"):
+            if quantities.share(getattr(self, name)) == 0:
+                raise ValueError(f'{name}: must be more than "0%", or the next wave would open before anything is known')
+        checked("soak", quantities.duration_ms, self.soak)
+        if self.patience is not None:
+            checked("patience", quantities.duration_ms, self.patience)
+        if not 0 <= self.approve <= 9:
+            raise ValueError("approve: must be the number of people who approve, 0 to 9")
+
+
+class Wave(Struct, frozen=True, forbid_unknown_fields=True):
+    """A step of the campaign: the VINs that it names, and those that are drawn to its size."""
+
+    name: str
+    vins: tuple[str, ...] = ()
+    size: int | str | None = None
+    gate: Gate = Gate()
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name: must not be empty; it is what people read in reports")
+        if self.vins:
+            _check_vins(self.vins, MAX_INLINE_VINS)
+        if (self.size is None) != bool(self.vins):
+            raise ValueError('size: give either vins or a size, such as 500, "1%" or "rest"')
+        if isinstance(self.size, int) and self.size < 1:
+            raise ValueError('size: must be at least 1 vehicle, a share such as "1%", or "rest"')
+        if isinstance(self.size, str) and self.size != REST and checked("size", quantities.share, self.size) == 0:
+            raise ValueError('size: must be more than "0%"; a wave of none opens nothing')
+
+
+class Rate(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    """Releases a minute that grow with the number of successes."""
+
+    start: int
+    times: float
+    every: int  # successes
+    up_to: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.start <= MAX_PER_MINUTE:
+            raise ValueError(f"from: must be 1 to {MAX_PER_MINUTE} releases a minute")
+        if not 1 < self.times <= 10:
+            raise ValueError("times: must be a factor above 1, up to 10; give a constant rate as a plain number")
+        if self.every < 1:
+            raise ValueError("every: must be at least 1 success")
+        if not self.start <= self.up_to <= MAX_PER_MINUTE:
+            raise ValueError(f"up_to: must be at least the rate at the beginning, and at most {MAX_PER_MINUTE}")
+
+    def at(self, successes: int) -> int:
+        """Releases a minute after this many successes."""
+        growths = successes // self.every
+        if growths * math.log(self.times) >= math.log(self.up_to / self.start):
+            return self.up_to
+        return int(self.start * self.times**growths)
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in"}):
+    """The campaign stops by itself when more of its targets settle in these ways than `over` allows."""
+
+    name: str
+    count: tuple[Counted, ...]
+    over: int | str
+    of: CountedOf = "known"
+    at_least: int = 1  # known targets, before a share is judged
+    where: str = "campaign"
+    then: Reaction = "pause"
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name: must not be empty; a resume names the rules that it accepts")
+        if not self.count:
+            raise ValueError("count: must list at least one outcome, such as failed")
+        if isinstance(self.over, int) and self.over < 0:
+            raise ValueError('over: must be 0 or more vehicles, or a share such as "2%"')
+        if isinstance(self.over, str):
+            checked("over", quantities.share, self.over)
+        if self.at_least < 1:
+            raise ValueError("at_least: must be at least 1 known vehicle")
+        if self.where not in ("wave", "campaign"):
+            checked("in", quantities.duration_ms, self.where, otherwise='must be "wave", "campaign", or a duration such as "30m"')
+
+
+class Retry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A target that ends so is released again, a number of times."""
+
+    times: int
+    after: str
+    on: tuple[Retried, ...] = ("failed",)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.times <= 20:
+            raise ValueError("times: must be 1 to 20 further attempts")
+        checked("after", quantities.duration_ms, self.after)
+
+
+class Approval(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many people approve the plan before it starts."""
+
+    people: int = 1
+    not_the_author: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.people <= 9:
+            raise ValueError("people: must be 1 to 9")
+
+
+class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+    """One `data_id` for a list of vehicles: in which waves, how fast, when, and what stops it."""
+
+    campaign: str
+    data_id: str
+    targets: Targets
+    ends: str
+    waves: tuple[Wave, ...] = (Wave("all", size=REST),)
+    rate: int | Rate | None = None  # releases in every sliding 60 s; None: no limit
+    away: Away = "wait"
+    window: Window | None = None
+    rules: tuple[Rule, ...] = ()
+    retry: Retry | None = None
+    starts: str | None = None
+    approve: Approval = Approval()
+
+    def __post_init__(self) -> None:
+        for name in ("campaign", "data_id"):
+            if not is_id(getattr(self, name)):
+                raise ValueError(f"{name}: must be 1 to {MAX_ID} {NAME_RULE}")
+        ends_ms = checked("ends", quantities.instant_ms, self.ends)
+        if self.starts is not None and checked("starts", quantities.instant_ms, self.starts) >= ends_ms:
+            raise ValueError("starts: must be before ends")
+        if isinstance(self.rate, int) and not 1 <= self.rate <= MAX_PER_MINUTE:
+            raise ValueError(f"rate: must be 1 to {MAX_PER_MINUTE} releases a minute; leave it out for no limit")
+        if not self.waves:
+            raise ValueError("waves: must name at least one wave; leave it out for a single one")
+        for name in ("waves", "rules"):
+            names = [each.name for each in getattr(self, name)]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{name}: two have the same name; give each its own")
+        if any(wave.size == REST for wave in self.waves[:-1]):
+            raise ValueError('waves: only the last may have the size "rest"; nothing is left for those after it')
+
+    @property
+    def starts_ms(self) -> int:
+        """When the first wave may open (Unix ms); 0: as soon as the plan is approved."""
+        return 0 if self.starts is None else quantities.instant_ms(self.starts)
+
+    @property
+    def ends_ms(self) -> int:
+        """When the campaign is over (Unix ms), whoever is still waiting."""
+        return quantities.instant_ms(self.ends)
+
+    def per_minute(self, successes: int) -> int:
+        """How many targets may be released in any 60 s after this many successes."""
+        if self.rate is None:
+            return MAX_PER_MINUTE
+        return self.rate if isinstance(self.rate, int) else self.rate.at(successes)
+
+
+def _check_vins(vins: tuple[str, ...], most: int) -> None:
+    if not 1 <= len(vins) <= most:
+        raise ValueError(f"vins: must be 1 to {most} VINs; name a file for more")
+    if not are_vins(vins):
+        bad = next(place for place, vin in enumerate(vins) if not is_vin(vin))
+        raise ValueError(f"vins[{bad}]: must be 1 to {MAX_VIN} {NAME_RULE}")
+    if len(set(vins)) < len(vins):
+        raise ValueError("vins: names a VIN twice; name each once")

@@ -1,0 +1,180 @@
+"""Runs a campaign in virtual time with the functions that run it in earnest: the dry run.
+
+The presence of the fleet is given; what is assumed beside it is that people approve each gate at once, and that a vehicle which
+is here acknowledges after a fixed time.
+"""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from manifold.campaigns.decisions import Stage
+from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.step import Decide, Policy, Release, Wake, step
+from manifold.campaigns.warnings import warnings_of
+from manifold.contracts import campaigns as r
+from manifold.contracts.messages import Refused, shown
+from manifold.contracts.seq import SeqSource, unix_ms_of
+
+ENDED = frozenset({Stage.REFUSED, Stage.PAUSED, Stage.CANCELLED, Stage.COMPLETED})
+Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order
+
+
+class Fleet(Struct, frozen=True):
+    """The presence of vehicles, and how they end what they get."""
+
+    visits: Mapping[str, Visits]
+    ack_ms: int = 1000
+    failing: frozenset[str] = frozenset()
+
+    def here(self, now_ms: int) -> Collection[str]:
+        """The vehicles that are connected."""
+        return {vin for vin, visits in self.visits.items() if any(start <= now_ms < end for start, end in visits)}
+
+    def comes_after(self, vin: str, now_ms: int) -> int | None:
+        """When a vehicle is connected, from `now_ms` on; None: never."""
+        return next((max(now_ms, start) for start, end in self.visits.get(vin, ()) if now_ms < end), None)
+
+    def ending(self, vin: str) -> Ending:
+        """How an entry ends that this vehicle gets."""
+        return Ending.FAILED if vin in self.failing else Ending.DELIVERED
+
+
+class Rehearsal(Struct, frozen=True):
+    """What happened in virtual time."""
+
+    campaign: Campaign
+    facts: tuple[Fact, ...]
+
+    @property
+    def releases(self) -> tuple[Released, ...]:
+        """The releases, oldest first."""
+        return tuple(fact for fact in self.facts if isinstance(fact, Released))
+
+
+class Simulation:
+    """A campaign in virtual time: one recorder that gives seqs, and a fleet that acknowledges."""
+
+    def __init__(self, fleet: Fleet, policy: Policy, now_ms: int) -> None:
+        self.fleet, self.policy, self.now_ms = fleet, policy, now_ms
+        self.campaign, self.facts = Campaign(), list[Fact]()
+        self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
+        self._to_come: list[tuple[int, str, int, Ending]] = []  # endings: when, vehicle, release
+        self._arrivals = sorted({start for visits in fleet.visits.values() for start, _ in visits})
+
+    def order(self, command: r.Command) -> None:
+        """Record an order now."""
+        self._fold([Recorded(self._seqs.next(), command)])
+
+    def run(self, until_ms: int) -> None:
+        """Run up to `until_ms`, or until the campaign stops."""
+        while self.campaign.decided.stage not in ENDED:
+            wake_ms = self._settle()
+            waits = [wake_ms] if wake_ms is not None else []
+            if self._to_come:
+                waits.append(self._to_come[0][0])
+            place = bisect_right(self._arrivals, self.now_ms)
+            waits += self._arrivals[place : place + 1]
+            if not waits or min(waits) > until_ms:
+                self.now_ms = until_ms
+                return
+            self.now_ms = min(waits)
+            self._fold(self._endings())
+
+    def _settle(self) -> int | None:
+        """Ask for effects and carry them out, until there are none; when to look again."""
+        here = self.fleet.here(self.now_ms)
+        while self.campaign.decided.stage not in ENDED:
+            effects = step(self.campaign, self.now_ms, here, self.policy)
+            facts = [fact for effect in effects for fact in self._executed(effect)]
+            if not facts:
+                return next((effect.at_ms for effect in effects if isinstance(effect, Wake)), None)
+            self._fold(facts)
+        return None
+
+    def _executed(self, effect: Any) -> Iterator[Fact]:
+        match effect:
+            case Decide(command):
+                yield Recorded(self._seqs.next(), command)
+                if isinstance(command, r.Hold) and command.because == "gate":
+                    yield from self._approvals(command)
+            case Release(wave, number, until_ms, vins):
+                released = Released(self._seqs.next(), wave, number, vins, until_ms)
+                for vin in vins:
+                    comes_ms = self.fleet.comes_after(vin, self.now_ms)
+                    if comes_ms is not None:
+                        heapq.heappush(self._to_come, (comes_ms + self.fleet.ack_ms, vin, released.seq, self.fleet.ending(vin)))
+                yield released
+
+    def _approvals(self, hold: r.Hold) -> Iterator[Fact]:
+        plan = self.campaign.decided.plan
+        assert plan is not None
+        for person in range(plan.waves[hold.wave].gate.approve):
+            yield Recorded(self._seqs.next(), r.Approve(plan.campaign, f"approver {person + 1}", wave=hold.wave))
+
+    def _endings(self) -> Iterator[Fact]:
+        while self._to_come and self._to_come[0][0] <= self.now_ms:
+            _, vin, release, ending = heapq.heappop(self._to_come)
+            yield Ended(self._seqs.next(), vin, release, ending)
+
+    def _fold(self, facts: Iterable[Fact]) -> None:
+        new = list(facts)
+        self.facts += new
+        self.campaign = fold(self.campaign, new)
+
+
+def rehearse(
+    document: dict[str, Any], targets: Sequence[r.Target], fleet: Fleet, policy: Policy, now_ms: int, *, tzdata: str = ""
+) -> Rehearsal | Refused:
+    """The dry run of a plan that is proposed and approved at `now_ms`, or why it would be refused.
+
+    `targets` is the resolved list; empty, if the plan names its vehicles itself.
+    """
+    world, name = Simulation(fleet, policy, now_ms), str(document.get("campaign", ""))
+    try:
+        world.order(r.Propose(name, "author", plan=document, tzdata=tzdata))
+    except ValueError as exc:
+        return Refused(str(exc))
+    for first in range(0, len(targets), r.MAX_TARGETS):
+        world.order(r.AddTargets(name, "author", targets=tuple(targets[first : first + r.MAX_TARGETS])))
+    plan, ignored, problem = world.campaign.decided.plan, world.campaign.decided.ignored, world.campaign.problem
+    if plan is None or ignored or problem is not None:
+        return Refused(ignored[0][1] if ignored else problem or "nothing is proposed")
+    if plan.ends_ms <= now_ms:
+        return Refused(f"ends {shown(plan.ends)}: must be in the future")
+    if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
+        long_enough = f"must be open for at least the ack deadline of {policy.ack_deadline_ms / 1000:g} s"
+        return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
+    for person in range(plan.approve.people):
+        world.order(r.Approve(name, f"approver {person + 1}"))
+    world.run(plan.ends_ms)
+    return Rehearsal(world.campaign, tuple(world.facts))
+
+
+def report(rehearsal: Rehearsal) -> bytes:
+    """A rehearsal as canonical JSON: the same plan, list, fleet and instant give the same bytes."""
+    campaign = rehearsal.campaign
+    waves: list[list[str]] = [[] for _ in campaign.tallies]
+    for vin, member in campaign.members.items():
+        waves[member.wave].append(vin)
+    decided, releases = campaign.decided, rehearsal.releases
+    listed = {target.vin for target in decided.targets}
+    content = {
+        "plan_sha256": decided.plan_sha256,
+        "tzdata": decided.tzdata,
+        "state": decided.stage,
+        "because": decided.because,
+        "waves": [{"targets": len(vins), "vins": vins} for vins in waves],
+        "in_no_wave": sorted(listed - campaign.members.keys()),
+        "waiting": campaign.total(Status.WAITING),
+        "warnings": warnings_of(campaign, unix_ms_of(rehearsal.facts[0].seq)),
+        "releases": len(releases),
+        "first_release_ms": releases[0].at_ms if releases else None,
+        "last_release_ms": releases[-1].at_ms if releases else None,
+    }
+    return msgspec.json.encode(content, order="sorted")

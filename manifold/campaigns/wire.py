@@ -1,0 +1,28 @@
+"""Releases and outcomes as the platform's ordinary messages, and those messages as facts of a campaign."""
+
+import msgspec
+
+from manifold.campaigns.facts import Ended, Ending, Released
+from manifold.campaigns.plan import Plan
+from manifold.campaigns.step import Release
+from manifold.contracts.messages import Trigger
+from manifold.contracts.outcomes import OutcomeRecord
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def trigger_payload(plan: Plan, release: Release) -> bytes:
+    """The trigger that carries out a release: its request_id is the campaign, so the vehicle sees one topic."""
+    campaign = {"wave": release.wave, "step": release.step, "until": release.until_ms}
+    return _encode({"ids": release.vins, "request_id": plan.campaign, "data_id": plan.data_id, "campaign": campaign})
+
+
+def released(seq: int, trigger: Trigger) -> Released | None:
+    """The fact of a trigger that is recorded as `seq`; None for one that is not of a campaign."""
+    place = trigger.campaign
+    return None if place is None else Released(seq, place.wave, place.step, trigger.ids, place.until_ms)
+
+
+def ended(seq: int, record: OutcomeRecord) -> Ended:
+    """The fact of an outcome that is recorded as `seq`."""
+    return Ended(seq, record.vin, record.seq, Ending(record.outcome.value))

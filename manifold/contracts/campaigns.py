@@ -1,0 +1,165 @@
+"""Records of the stream of campaigns: what people order and the campaigner decides, as canonical JSON.
+
+A record has no seq of its own: the recorder gives it one, and the pair is a `Recorded`.
+"""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from manifold.contracts.messages import NAME_RULE, Refused
+from manifold.contracts.names import MAX_ID, is_id, is_vin
+
+CAMPAIGNER = "campaigner/"  # how the author of the campaigner's own decisions begins
+MAX_TARGETS = 50_000  # in one record; a longer list is several records
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+Counts = dict[str, int]
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="do"):
+    """What all records have in common. A repeated `token` makes a repeated order one order."""
+
+    campaign: str
+    by: str  # a person, or `campaigner/<node>`
+    why: str = ""
+    if_version: int | None = None  # refused, if the campaign is not at this version
+    token: str | None = None
+    epoch: int = 0  # of the campaigner that decided
+
+    def __post_init__(self) -> None:
+        if not is_id(self.campaign):
+            raise ValueError(f"campaign: must be 1 to {MAX_ID} {NAME_RULE}")
+        if not self.by:
+            raise ValueError("by: must name a person, or the campaigner")
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise ValueError("token: must be 32 lower-case hexadecimal digits, chosen at random")
+
+
+class Propose(Order, tag="propose", frozen=True):
+    """Offer a plan for approval. Its author is `by`."""
+
+    plan: dict[str, Any] = {}
+    tzdata: str = ""  # version of the time zones by which the windows are judged
+
+
+class Target(Struct, frozen=True, array_like=True, gc=False):
+    """A vehicle of the list; `wave` is the name of the wave that it is assigned to, if the list says so."""
+
+    vin: str
+    zone: str | None = None
+    wave: str | None = None
+
+
+class AddTargets(Order, tag="targets", frozen=True):
+    """A part of the resolved list of vehicles."""
+
+    targets: tuple[Target, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= len(self.targets) <= MAX_TARGETS:
+            raise ValueError(f"targets: must be 1 to {MAX_TARGETS} vehicles; send a longer list in several records")
+        bad = next((target.vin for target in self.targets if not is_vin(target.vin)), None)
+        if bad is not None:
+            raise ValueError(f"targets: {bad[:64]!r} is no VIN; send {NAME_RULE}")
+
+
+class Approve(Order, tag="approve", frozen=True):
+    """Approve the plan, or the gate of a wave."""
+
+    wave: int | None = None
+
+
+class Refuse(Order, tag="refuse", frozen=True):
+    """Refuse the plan for good."""
+
+
+class Start(Order, tag="start", frozen=True):
+    """Open the first wave: the plan is approved and its time has come."""
+
+
+class Hold(Order, tag="hold", frozen=True):
+    """The wave's gate waits: its conditions hold and the soak runs, or the patience is over."""
+
+    wave: int = 0
+    because: Literal["gate", "patience"] = "gate"
+    counts: Counts = {}
+
+
+class Unhold(Order, tag="unhold", frozen=True):
+    """The conditions of the wave's gate hold no longer; a soak begins anew when they do."""
+
+    wave: int = 0
+    counts: Counts = {}
+
+
+class Pass(Order, tag="pass", frozen=True):
+    """Open the wave after `wave`: its gate is satisfied, or a person overrides it."""
+
+    wave: int = 0
+    counts: Counts = {}
+
+
+class Pause(Order, tag="pause", frozen=True):
+    """Release nothing until a resume; `rule` names the rule that tripped."""
+
+    rule: str | None = None
+    counts: Counts = {}
+
+
+class Resume(Order, tag="resume", frozen=True):
+    """Go on after a pause. Rules that tripped are accepted by name, and count anew from here."""
+
+    accept: tuple[str, ...] = ()
+
+
+class Cancel(Order, tag="cancel", frozen=True):
+    """Release nothing any more."""
+
+    rule: str | None = None
+    counts: Counts = {}
+
+
+class Complete(Order, tag="complete", frozen=True):
+    """Every target has settled, or the plan's end has come."""
+
+    because: Literal["settled", "ends"] = "settled"
+    counts: Counts = {}
+
+
+class Note(Order, tag="note", frozen=True):
+    """A remark; with `rule`, the alert of a rule, which counts anew from here."""
+
+    rule: str | None = None
+    counts: Counts = {}
+
+
+class Fence(Order, tag="fence", frozen=True):
+    """A campaigner takes over with `epoch`: decisions of smaller epochs after this have no effect."""
+
+
+Command = (
+    Propose | AddTargets | Approve | Refuse | Start | Hold | Unhold | Pass | Pause | Resume | Cancel | Complete | Note | Fence
+)
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder(Command).decode
+
+
+def encode(command: Command) -> bytes:
+    """The canonical JSON of a record: sorted, without spaces, without fields that have their default."""
+    return _encode(command)
+
+
+def decode(payload: bytes) -> Command | Refused:
+    """The record in `payload`, or why it is none."""
+    try:
+        command: Command = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        return Refused(
+            f"not a record of a campaign: {exc}; send an object with do, campaign and by, and the fields of that order"
+        )
+    return command

@@ -1,0 +1,1 @@
+"""Tests of campaigns: tables for what the plan refuses, properties for what a campaign promises."""

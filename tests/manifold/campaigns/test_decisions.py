@@ -1,0 +1,126 @@
+"""The orders of a campaign give its stage, and an order that does not fit has no effect and a reason."""
+
+import pytest
+
+from manifold.campaigns.decisions import Decided, Stage, decide
+from manifold.contracts import campaigns as r
+from manifold.contracts.messages import Refused
+from manifold.contracts.seq import seq_of
+from tests.manifold.campaigns.plans import NOW, document
+
+WAVES = [{"name": "a", "size": 1}, {"name": "b", "size": "rest"}]
+PLAN = document(approve={"people": 2, "not_the_author": True}, waves=WAVES)
+NAME, CAMPAIGNER = "maps-47", "campaigner/0"
+PROPOSE = r.Propose(NAME, "author", plan=PLAN)
+Orders = list[r.Command]
+PROPOSED: Orders = [PROPOSE]
+APPROVED: Orders = [*PROPOSED, r.Approve(NAME, "ann"), r.Approve(NAME, "bob")]
+RUNNING: Orders = [*APPROVED, r.Start(NAME, CAMPAIGNER)]
+HELD: Orders = [*RUNNING, r.Hold(NAME, CAMPAIGNER, wave=0)]
+SECOND: Orders = [*RUNNING, r.Pass(NAME, CAMPAIGNER, wave=0)]
+PAUSED: Orders = [*HELD, r.Pause(NAME, "ann")]
+TRIPPED: Orders = [*RUNNING, r.Pause(NAME, CAMPAIGNER, rule="r1")]
+CANCELLED: Orders = [*RUNNING, r.Cancel(NAME, "ann")]
+TOKEN = "0123456789abcdef" * 2
+
+
+def decided(orders: Orders) -> Decided:
+    return decide({seq_of(NOW + place, 0, 0): order for place, order in enumerate(orders)})
+
+
+STAGES: list[tuple[Orders, Stage]] = [
+    (PROPOSED, Stage.PROPOSED),
+    ([*PROPOSED, r.Refuse(NAME, "ann")], Stage.REFUSED),
+    (APPROVED, Stage.PROPOSED),
+    (RUNNING, Stage.RUNNING),
+    (HELD, Stage.HELD),
+    ([*HELD, r.Unhold(NAME, CAMPAIGNER, wave=0)], Stage.RUNNING),
+    ([*HELD, r.Pass(NAME, CAMPAIGNER, wave=0)], Stage.RUNNING),
+    (PAUSED, Stage.PAUSED),
+    ([*PAUSED, r.Resume(NAME, "ann")], Stage.HELD),
+    ([*TRIPPED, r.Resume(NAME, "ann", accept=("r1",))], Stage.RUNNING),
+    (CANCELLED, Stage.CANCELLED),
+    ([*PROPOSED, r.Cancel(NAME, "ann")], Stage.CANCELLED),
+    ([*RUNNING, r.Complete(NAME, CAMPAIGNER)], Stage.COMPLETED),
+    ([*PAUSED, r.Complete(NAME, CAMPAIGNER, because="ends")], Stage.COMPLETED),
+]
+
+
+@pytest.mark.parametrize(("orders", "stage"), STAGES)
+def test_orders_give_the_stage(orders: Orders, stage: Stage) -> None:
+    assert (decided(orders).stage, decided(orders).ignored) == (stage, ())
+
+
+OBJECTIONS: list[tuple[Orders, r.Command, str]] = [
+    ([], r.Pause(NAME, "ann"), "the campaign is new, because nothing is proposed"),
+    ([], r.Propose(NAME, "author", plan=PLAN | {"rate": 0}), "rate 0: must be 1 to 1000000"),
+    ([], r.Propose("other", "author", plan=PLAN), "campaign 'other' proposes the plan of 'maps-47'"),
+    (PROPOSED, r.Propose(NAME, "ann", plan=PLAN), "the campaign is proposed, because author proposed it"),
+    (PROPOSED, r.Start(NAME, CAMPAIGNER), "the plan is not approved"),
+    ([*PROPOSED, r.Approve(NAME, "ann"), r.Approve(NAME, "ann")], r.Start(NAME, CAMPAIGNER), "the plan is not approved"),
+    (PROPOSED, r.Approve(NAME, "author"), "author is the author; another person has to approve"),
+    (APPROVED, r.AddTargets(NAME, "author", targets=(r.Target("A"),)), "the list is frozen"),
+    (RUNNING, r.Approve(NAME, "ann"), "the plan is approved already; name the wave whose gate is meant"),
+    (RUNNING, r.Approve(NAME, "ann", wave=1), "wave 1: the open wave is 0"),
+    (RUNNING, r.Hold(NAME, CAMPAIGNER, wave=1), "wave 1: the open wave is 0"),
+    (RUNNING, r.Pass(NAME, "ann", wave=0), "why is missing; a person who opens a gate says why"),
+    (SECOND, r.Pass(NAME, "ann", wave=0, why="it is fine"), "wave 0: the open wave is 1"),
+    (SECOND, r.Pass(NAME, "ann", wave=1, why="it is fine"), "wave 1 is the last; there is none to open"),
+    (PAUSED, r.Pass(NAME, "ann", wave=0, why="it is fine"), "the campaign is paused, because paused by ann"),
+    (RUNNING, r.Resume(NAME, "ann"), "the campaign is running, because it is approved"),
+    (TRIPPED, r.Resume(NAME, "ann"), "accept lacks r1; name the rules that tripped"),
+    (CANCELLED, r.Resume(NAME, "ann"), "the campaign is cancelled, because cancelled by ann"),
+    (RUNNING, r.Pause(NAME, "ann", if_version=3), "if_version 3: the campaign is at version 4; look at it again"),
+    ([*RUNNING, r.Note(NAME, "ann", token=TOKEN)], r.Note(NAME, "ann", token=TOKEN), "repeats an order"),
+    ([*RUNNING, r.Note(NAME, "ann", token=TOKEN)], r.Pause(NAME, "ann", token=TOKEN), "its token was used for another order"),
+    (
+        [*RUNNING, r.Fence(NAME, CAMPAIGNER, epoch=2)],
+        r.Hold(NAME, CAMPAIGNER, epoch=1),
+        "epoch 1: another campaigner has taken over",
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "order", "reason"), OBJECTIONS, ids=[reason[:60] for *_, reason in OBJECTIONS])
+def test_an_order_that_does_not_fit_has_no_effect_and_a_reason(before: Orders, order: r.Command, reason: str) -> None:
+    known, after = decided(before), decided([*before, order])
+
+    assert after.ignored[-1][1].startswith(reason)
+    assert (after.stage, after.version, after.wave) == (known.stage, known.version, known.wave)
+
+
+def test_a_resume_counts_the_rules_that_it_accepts_from_its_own_seq() -> None:
+    resumed = decided([*TRIPPED, r.Resume(NAME, "ann", accept=("r1",))])
+
+    assert (resumed.tripped, resumed.counts_from) == (frozenset(), {"r1": seq_of(NOW + len(TRIPPED), 0, 0)})
+
+
+def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
+    order = r.Pass(NAME, "ann", why="it is fine", wave=2, counts={"known": 95, "released": 100}, token=TOKEN)
+
+    payload = r.encode(order)
+
+    assert r.decode(payload) == order
+    assert payload == (
+        b'{"by":"ann","campaign":"maps-47","counts":{"known":95,"released":100},"do":"pass",'
+        b'"token":"0123456789abcdef0123456789abcdef","wave":2,"why":"it is fine"}'
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"[]",
+        b'{"do":"pause"}',
+        b'{"do":"explode","campaign":"a","by":"ann"}',
+        b'{"do":"pause","campaign":"a b","by":"ann"}',
+        b'{"do":"pause","campaign":"a","by":""}',
+        b'{"do":"pause","campaign":"a","by":"ann","token":"1"}',
+        b'{"do":"pause","campaign":"a","by":"ann","speed":1}',
+        b'{"do":"targets","campaign":"a","by":"ann","targets":[]}',
+        b'{"do":"targets","campaign":"a","by":"ann","targets":[["a/b"]]}',
+    ],
+)
+def test_what_is_no_record_is_refused(payload: bytes) -> None:
+    assert isinstance(r.decode(payload), Refused)
