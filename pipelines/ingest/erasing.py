@@ -9,7 +9,6 @@ replaces one live file of each such manifest, which has PyIceberg write it anew.
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
@@ -20,7 +19,7 @@ from manifold.contracts.tables import Table
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
 from manifold.lake.data_files import read_files
-from pipelines.ingest.removal import Changes, replace_files
+from pipelines.ingest.removal import Changes, files_with, replace_files
 
 
 @patiently
@@ -33,10 +32,7 @@ def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, prop
 
 def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
     """The files of a snapshot that have such rows, each with its other rows."""
-    for task in table.scan(_within(keys), snapshot_id=head).plan_files():
-        if pc.any(_among(read_files(table, [task], keys.column_names), keys)).as_py():
-            rows = read_files(table, [task])
-            yield task.file, rows.filter(pc.invert(_among(rows, keys)))
+    return files_with(table, head, keys, _within(keys))
 
 
 def _within(keys: pa.Table) -> BooleanExpression:
@@ -44,14 +40,6 @@ def _within(keys: pa.Table) -> BooleanExpression:
     if keys.num_rows and "vin" in keys.column_names:
         return where(EqualTo, "vin", keys["vin"][0].as_py())  # one vehicle's
     return AlwaysTrue()
-
-
-def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:
-    def joined(table: pa.Table) -> pa.ChunkedArray:
-        texts = [pc.cast(table[c], pa.large_string()) for c in keys.column_names]
-        return pc.binary_join_element_wise(*texts, pa.scalar("\n", pa.large_string())) if len(texts) > 1 else texts[0]
-
-    return pc.is_in(joined(rows), value_set=joined(keys).combine_chunks() if keys.num_rows else pa.array([], pa.large_string()))
 
 
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:

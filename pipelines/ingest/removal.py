@@ -1,12 +1,13 @@
 """Snapshots that remove rows."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import DayTransform
@@ -34,15 +35,25 @@ def replace_files(table: IcebergTable, branch: str, changes: Changes, properties
 @patiently
 def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
     """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
-    loaded, columns = catalog.load_table(table.identifier), named.column_names
-    unwanted = _keys(named, columns)
-    head = loaded.refs()[branch].snapshot_id
-    changes: Changes = {}
-    for task in loaded.scan(snapshot_id=head).plan_files():
-        if pc.any(_is_in(read_files(loaded, [task], columns), unwanted)).as_py():
-            rows = read_files(loaded, [task])
-            changes[task.file] = rows.filter(pc.invert(_is_in(rows, unwanted)))
-    replace_files(loaded, branch, changes, properties)
+    loaded = catalog.load_table(table.identifier)
+    replace_files(loaded, branch, dict(files_with(loaded, loaded.refs()[branch].snapshot_id, named)), properties)
+
+
+def files_with(
+    table: IcebergTable,
+    snapshot_id: int,
+    named: pa.Table,
+    within: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
+) -> Iterator[tuple[DataFile, pa.Table]]:
+    """The files of a snapshot with rows whose values are among `named`, each with its other rows.
+
+    Only files that may have rows `within` are read.
+    """
+    unwanted = _keys(named, named.column_names)
+    for task in table.scan(within, snapshot_id=snapshot_id).plan_files():
+        if pc.any(_is_in(read_files(table, [task], named.column_names), unwanted)).as_py():
+            rows = read_files(table, [task])
+            yield task.file, rows.filter(pc.invert(_is_in(rows, unwanted)))
 
 
 @patiently
