@@ -11,6 +11,7 @@ from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.commits import append_rows
 from pipelines.ingest.branches import (
     ATTEMPT,
+    MERGES,
     RESULT,
     RUN_ID,
     branch_of,
@@ -80,7 +81,8 @@ class Attempt:
         """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
         create_branch(self.catalog, table, self.run_id, base)
         changes.createOrReplaceTempView("changes")
-        properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self.properties.items()}
+        said = self.properties | {MERGES: "true"}
+        properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in said.items()}
         for name, value in properties.items():
             self.spark.conf.set(name, value)
         try:

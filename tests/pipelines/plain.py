@@ -40,7 +40,7 @@ from manifold.lake.data_files import write_files
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
-from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.branches import MERGES, branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
@@ -68,10 +68,10 @@ class PlainRun(Attempt):
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
             self.note(table, base)
 
-    def replace(self, table: Table, rows: Rows, base: int) -> None:
+    def replace(self, table: Table, rows: Rows, base: int, *, merges: bool = False) -> None:
         """Make these the rows of the table's branch, in one snapshot."""
         create_branch(self.catalog, table, self.run_id, base)
-        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
+        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | ({MERGES: "true"} if merges else {}))
         self.note(table, base)
 
 
@@ -177,7 +177,7 @@ def write(run: PlainRun, todo: Plan) -> None:
             new.append(row | {"size_bytes": len(row["payload"]), "first_seen_at": at})
     run.put(DATA, new, todo.base[DATA.name])
     if any(row["reason"] is None for row in data):
-        run.replace(META, list(meta.values()), todo.base[META.name])
+        run.replace(META, list(meta.values()), todo.base[META.name], merges=True)
     run.put(IDS, ids, todo.base[IDS.name])
     run.put(OUTCOMES, _outcomes(run, todo, outcomes), todo.base[OUTCOMES.name])
     compacted = _parsed(run, todo, Stream.ECQ)

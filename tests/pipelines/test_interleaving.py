@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.envelope import Stream
-from manifold.contracts.tables import DATA, IDS, META, RUN_TABLES, SEGMENTS
+from manifold.contracts.tables import DATA, IDS, META, RUN_TABLES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_nothing
 from manifold.settings import Settings
@@ -211,6 +211,30 @@ def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
         for player in (ingesting, rewrites) if place % 2 else (rewrites, ingesting):
             player.go()
         assert_sound(lake, [job], (ingesting.steps, rewrites.steps))
+
+
+def test_an_ingest_beside_a_compaction_leaves_the_compacted_files(lake: Lake) -> None:
+    """Else a stream, of which a run is always open, would take back every compaction."""
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    for ms, data_id in ((1, "old"), (2, "new")):
+        lake.archive(Stream.DATA, [data(ms, data_id, b"some")])
+        lake.archive(Stream.TRIGGER, [trigger(ms, [data_id])])
+        if data_id == "old":
+            ingest(catalog, lake.settings, run_id="before", now=at(ms))
+    ingesting = lake.ingesting("ingest")
+    while ingesting.steps.count(f"commit {SEGMENTS.identifier}") < 2:  # it opens its run, and is about to count
+        ingesting.go(1)
+    compacting(catalog, lake.settings)
+    compacted = [(table, files_of(catalog, table)) for table in (DATA, META, IDS)]
+    ingesting.go()
+    for table, files in compacted:
+        assert len(read(catalog, table)) == 2, table.name
+        assert files < files_of(catalog, table), table.name
+
+
+def files_of(catalog: Catalog, table: Table) -> set[str]:
+    return {task.file.file_path for task in catalog.load_table(table.identifier).scan().plan_files()}
 
 
 @pytest.mark.parametrize("first", JOBS)

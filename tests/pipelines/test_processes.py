@@ -14,6 +14,7 @@ from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest.branches import RUN_ID as RUN
 from pipelines.ingest.branches import head_of, properties_of
+from pipelines.ingest.lease import TERMS
 from pipelines.ingest.publish import publish
 from pipelines.maintenance import garbage_files
 from pipelines.maintenance.compact import has_work
@@ -97,11 +98,14 @@ def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_t
 
     before = commits_begun(spark_lake.settings, IDS)
     with ExitStack() as running:
+        compacting = running.enter_context(a_stage(spark_lake.settings, "compact"))
+        wait_until(lambda: has_the_lease(spark_lake, compacting), within_s=BOUND_S, what=f"a lease; log {compacting.log}")
+        compacting.signal(signal.SIGSTOP)  # its Spark is not up yet
         ingesting = running.enter_context(a_stage(spark_lake.settings, *INGEST))
         with about_to_commit(spark_lake, ingesting):
             ingesting.signal(signal.SIGSTOP)  # or it would have waited too long when the other's Spark is up
             begun = commits_begun(spark_lake.settings, IDS)
-            compacting = running.enter_context(a_stage(spark_lake.settings, "compact"))
+            compacting.signal(signal.SIGCONT)
             waits_to_commit(compacting, spark_lake.settings, IDS, begun)
             versions = [file.name.split("-")[0] for file in commits_begun(spark_lake.settings, IDS) - before]
             assert len(versions) > len(set(versions)), "each on top of the same state"
@@ -114,6 +118,11 @@ def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_t
         publish(spark_lake.catalog, RUN_ID)
     assert [entry["table"] for entry in logged if entry["event"].startswith("main was rewritten")] == [IDS.name]
     assert_all_is_in_once(spark_lake, "V7", "V8", "V9")
+
+
+def has_the_lease(spark_lake: SparkLake, compacting: StageProcess) -> bool:
+    assert compacting.process.poll() is None, compacting.said()
+    return TERMS in spark_lake.catalog.load_table(SEGMENTS.identifier).properties
 
 
 def assert_all_is_in_once(spark_lake: SparkLake, *more_vins: str) -> None:
