@@ -16,8 +16,8 @@ import structlog
 from manifold.contracts.names import RESERVED_CLIENT_IDS
 from manifold.sandbox.tap.identity import Certificates, Identity, Rule
 from manifold.sandbox.tap.observer import SessionObserver, Stage
-from manifold.sandbox.tap.packets import Connect, refusal
-from manifold.sandbox.tap.scanner import CONNACK, CONNECT
+from manifold.sandbox.tap.packets import Connect, packet, refusal
+from manifold.sandbox.tap.scanner import CONNACK, CONNECT, DISCONNECT
 from manifold.sandbox.tap.sessions import Sessions
 
 FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
@@ -177,7 +177,10 @@ class ProxiedConnection:
             who = self._identity
             if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
                 return False
-        return asked is None or asked.client_id not in RESERVED_CLIENT_IDS
+        if asked is None:
+            return True
+        has_session_of_nobody = asked.version >= 5 and not asked.client_id and not asked.clean_start  # EMQX refuses that, too
+        return asked.client_id not in RESERVED_CLIENT_IDS and not has_session_of_nobody
 
     def cut_if_refused(self) -> None:
         """End it if its certificate is good no longer; the broker sees a connection that is lost."""
@@ -187,7 +190,7 @@ class ProxiedConnection:
                 self.client.transport.abort()
 
     def _refuse(self, asked: Connect | None) -> None:
-        """The broker's access files cannot deny a client id."""
+        """Answer as EMQX does: the broker's access files cannot deny a client id."""
         shows = self._identity.name if self._identity is not None else None
         log.warning("client refused", client=asked.client_id if asked else None, certificate=shows)
         if self.client.transport is not None and asked is not None:
@@ -281,7 +284,9 @@ class ProxiedConnection:
         self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
 
     def _broker_lost(self) -> None:
-        self.observer.broker_closed(self._loop.time() - self._heard_at)
+        code = self.observer.broker_closed(self._loop.time() - self._heard_at)
+        if code is not None and self.client.transport is not None:
+            self.client.transport.write(packet(DISCONNECT << 4, bytes((code,))))
         self.client.close()
 
     def close(self) -> None:
