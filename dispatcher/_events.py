@@ -13,10 +13,12 @@ from manifold.queues.verbs.ends import Ack, End
 class Woken(Struct, frozen=True):
     """There may be something to claim: new entries, or a parked entry whose data has come.
 
-    `released` is the seq that a compacted queue had in flight when its client's session ended.
+    `released` is the seq that a compacted queue had in flight when its client's session ended. Without `claim`, nothing is
+    claimed: the first subscription of a new session does that.
     """
 
     released: int | None = None
+    claim: bool = True
 
 
 class DeadlinePassed(Struct, frozen=True):

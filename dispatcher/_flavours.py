@@ -44,7 +44,7 @@ def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> E
     if not policy.reaches(event.topic_filter, queue):
         return Ignore("a filter that gets none of its messages")
     if is_ecq(queue):
-        return Subscription(event.qos if event.on else None, claim=event.on and event.qos > 0)
+        return Subscription(event.qos if event.on else None, claim=event.on and event.qos > 0, at_ms=event.at_ms)
     return UpdatePresence(event, claim=event.on and policy.dispatch_on_subscribe)
 
 

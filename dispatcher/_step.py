@@ -88,8 +88,8 @@ def step(state: OwnerState, event: Event) -> Step:
             return _of_claim(state, event)
         case Heard():
             return state, [UpdatePresence(event, claim=True)]
-        case Woken(released=released):
-            return state.without(released), [Claim()]
+        case Woken(released=released, claim=claim):
+            return state.without(released), [Claim()] if claim else []
         case DeadlinePassed():
             return state, [Claim()]
         case Connected():
@@ -152,7 +152,7 @@ def _answered(state: OwnerState, answer: Answered) -> Step:
 def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
     state, effects = _fanout_presence_updated(state, answer, update, reply)
     if reply.ecq_wake or reply.ecq_released is not None:
-        effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released)))
+        effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released, claim=reply.ecq_wake)))
     return state, effects
 
 
@@ -179,7 +179,8 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
         return state, [flavours.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
-    if not release.again:
+    may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed
+    if not (release.again or may_listen):
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
         return state, [flavours.subscribed_since(state.queue)]

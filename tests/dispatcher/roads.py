@@ -34,6 +34,7 @@ class Vehicle:
     connected_at: int | None = None
     got: list[tuple[int, bool, int]] = field(default_factory=list)
     in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # what it had got before the first deadline passed
+    lingers: bool = False  # the broker still routes to a session that a clean start has ended
 
 
 class Roads:
@@ -67,6 +68,8 @@ class Roads:
         self.history.tell(Line(at / 1000, What.FAULT, until=self.now / 1000, note=what))
 
     def connect(self, vehicle: Vehicle, *, clean: bool, expiry_s: int) -> None:
+        """A clean start ends the old session. As on EMQX, its routes are removed a little later: here, by the next packet."""
+        had_subscribed = vehicle.session is not None and vehicle.session.subscribed
         if vehicle.connected_at is not None:
             self.disconnect(vehicle, reason="discarded" if clean else "takenover")
         self._expire(vehicle)
@@ -75,6 +78,7 @@ class Roads:
         self._report(vehicle.vin, Connected(vehicle.vin, self.now, clean, expiry_s))
         if clean or vehicle.session is None:
             vehicle.session, vehicle.sessions = Session(expiry_s), vehicle.sessions + 1
+            vehicle.lingers = clean and had_subscribed
             return
         vehicle.session.expiry_s, vehicle.session.until_ms = expiry_s, None
         for seq in vehicle.session.unacked:
@@ -96,6 +100,7 @@ class Roads:
     def disconnect(self, vehicle: Vehicle, reason: str = "tcp_closed") -> None:
         assert vehicle.connected_at is not None
         assert vehicle.session is not None
+        vehicle.lingers = False
         self.tell(What.GONE, vehicle.vin, note=reason)
         self._report(vehicle.vin, Disconnected(vehicle.vin, self.now, vehicle.connected_at, None, reason))
         vehicle.connected_at, vehicle.session.until_ms = None, self.now + vehicle.session.expiry_s * 1000
@@ -109,11 +114,12 @@ class Roads:
             vehicle.session = None
 
     def sign(self, vehicle: Vehicle) -> None:
+        vehicle.lingers = False
         self._report(vehicle.vin, Heard())
 
     def subscribe(self, vehicle: Vehicle) -> None:
         assert vehicle.session is not None
-        vehicle.session.subscribed = True
+        vehicle.session.subscribed, vehicle.lingers = True, False
         self._report(self.queue_of(vehicle.vin), Subscribed(vehicle.vin, self.now, self.filter_of(vehicle.vin), True))
 
     def ack(self, vehicle: Vehicle) -> None:
@@ -133,7 +139,7 @@ class Roads:
         vehicle = next(v for v in self.vehicles if v.vin == owner_of_queue(owner))
         self._expire(vehicle)
         if vehicle.session is None or not vehicle.session.subscribed:
-            return 16
+            return 0 if vehicle.lingers else 16  # a session that is ending takes it, and nobody gets it
         vehicle.session.unacked.append(seq)
         if vehicle.connected_at is not None:
             self._get(vehicle, seq, dup=False)

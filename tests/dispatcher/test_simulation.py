@@ -31,10 +31,10 @@ def sim_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-async def simulate(seed: int, *, calm: bool, kind: type[World] = World) -> World:
+async def simulate(seed: int, *, calm: bool, kind: type[World] = World, clean: bool = False) -> World:
     world = kind(seed, calm=calm)
     await world.run(MOVES)
-    await world.calm_down()
+    await world.calm_down(clean=clean)
     world.broken += await world.unrecorded()
     return world
 
@@ -71,10 +71,10 @@ def _twice(world: World) -> list[str]:
     return found
 
 
-def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World) -> list[World]:
+def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World, clean: bool = False) -> list[World]:
     """The worlds of these seeds; fails with the stories of the first that break a promise."""
     with quietly():
-        worlds = in_lockstep(port, (simulate(seed, calm=calm, kind=kind) for seed in seeds))
+        worlds = in_lockstep(port, (simulate(seed, calm=calm, kind=kind, clean=clean) for seed in seeds))
     broken = (
         (f"seed {seed}, calm={calm}", told) for seed, world in zip(seeds, worlds, strict=True) if (told := why_broken(world))
     )
@@ -106,6 +106,13 @@ def test_while_nothing_dies_a_session_gets_each_message_once_and_in_order(sim_re
         for vehicle in world.vehicles:
             got = [seq for seq, dup, _ in vehicle.got if not dup]
             assert got == sorted(got)
+
+
+def test_after_a_clean_start_and_a_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
+    """Whichever replica hears of them, and in which order; also what the broker confirmed and gave to the session that ended."""
+    worlds = run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld, clean=True)
+
+    assert [seed for seed, world in zip(SEEDS, worlds, strict=True) if world.waited_for_deadline] == []
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ NOT_ITS_OWN: list[Effect] = [Ignore("an acknowledgement of a message that is not
 ROWS: list[Row] = [
     ("a wake-up claims", EMPTY, Woken(), EMPTY, [Claim()]),
     ("a session that has ended takes its claim along", UNDER_WAY, Woken(released=SEQ), EMPTY, [Claim()]),
+    ("and claims nothing before the new one has subscribed", UNDER_WAY, Woken(released=SEQ, claim=False), EMPTY, []),
     ("a session that has ended leaves a newer claim alone", UNDER_WAY, Woken(released=SEQ - 1), UNDER_WAY, [Claim()]),
     ("a passed deadline looks first", EMPTY, DeadlinePassed(), EMPTY, [Claim()]),
     (
@@ -112,9 +113,15 @@ ROWS: list[Row] = [
         NOT_ITS_OWN,
     ),
     ("one without a seq proves nothing", UNDER_WAY, replace(ACKED, seq=None), UNDER_WAY, NOT_ITS_OWN),
-    ("a subscription begins", EMPTY, SUBSCRIBED, EMPTY, [Subscription(1, claim=True)]),
-    ("one with QoS 0 is noted", EMPTY, replace(SUBSCRIBED, qos=0), EMPTY, [Subscription(0, claim=False)]),
-    ("one that ends is noted", EMPTY, replace(SUBSCRIBED, on=False), EMPTY, [Subscription(None, claim=False)]),
+    ("a subscription begins", EMPTY, SUBSCRIBED, EMPTY, [Subscription(1, claim=True, at_ms=SUBSCRIBED.at_ms)]),
+    ("one with QoS 0 is noted", EMPTY, replace(SUBSCRIBED, qos=0), EMPTY, [Subscription(0, claim=False, at_ms=SUBSCRIBED.at_ms)]),
+    (
+        "one that ends is noted",
+        EMPTY,
+        replace(SUBSCRIBED, on=False),
+        EMPTY,
+        [Subscription(None, claim=False, at_ms=SUBSCRIBED.at_ms)],
+    ),
     (
         "one of another client is nothing",
         EMPTY,
@@ -133,6 +140,13 @@ ROWS: list[Row] = [
         "and where nobody had the publish, it is tried again",
         EMPTY,
         answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW, again=True), ReleaseReply("released", 0)),
+        EMPTY,
+        [Claim()],
+    ),
+    (
+        "so it is where another replica heard of the subscription",
+        EMPTY,
+        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW), ReleaseReply("released", 0, resubscribed=True)),
         EMPTY,
         [Claim()],
     ),
@@ -165,7 +179,7 @@ ROWS: list[Row] = [
         BUSY,
         answered(UpdatePresence(RESUMED, False), UpdatePresenceReply("noted", None, NONE, ecq_released=7)),
         BUSY,
-        [Watch(NOW + 30_000), Forward(QUEUE, Woken(released=7))],
+        [Watch(NOW + 30_000), Forward(QUEUE, Woken(released=7, claim=False))],
     ),
     ("a subscription to requests is the fanout queue's", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
 ]

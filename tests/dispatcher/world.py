@@ -5,6 +5,7 @@ effects are carried out, when the broker's answers arrive, which answers of Redi
 late, when Redis forgets its last second, and who dies. Nothing here sleeps. Everything stands in a history, for the checker.
 """
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from tests.faults.history import What
 from tests.faults.verdict import Verdict
 
 EXPIRIES_S = (0, 60, 3600)
+_worlds = itertools.count()  # worlds share a Redis
 LATE_DATA = 0.15  # of the entries: their data comes after their turn
 
 
@@ -33,11 +35,14 @@ class World(Replicas):
     def __init__(self, seed: int, *, calm: bool, replicas: int = 2, vehicles: int = 2) -> None:
         rng = random.Random(f"{seed}/{calm}")
         settings = settings_of(0, 30) if calm else settings_of(rng.choice((0, 0, 3)), rng.choice((30, 1 / 24)))
-        super().__init__(f"{self.NAME}{seed}-{calm}", rng, settings, calm=calm, replicas=replicas, vehicles=vehicles)
+        super().__init__(
+            f"{self.NAME}{seed}-{calm}-{next(_worlds)}", rng, settings, calm=calm, replicas=replicas, vehicles=vehicles
+        )
         self.calm_throughout = calm
         self.seqs = SeqSource(0, clock_ms=lambda: self.now)
         self.accepted: list[tuple[Owner, int]] = []
         self.broken: list[str] = []
+        self.waited_for_deadline = False  # at the end, when everybody was connected, subscribed and acknowledging
 
     def verdict(self) -> Verdict:
         """What the checker says of all that happened."""
@@ -178,29 +183,47 @@ class World(Replicas):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    async def calm_down(self) -> None:
-        """Everybody lives, connects, listens, gives signs and acknowledges, until nothing is left to do."""
+    async def calm_down(self, *, clean: bool = False) -> None:
+        """Everybody lives, connects, listens, gives signs and acknowledges, until nothing is left to do.
+
+        With `clean` all have new sessions, and replicas publish what they have in hand before they hear of that.
+        """
         self.calm = True
         for replica in self.replicas:
             replica.skew_ms = 0
         await self.data_comes(all_of_it=True)
         for vehicle in self.vehicles:
-            self.connect(vehicle, clean=False, expiry_s=60)
+            self.connect(vehicle, clean=clean, expiry_s=60)
+        if clean:  # their events are on their way when replicas publish what they have in hand
+            for _ in range(self.rng.randrange(30)):
+                self.now += 1
+                await self.work(self.rng.choice(self.replicas))
+                self.take_from_feed(self.rng.choice(self.replicas))
+        self.now += 1
+        for vehicle in self.vehicles:
             self.subscribe(vehicle)
         for _ in range(60):
             for vehicle in self.vehicles:
                 await self._unpark(vehicle.vin)  # what was parked in the moment in which its data came; seen to every few seconds
                 self.sign(vehicle)
-                for _ in range(5):
-                    self.ack(vehicle)
-            await self._settle()
+            await self._deliver_all()
             if await self.is_empty():
                 return
             for vehicle in self.vehicles:
                 vehicle.in_time = vehicle.in_time or list(vehicle.got)
+            self.waited_for_deadline = True
             self.now += 40_000
             for replica in self.replicas:
                 await self.look_at_deadlines(replica)
+
+    async def _deliver_all(self) -> None:
+        """Acknowledge and settle until nobody gets anything more; no time passes that a deadline would notice."""
+        count = -1
+        while count != (count := sum(len(vehicle.got) for vehicle in self.vehicles)):
+            for vehicle in self.vehicles:
+                while vehicle.session is not None and vehicle.session.unacked:
+                    self.ack(vehicle)
+            await self._settle()
 
     async def is_empty(self) -> bool:
         """Whether nothing waits for anybody."""

@@ -2,9 +2,10 @@
 -- ARGV[6] seq   ARGV[7] why   ARGV[8] when that claim was made, or '' for any
 -- why: 'deadline' (only if it has passed), 'lost' (the session is gone), or, and then no attempt is counted, 'unsubscribed' (the
 -- broker had nobody to give it to), 'unsent' (the broker never got it) or 'cut' (nobody knows whether it did)
--- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
+-- returns {'released', attempts, '1' where the vehicle has subscribed, or given a sign, since it was claimed, or ''}
+--   | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
 local now, seq, why = tonumber(ARGV[1]), ARGV[6], ARGV[7]
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at', 'resubscribed')
 if held[1] ~= seq or (ARGV[8] ~= '' and held[4] ~= ARGV[8]) then return {'stale'} end
 local attempts = tonumber(held[2])
 if why == 'deadline' then
@@ -25,4 +26,4 @@ elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
 end
 put_back(seq, attempts, why ~= 'unsent' and why ~= 'unsubscribed') -- those are not under way; a deadline is one of somebody's clock
-return {'released', tostring(attempts)}
+return {'released', tostring(attempts), held[5] or ''}

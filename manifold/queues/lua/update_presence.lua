@@ -11,8 +11,9 @@
 local ECQ_PENDING, ECQ_INFLIGHT, ECQ_ATTEMPTS, ECQ_MESSAGES, ECQ_KEYS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local STALE = {'stale', '', '', '', 'none'}
 local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
+local LINGERS_MS = 500 -- for so long a busy broker may go on handing messages to a session that a clean start has ended
 local now, sign = tonumber(ARGV[1]), ARGV[7]
-local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES)
+local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES, 'ecq')
 local flights, released = {}, {fanout = '', ecq = ''} -- what is in flight, and what was let go
 local ecq_may_begin = sign == 'heard' or sign == 'connected'
 
@@ -28,7 +29,7 @@ local function in_flight(flavour, inflight, let_go)
   function flight.wait_again()
     redis.call('HSET', inflight, 'deadline', string.format('%.0f', now + wait_ms(tonumber(held[2]))))
   end
-  flights[#flights + 1] = flight
+  flights[#flights + 1], flights[flavour] = flight, flight
 end
 
 in_flight('fanout', INFLIGHT, function(seq, attempts) put_back(seq, attempts, true) end)
@@ -48,7 +49,7 @@ if sign == 'heard' then
   if p[1] ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
   redis.call('HSET', PRESENCE, 'heard', ARGV[1])
   redis.call('HDEL', PRESENCE, 'subscribed')
-  if redis.call('HGET', PRESENCE, 'ecq') == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- its SUBSCRIBE may have been missed
+  if p[6] == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- its SUBSCRIBE may have been missed
   for _, flight in ipairs(flights) do
     if flight.deadline <= now then
       -- Away with a living session, and heard: it has just resumed, and the event that says so is still on its way.
@@ -67,14 +68,21 @@ elseif sign == 'connected' then
   end
   if clean or session_expired then
     redis.call('HDEL', PRESENCE, 'subscribed')
-    -- Its SUBSCRIBE says when to begin with the compacted queue, unless it was handled before this.
-    ecq_may_begin = (tonumber(redis.call('HGET', PRESENCE, 'ecq') or '') or 0) >= at
+    -- Its SUBSCRIBE says when to begin with the compacted queue, unless it was handled before this. What was published in between
+    -- reached nobody, whatever the broker answered: EMQX confirms what it hands to the session that this one replaces.
+    local subscribed_at, flight = tonumber(p[6] or '') or 0, flights.ecq
+    ecq_may_begin = subscribed_at >= at
     if not ecq_may_begin then redis.call('HDEL', PRESENCE, 'ecq') end
+    if flight and ecq_may_begin then
+      flight.is_lost = flight.published_at < subscribed_at and flight.published_at <= at + LINGERS_MS
+    elseif flight and flight.published_at > at and flight.published_at <= at + LINGERS_MS then
+      redis.call('HSET', ECQ_INFLIGHT, 'unheard', '1') -- its SUBSCRIBE tells: ecq_subscribe.lua
+    end
   end
   for _, flight in ipairs(flights) do
     if not (clean or session_expired) then
       flight.wait_again()
-    elseif flight.published_at <= at then -- what was published later went to the new session
+    elseif flight.published_at <= at or flight.is_lost then -- what was published later went to the new session
       flight.let_go()
     end
   end
@@ -118,4 +126,6 @@ end
 
 local following = {'none'}
 if ARGV[6] == '1' then following = claim() end
+-- Where the broker has nobody for what is in flight, it is sent again: it may have subscribed since (release.lua).
+if ARGV[6] == '1' and flights.fanout and released.fanout == '' then redis.call('HSET', INFLIGHT, 'resubscribed', '1') end
 return {'noted', released.fanout, released.ecq, ecq_wake, unpack(following)}

@@ -148,6 +148,7 @@ class ReleaseReply(NamedTuple):
     word: str
     attempts: int = 0
     deadline_ms: int = 0
+    resubscribed: bool = False  # the vehicle has subscribed, or given a sign, since the entry was claimed
 
     @property
     def next(self) -> ClaimReply:
@@ -172,7 +173,7 @@ class Release(Verb, frozen=True):
     def read(raw: Any) -> ReleaseReply:
         word = raw[0].decode()
         if word == "released":
-            return ReleaseReply(word, attempts=int(raw[1]))
+            return ReleaseReply(word, attempts=int(raw[1]), resubscribed=raw[2] == b"1")
         return ReleaseReply(word, deadline_ms=int(raw[1])) if word == "early" else ReleaseReply(word)
 
 

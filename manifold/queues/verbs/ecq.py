@@ -156,18 +156,21 @@ class _ReadAckState(Verb, frozen=True):
 
 
 class Subscription(Verb, frozen=True):
-    """Note that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim."""
+    """Note that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim.
+
+    What was published to a new session before its first subscription is put back to pending.
+    """
 
     qos: int | None
     claim: bool
+    at_ms: int | None = None  # Unix ms at which the broker granted it; None: now
     ecq_script = Script("ecq_subscribe", shares=OF_ECQ)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         said = "no" if self.qos is None else "yes" if self.qos else "qos0"
         fanout = keys.owner_keys(owner_of_queue(queue))
-        return self._call(
-            policy, queue, now_ms, "1" if self.claim else "0", said, others=tuple(fanout[place] for place in (0, 1, 5))
-        )
+        args = ("1" if self.claim else "0", said, now_ms if self.at_ms is None else self.at_ms)
+        return self._call(policy, queue, now_ms, *args, others=tuple(fanout[place] for place in (0, 1, 5)))
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:

@@ -27,7 +27,10 @@ class Admission:
             who = self._identity
             if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
                 return False
-        return asked is None or asked.client_id not in RESERVED_CLIENT_IDS
+        if asked is None:
+            return True
+        has_session_of_nobody = asked.version >= 5 and not asked.client_id and not asked.clean_start  # EMQX refuses that, too
+        return asked.client_id not in RESERVED_CLIENT_IDS and not has_session_of_nobody
 
     def refusal(self, asked: Connect | None) -> bytes:
         """The CONNACK of a client that is not admitted; empty if its bytes are not MQTT. The broker cannot deny a client id."""

@@ -16,7 +16,8 @@ import structlog
 from manifold.sandbox.tap.admission import Admission
 from manifold.sandbox.tap.identity import Certificates, Rule
 from manifold.sandbox.tap.observer import SessionObserver, Stage
-from manifold.sandbox.tap.scanner import CONNACK, CONNECT
+from manifold.sandbox.tap.packets import packet
+from manifold.sandbox.tap.scanner import CONNACK, CONNECT, DISCONNECT
 from manifold.sandbox.tap.sessions import Sessions
 from manifold.sandbox.tap.side import Side
 
@@ -214,7 +215,9 @@ class ProxiedConnection:
         self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
 
     def _broker_lost(self) -> None:
-        self.observer.broker_closed(self._loop.time() - self._heard_at)
+        code = self.observer.broker_closed(self._loop.time() - self._heard_at)
+        if code is not None and self.client.transport is not None:
+            self.client.transport.write(packet(DISCONNECT << 4, bytes((code,))))
         self.client.close()
 
     def close(self) -> None:

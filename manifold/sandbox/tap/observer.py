@@ -40,6 +40,8 @@ from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
 KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
 
+_GOODBYES = {"takenover": 0x8E, "discarded": 0x8E, "keepalive_timeout": 0x8D}  # DISCONNECTs of EMQX that Mosquitto does not send
+
 _FROM_SERVICE = frozenset({SUBSCRIBE})
 _TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK})
 _FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
@@ -77,6 +79,7 @@ class SessionObserver:
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # why the broker ends the connection, where it says so
+        self._ended_by: str | None = None  # why the connection has ended
 
     # ---- bytes
 
@@ -158,15 +161,24 @@ class SessionObserver:
         """The client's socket has gone."""
         self._over("tcp_closed", NOTHING)
 
-    def broker_closed(self, silent_for_s: float) -> None:
-        """The broker has closed the connection, `silent_for_s` seconds after it last heard the client."""
+    def broker_closed(self, silent_for_s: float) -> int | None:
+        """The broker has closed the connection, `silent_for_s` seconds after it last heard the client.
+
+        Returns the reason code of the DISCONNECT that EMQX sends first, on MQTT 5; None: it sends none, or the broker has.
+        """
         newer = self._all.asking.get(self.client_id, [])
         if newer and newer[-1] is not self and newer[-1].asked is not None:
             self.taken_over(newer[-1].asked.clean_start)
-            return
+        else:
+            self._over(self._said or self._guess(silent_for_s), NOTHING)
+        told = self._messages.version >= 5 and self._said is None
+        return _GOODBYES.get(self._ended_by or "") if told else None
+
+    def _guess(self, silent_for_s: float) -> str:
+        if self.blind_client:
+            return "protocol_error"
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
-        guess = "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
-        self._over(self._said or ("protocol_error" if self.blind_client else guess), NOTHING)
+        return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
 
     def tap_closes(self) -> None:
         """The tap itself is being stopped."""
@@ -174,6 +186,8 @@ class SessionObserver:
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
         self._all.answered(self)
+        if self.stage is Stage.OPEN:
+            self._ended_by = reason
         stage, self.stage, session = self.stage, Stage.OVER, self._messages.session
         self._messages.open = False
         if stage is not Stage.OPEN or session is None:

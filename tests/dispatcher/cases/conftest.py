@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dispatcher.cases.ground import Ground, a_ground, a_neighbour
+from tests.dispatcher.cases.ground import Ground, a_ground
 
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """Default settings: no deadline passes within a test. With a neighbour that asks for everybody's messages."""
-    with a_ground(tmp_path_factory.mktemp("ground")) as ground, a_neighbour(ground):
+    """Default settings: no deadline passes within a test."""
+    with a_ground(tmp_path_factory.mktemp("ground")) as ground:
         yield ground
 
 

@@ -132,14 +132,19 @@ class Ground:
 
 @contextmanager
 def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
-    """The sandbox with these settings, up. Services have the rights in Redis of an environment, and ask for no more."""
+    """The sandbox with these settings, up, with a neighbour that asks for everybody's messages.
+
+    Services have the rights in Redis of an environment, and ask for no more.
+    """
     with a_platform(home, RedisUsers(home / "users"), segment_max_seconds=3600, **settings) as platform:
         with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
             for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
                 started.result()
         platform_client = PlatformClient(platform.settings)
         try:
-            yield Ground(platform, platform_client)
+            ground = Ground(platform, platform_client)
+            with a_neighbour(ground):
+                yield ground
         finally:
             platform_client.close()
         with platform.blocking() as redis:

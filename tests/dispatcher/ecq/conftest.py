@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dispatcher.cases.ground import a_ground, a_neighbour
+from tests.dispatcher.cases.ground import a_ground
 from tests.dispatcher.ecq.ground import EcqGround
 
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EcqGround]:
-    """Default settings: no deadline passes within a test. With a neighbour that asks for everybody's messages."""
-    with a_ground(tmp_path_factory.mktemp("ecq")) as ground, a_neighbour(ground):
+    """Default settings: no deadline passes within a test."""
+    with a_ground(tmp_path_factory.mktemp("ecq")) as ground:
         yield EcqGround(ground.platform, ground.platform_client)
 
 

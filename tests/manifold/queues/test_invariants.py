@@ -214,10 +214,10 @@ class QueueMachine(RuleBasedStateMachine):
         if m.inflight != seq or older:
             assert reply.word == "stale"
         elif reason is ReleaseReason.DEADLINE and m.deadline > self.now:
-            assert reply == ("early", 0, m.deadline)
+            assert reply[:3] == ("early", 0, m.deadline)
         elif reason is ReleaseReason.DEADLINE and m.connected == "no" and m.session_until > self.now:
             m.deadline = m.session_until
-            assert reply == ("early", 0, m.deadline)
+            assert reply[:3] == ("early", 0, m.deadline)
         else:
             if reason is ReleaseReason.UNSUBSCRIBED:
                 m.attempts[seq] -= 1
@@ -227,7 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
                 m.connected = "heard"  # and that long ago
             m.let_go(0 if reason in (ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED) else self.now)
-            assert reply == ("released", m.attempts[seq], 0)
+            assert reply[:3] == ("released", m.attempts[seq], 0)
 
     @rule()
     def heard(self) -> None:

@@ -15,6 +15,7 @@ from manifold.settings import Settings
 from tests.manifold.sandbox.tap.conftest import TapServer
 from tests.manifold.sandbox.tap.raw_connection import (
     CONNACK,
+    DISCONNECT,
     PINGRESP,
     PUBACK,
     PUBLISH,
@@ -398,6 +399,36 @@ def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
         assert answer.body == (b"\0\x85\0" if version == 5 else b"\0\x02")
         with pytest.raises(EOFError):
             wire.next()
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["takenover", "discarded"])
+def test_a_client_on_mqtt_5_is_told_that_another_connection_has_its_session(tap_server: TapServer, vin: str, clean: bool) -> None:
+    own = vin[:50]
+    with RawConnection(tap_server.port) as first, RawConnection(tap_server.port) as second:
+        first.open(own, clean=False, expiry_s=60)
+        second.open(own, clean=clean)
+
+        assert first.expect(DISCONNECT).body == b"\x8e"
+        with pytest.raises(EOFError):
+            first.next()
+
+
+def test_a_client_on_mqtt_5_is_told_that_it_was_silent_for_too_long(tap_server: TapServer, vin: str) -> None:
+    own = vin[:50]
+    body = string(b"MQTT") + bytes((5, 2, 0, 1)) + b"\0" + string(own.encode())
+    with RawConnection(tap_server.port, within_s=40) as vehicle:
+        vehicle.send(packet(0x10, body))
+        vehicle.expect(CONNACK)
+
+        assert vehicle.expect(DISCONNECT).body == b"\x8d"
+
+
+def test_a_client_on_mqtt_5_without_an_id_asks_for_a_clean_start_or_is_refused(tap_server: TapServer) -> None:
+    with RawConnection(tap_server.port) as nobody, RawConnection(tap_server.port) as somebody:
+        assert nobody.open("", clean=False).reason == 0x85
+        with pytest.raises(EOFError):
+            nobody.next()
+        assert somebody.open("", clean=True).reason == 0
 
 
 def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server: TapServer, vin: str) -> None:
