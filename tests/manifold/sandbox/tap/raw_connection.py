@@ -88,12 +88,20 @@ class Got:
 class RawConnection:
     """One connection; every packet is asked for."""
 
-    def __init__(self, port: int, *, version: int = 5, within_s: float = 15, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        version: int = 5,
+        within_s: float = 15,
+        tls: ssl.SSLContext | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
         self.version = version
         self.socket = socket.create_connection(("127.0.0.1", port), within_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1", session=session)
         self._read = bytearray()
         self.received = bytearray()  # everything, as it came
 
