@@ -2,8 +2,9 @@
 
 **Reads** the lake and the archive, and takes in everything recorded first, like `ingest_archives`. **Writes** the queues, the
 lake and the archive, in this order: entries pending for longer than the retention end as `expired`, in the queues and in the
-lake; data that was not seen for as long goes, unless an entry without an outcome refers to it; acknowledged messages of
-compacted queues go (`MANIFOLD_ECQ_RETENTION_DAYS`), from Redis and from the lake; refused messages, history
+lake; data that was not seen for as long goes, unless an entry without an outcome refers to it; messages of compacted queues
+go, pending ones as `expired` (`MANIFOLD_ECQ_RETENTION_DAYS`, `MANIFOLD_ECQ_PENDING_RETENTION_DAYS`), from Redis and from the
+lake; refused messages, history
 (entries that ended, with their outcomes; kept for good by default), old snapshots, files that no snapshot knows and archive
 segments go by retentions of their own (`MANIFOLD_RETENTION_DAYS`, `MANIFOLD_QUARANTINE_RETENTION_DAYS`,
 `MANIFOLD_HISTORY_RETENTION_DAYS`, `MANIFOLD_SNAPSHOT_RETENTION_DAYS`, `MANIFOLD_ORPHAN_DAYS`,

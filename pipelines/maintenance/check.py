@@ -45,7 +45,7 @@ from manifold.settings import Settings
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
-from pipelines.maintenance.ecq_check import FoundInQueues
+from pipelines.maintenance.ecq_check import FoundInQueues, stored_keys
 from pipelines.maintenance.garbage_history import history_cut
 from pipelines.maintenance.garbage_signals import signals_cut
 from pipelines.maintenance.signal_check import FoundSignals, SignalKey
@@ -125,11 +125,12 @@ class Comparison:
         self.archive = Archive(settings.archive, settings.s3)
         self._catalog, self._base = catalog, base
         self._limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
+        kept = timedelta(days=settings.ecq_retention_days)
         self._since = {
             "data_since": now - timedelta(days=settings.retention_days),
             "refused_since": now - timedelta(days=settings.quarantine_retention_days),
             "history_since": history_cut(settings, now) or EPOCH,
-            "messages_since": now - timedelta(days=settings.ecq_retention_days),
+            "messages_since": now - min(kept, settings.ecq_pending_retention or kept),
             "states_since": now - SETTLED,
             "signals_since": signals_cut(settings, now) or EPOCH,
         }
@@ -191,7 +192,7 @@ class Comparison:
 
     def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:
         messages = {seq: key for one in group for seq, key in one.queues.messages.items()}
-        states = {key for one in group for key in one.queues.states}
+        states = {stored for one in group for key in one.queues.states for stored in stored_keys(key)}
         rows = self._counted(ECQ_STATE, ECQ_STATE.key, "acked_seq", {key[1] for key in states})
         found = FoundInQueues(
             payloads=Counter({key[0]: n for key, n in self._counted(ECQ_PAYLOAD, ("seq",), "seq", set(messages), "ts").items()}),

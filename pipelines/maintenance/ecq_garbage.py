@@ -1,15 +1,21 @@
-"""Removes acknowledged messages of compacted queues past `ecq_retention_days`: from Redis, then from the lake by a run."""
+"""Removes messages of compacted queues past their retention, acknowledged or not: from Redis, then from the lake by a run.
+
+A pending message ends as expired, with a row in `ecq_state`. So does one that Redis lacks: no populate loads it any more.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, SEGMENTS
+from manifold.contracts.seq import first_seq_at
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, SEGMENTS, StateKind
 from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
@@ -19,7 +25,7 @@ from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.maintenance.ecq_plan import overdue
+from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, overdue
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.maintenance.garbage_run import SAMPLE, Removal
 from pipelines.maintenance.removing import remove
@@ -30,8 +36,9 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def drop_messages(run: Run, *, dry_run: bool) -> Removal:
-    """Let acknowledged messages go that were written before the retention; pending ones stay, however old.
+    """Remove messages past `ecq_retention_days`, or, while they are pending, past `ecq_pending_retention_days`.
 
+    What Redis has in flight, or knows to be acknowledged, is left to the outcome that is on its way.
     Under the lock of whoever compares lake and queues: a populate that began earlier could bring them back into Redis.
 
     Raises:
@@ -40,27 +47,32 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
     """
     if dry_run:
         base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
-        return _removal(_overdue(Attempt(run), base))
+        return _removal(_overdue(Attempt(run), base).persist())
     with connect(run.settings.redis) as redis, populate_lock(redis):
         return until_not_overtaken()(lambda: _drop(Attempt(run)))
 
 
 def _drop(run: Attempt) -> Removal:
-    """From Redis first: what the lake has and Redis has not is loaded again as acknowledged, and goes the next time."""
+    """From Redis first. If the run dies in between, the next one finds the same messages, and Redis answers the same."""
     catalog, settings = run.catalog, run.settings
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     found = _overdue(run, base).persist()
+    expired = _expired(run, found.where(sf.col("what") == EXPIRING)).persist()
     try:
-        removal = _removal(found)
+        prune = _pruner(settings.redis, Policy.of(settings), _unix_ms(_cut(settings, run.now)), _unix_ms(run.now))
+        ended = found.where(sf.col("what") == OVERDUE)
+        counted(ended.select("client_id").distinct(), prune, ("pruned",))
+        gone = ended.select("client_id", "seq").unionByName(expired.select("client_id", "seq"))
+        removal = _removal(gone)
         if not removal.count:
             return removal
-        prune = _pruner(settings.redis, Policy.of(settings), _unix_ms(_cut(settings, run.now)), _unix_ms(run.now))
-        counted(found.select("client_id").distinct(), prune, ("pruned",))
         close_run(catalog, branch_of(run.run_id))
         open_run(catalog, run.run_id, base[SEGMENTS.name], run.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
-                remove(run, table, found.select("seq"), base[table.name])
+                remove(run, table, gone.select("seq"), base[table.name])
+            if expired.count():
+                run.append(ECQ_STATE, _states(expired, run.now), base[ECQ_STATE.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
             publish(catalog, run.run_id)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
@@ -68,12 +80,32 @@ def _drop(run: Attempt) -> Removal:
             raise
         return removal
     finally:
+        expired.unpersist()
         found.unpersist()
 
 
 def _overdue(run: Attempt, base: dict[str, int]) -> DataFrame:
-    """(client_id, seq) of the messages that are to go."""
-    return planned(run, base, partial(overdue, cut=_cut(run.settings, run.now))).select("client_id", "seq")
+    """(what, client_id, seq, epoch) of the messages that are to go."""
+    pending_from = Policy.of(run.settings).ecq_pending_from(_unix_ms(run.now))
+    cut = Cut(first_seq_at(_cut(run.settings, run.now)), pending_from)
+    return planned(run, base, partial(overdue, cut=cut)).select("what", "client_id", "seq", "epoch")
+
+
+def _expired(run: Attempt, pending: DataFrame) -> DataFrame:
+    """(client_id, seq, epoch) of those pending messages that have expired by what Redis says. It forgets them."""
+    expire = _expirer(run.settings.redis, Policy.of(run.settings), _unix_ms(run.now))
+    columns = "client_id string, seq bigint, epoch bigint"
+    return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)
+
+
+def _states(expired: DataFrame, now: datetime) -> DataFrame:
+    return expired.select(
+        "client_id",
+        sf.col("seq").alias("acked_seq"),
+        sf.lit(now).alias("acked_at"),
+        "epoch",
+        sf.lit(StateKind.EXPIRED.value).alias("kind"),
+    )
 
 
 def _cut(settings: Settings, now: datetime) -> datetime:
@@ -93,6 +125,20 @@ def _pruner(url: str, policy: Policy, before_ms: int, now_ms: int) -> Batches:
             yield pa.RecordBatch.from_pydict({"pruned": [pruned]})
 
     return prune
+
+
+def _expirer(url: str, policy: Policy, now_ms: int) -> Batches:
+    def expire(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loader = EcqLoader(connect(url), policy)
+        for batch in batches:
+            rows = batch.to_pylist()
+            epochs = {row["client_id"]: row["epoch"] for row in rows}
+            by_client = groupby(rows, key=lambda row: row["client_id"])
+            queues = ((client_id, [row["seq"] for row in some]) for client_id, some in by_client)
+            ended = [{"client_id": c, "seq": seq, "epoch": epochs[c]} for c, seq in loader.expire(queues, now_ms)]
+            yield pa.RecordBatch.from_pylist(ended, schema=batch.schema)
+
+    return expire
 
 
 def _unix_ms(instant: datetime) -> int:

@@ -1,23 +1,23 @@
 """Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; Spark's workers run it.
 
 Compaction removes rows that change no answer: superseded messages, and rows of the state (`manifold.contracts.ecq_rows`).
-Garbage collection removes acknowledged messages past their retention; a pending message stays, however old.
+Garbage collection removes messages past their retention: acknowledged, expired and superseded ones, and pending ones, which
+expire.
 """
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifold.contracts.ecq_rows import StateRow, compact
-from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import INSTANT
 from pipelines.populate.ecq_fold import MESSAGE, folded, newest_of_keys
 
-SUPERSEDED, STATE, POSITION, OVERDUE = "superseded", "state", "position", "overdue"
-# `what` is one of these words; of a message client_id and seq are told, of a state all its columns.
+SUPERSEDED, STATE, POSITION, OVERDUE, EXPIRING = "superseded", "state", "position", "overdue", "expiring"
+# `what` is one of these words; of a message client_id and seq are told, of an expiring one the epoch, of a state all its columns.
 CHANGES = pa.schema(
     [
         ("what", pa.string()),
@@ -45,15 +45,33 @@ def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table
     yield pa.Table.from_pylist(found, schema=CHANGES)
 
 
-def overdue(rows: pa.Table, *, cut: datetime) -> Iterator[pa.Table]:
-    """Live messages that were acknowledged and were written before `cut`."""
-    before = first_seq_at(cut)
+class Cut(NamedTuple):
+    """The first seqs that are within the retentions."""
+
+    acknowledged: int
+    pending: int  # 0: pending messages are kept
+
+
+def overdue(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
+    """Messages past their retention: `EXPIRING` where they are pending, else `OVERDUE`."""
+    latest = max(cut)
+    messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])
+    live = newest_of_keys(rows)["seq"]
+    yield _told(OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))  # or they would be live again
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
-        if queue.rows and queue.live and queue.live[0][0] < before:
-            state = queue.state()
-            old = (seq for seq, _ in queue.live if seq < before and state.is_acknowledged(seq))
-            found += ({"what": OVERDUE, "client_id": queue.client_id, "seq": seq} for seq in old)
+        if not queue.live or queue.live[0][0] >= latest:
+            continue
+        state = queue.state()
+        for seq, _ in queue.live:
+            if state.expired_at(seq) is not None:
+                what, before = OVERDUE, latest
+            elif state.is_acknowledged(seq):
+                what, before = OVERDUE, cut.acknowledged
+            else:
+                what, before = EXPIRING, cut.pending
+            if seq < before:
+                found.append({"what": what, "client_id": queue.client_id, "seq": seq, "epoch": state.epoch})
     yield pa.Table.from_pylist(found, schema=CHANGES)
 
 

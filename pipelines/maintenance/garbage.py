@@ -49,7 +49,7 @@ class Collected:
     history: Removal  # entries that ended, with their outcomes
     ledger: Removal  # rows of segments that are gone from the archive
     signals: Removal = field(default_factory=Removal)  # rows of signals
-    messages: Removal = field(default_factory=Removal)  # acknowledged ones of compacted queues
+    messages: Removal = field(default_factory=Removal)  # of compacted queues
     snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 

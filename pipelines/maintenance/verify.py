@@ -20,7 +20,7 @@ from manifold.queues import Loader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.maintenance.verify_digest import compare_digests
-from pipelines.maintenance.verify_ecq import compare_queues
+from pipelines.maintenance.verify_ecq import QueueDifference, compare_queues
 from pipelines.maintenance.verify_entries import differences
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import Difference
@@ -46,10 +46,11 @@ class Verified:
 
     @property
     def agree(self) -> bool:
-        """Whether nothing differs that was not repaired; an overdue entry is no difference."""
+        """Whether nothing differs that was not repaired; an overdue entry or message is no difference."""
         kinds = (kind for kind in Difference if kind is not Difference.OVERDUE)
         entries = all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
-        return entries and all(count <= self.compacted_repaired.get(kind, 0) for kind, count in self.compacted.items())
+        compacted = ((kind, count) for kind, count in self.compacted.items() if kind != QueueDifference.OVERDUE)
+        return entries and all(count <= self.compacted_repaired.get(kind, 0) for kind, count in compacted)
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""

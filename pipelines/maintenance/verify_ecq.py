@@ -1,7 +1,7 @@
 """Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
 
 The queue of each client is read once, after the lake. What only Redis knows yet is no difference: a newer
-message of a key, a later epoch, an acknowledgement that may be on its way to the lake.
+message of a key, a later epoch, an acknowledgement that may be on its way to the lake. Neither is a message past its retention.
 """
 
 from collections import Counter
@@ -26,7 +26,8 @@ from pipelines.populate.workers import counted
 from pipelines.spark.parallelism import parallelism
 
 CLIENTS_AT_ONCE = 1000
-ON_ITS_WAY = timedelta(hours=1)  # an acknowledgement is in the lake by then
+ON_ITS_WAY = timedelta(hours=1)  # by then an acknowledgement is in the lake, and a dispatcher has ended what expired
+COLLECTED = timedelta(days=1)  # by then garbage collection has ended what expired and is in no queue
 
 Base = dict[str, int]
 
@@ -39,6 +40,7 @@ class QueueDifference(StrEnum):
     UNRECORDED = "unrecorded"  # acknowledged in the queue for an hour, and nothing in the lake says so
     POSITION = "position"  # behind that of the lake, in the same epoch
     SPOILT = "spoilt"  # a key of the queue holds another type
+    OVERDUE = "overdue"  # should have expired, and is still pending, in the queue or in the lake
 
 
 REPAIRABLE = (QueueDifference.MISSING, QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION)
@@ -71,25 +73,35 @@ def compare_queues(
     return differing, repaired
 
 
-def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, retention_ms: int) -> Iterator[QueueDifference]:
-    """How this queue and the lake disagree. The queue need not have messages past the retention."""
-    kept_from = first_seq_at(now - timedelta(milliseconds=retention_ms))
+def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
+    """How this queue and the lake disagree. The queue need not have messages past their retention."""
     if queue is None:
         yield QueueDifference.SPOILT
         return
+    kept_from = first_seq_at(now - timedelta(milliseconds=policy.ecq_retention_ms))
+    pending_from, queued_from, uncollected_from = (
+        policy.ecq_pending_from(round((now - late).timestamp() * 1000)) for late in (timedelta(0), ON_ITS_WAY, COLLECTED)
+    )
     state, held = lake.state(), {message.key: message for message in queue.messages}
     for seq, key in lake.live:
-        message = held.get(key)
+        message, is_acked, has_expired = held.get(key), state.is_acknowledged(seq), state.expired_at(seq) is not None
         if message is None or message.seq < seq:
-            if seq >= kept_from:
+            if not has_expired and seq >= (kept_from if is_acked else pending_from):
                 yield QueueDifference.MISSING
+            elif not has_expired and not is_acked and seq < uncollected_from:
+                yield QueueDifference.OVERDUE
         elif message.seq == seq and message.seq != queue.in_flight:
-            is_acked = state.is_acknowledged(seq)
-            if is_acked and not message.is_delivered and queue.epoch <= state.epoch:
+            if has_expired:
+                if not message.is_delivered:
+                    yield QueueDifference.OVERDUE
+            elif is_acked and not message.is_delivered and queue.epoch <= state.epoch:
                 yield QueueDifference.ACKNOWLEDGED
             elif message.is_delivered and not is_acked and queue.epoch >= state.epoch and _is_settled(queue, now):
                 yield QueueDifference.UNRECORDED
-    if lake.live and state.acked_seq is not None and queue.epoch == state.epoch and (queue.acked_seq or 0) < state.acked_seq:
+    if any(not m.is_delivered and m.seq < queued_from and m.seq != queue.in_flight for m in queue.messages):
+        yield QueueDifference.OVERDUE
+    # A queue of which nothing is live has no position in Redis.
+    if held and state.acked_seq is not None and queue.epoch == state.epoch and (queue.acked_seq or 0) < state.acked_seq:
         yield QueueDifference.POSITION
 
 
@@ -100,16 +112,19 @@ def _is_settled(queue: ReadReply, now: datetime) -> bool:
 def _comparing(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batches:
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
+        now_ms = round(now.timestamp() * 1000)
+        pending_from = policy.ecq_pending_from(now_ms)
         loader, left = EcqLoader(connect(url), policy), folded(pa.concat_tables(tables or [UNITED.empty_table()]))
         counts: Counter[str] = Counter()
         while some := list(islice(left, CLIENTS_AT_ONCE)):
             wrong: list[FoldedQueue] = []
             for lake, (_, queue) in zip(some, loader.read([each.client_id for each in some]), strict=True):
-                kinds = set(differences(lake, queue, now=now, retention_ms=policy.ecq_retention_ms))
+                kinds = set(differences(lake, queue, now=now, policy=policy))
                 counts.update(map(_column, kinds))
                 wrong += [lake] if kinds.intersection(REPAIRABLE) else []
             if repair and wrong:
-                counts[REPAIRED] += loader.load(map(as_loaded, wrong), round(now.timestamp() * 1000)).owners
+                queues = (as_loaded(lake, pending_from) for lake in wrong)
+                counts[REPAIRED] += loader.load(queues, now_ms).owners
         yield pa.RecordBatch.from_pylist([{name: counts[name] for name in NAMES}])
 
     return compare

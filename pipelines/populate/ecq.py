@@ -80,19 +80,24 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.concat_tables([pa.Table.from_batches([b]).cast(UNITED) for b in batches] or [UNITED.empty_table()])
-        loader = EcqLoader(connect(url), policy)
-        done = loader.load((as_loaded(queue) for queue in folded(rows) if queue.live or queue.rows), now_ms)
+        loader, pending_from = EcqLoader(connect(url), policy), policy.ecq_pending_from(now_ms)
+        done = loader.load((as_loaded(queue, pending_from) for queue in folded(rows) if queue.live or queue.rows), now_ms)
         counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued}
         yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(done.spoilt) or None}])
 
     return load
 
 
-def as_loaded(queue: FoldedQueue) -> LakeQueue:
-    """A queue as Redis takes it."""
+def as_loaded(queue: FoldedQueue, pending_from: int) -> LakeQueue:
+    """A queue as Redis takes it, without messages that have expired: on record, or pending with a seq below `pending_from`.
+
+    Garbage collection records the latter.
+    """
     if not queue.rows:
-        return LakeQueue(queue.client_id, Load(0, None, None, [LiveMessage(seq, key, False) for seq, key in queue.live]))
+        pending = [LiveMessage(seq, key, False) for seq, key in queue.live if seq >= pending_from]
+        return LakeQueue(queue.client_id, Load(0, None, None, pending))
     state = queue.state()
     at_ms = None if state.acked_at is None else round(state.acked_at.timestamp() * 1000)
-    messages = [LiveMessage(seq, key, state.is_acknowledged(seq)) for seq, key in queue.live]
+    messages = [LiveMessage(seq, key, state.is_acknowledged(seq)) for seq, key in queue.live if state.expired_at(seq) is None]
+    messages = [message for message in messages if message.is_delivered or message.seq >= pending_from]
     return LakeQueue(queue.client_id, Load(state.epoch, state.acked_seq, at_ms, messages))

@@ -12,9 +12,10 @@ from manifold.lake.catalog import open_catalog
 from pipelines.maintenance.check import disagreements
 from pipelines.maintenance.repair import forget
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import ecq_ack, ecq_rewind, ecq_write, seq_at
+from tests.pipelines.makers import at, ecq_ack, ecq_expired, ecq_rewind, ecq_write, seq_at
 from tests.pipelines.plain import ingest, read
 from tests.pipelines.test_check import NOW, double, lose, troubles
+from tests.support.lake_rows import append
 
 
 @pytest.fixture
@@ -58,6 +59,28 @@ def test_what_is_superseded_settled_or_past_its_retention_is_not_missed(whole: L
         lose(catalog, table, seq=seq_at(2))
     assert len(disagreements(catalog, whole.settings, now=NOW + timedelta(days=2))[0]) == 2
     assert disagreements(catalog, whole.settings, now=NOW + timedelta(days=whole.settings.ecq_retention_days))[0] == []
+
+
+def test_an_expired_message_that_an_earlier_release_ingested_as_acknowledged_is_not_missed(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(Stream.ECQ, [ecq_write(1, "c1", "a"), ecq_expired(2, "c1", 1)])
+    catalog = catalog_of(lake)
+    ingest(catalog, lake.settings, run_id="run", now=NOW)
+    assert troubles(lake) == set()
+    lose(catalog, ECQ_STATE, kind="expired")
+    assert troubles(lake) == {("ecq", "missing", ECQ_STATE.name, 1, 0)}
+    row = {"client_id": "c1", "acked_seq": seq_at(1), "acked_at": at(2), "epoch": 0, "kind": "acknowledged"}
+    append(catalog, ECQ_STATE, [row])
+    assert troubles(lake) == set()
+
+
+def test_a_pending_message_is_missed_until_the_shorter_retention_has_passed(whole: Lake) -> None:
+    catalog = catalog_of(whole)
+    for table in (ECQ_INDEX, ECQ_PAYLOAD):
+        lose(catalog, table, seq=seq_at(2))
+    for kept_days, troubled in ((3, 0), (5, 2), (0, 2)):
+        settings = whole.settings.model_copy(update={"ecq_pending_retention_days": kept_days})
+        assert len(disagreements(catalog, settings, now=NOW + timedelta(days=4))[0]) == troubled
 
 
 def test_what_is_forgotten_is_taken_in_again_once(whole: Lake) -> None:

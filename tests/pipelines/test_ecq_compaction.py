@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from redis import Redis
 
+from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
@@ -135,24 +136,29 @@ def test_a_compaction_that_was_overtaken_is_done_again(lake: SparkLake, monkeypa
     assert refs == {"main"}
 
 
-def test_acknowledged_messages_past_their_retention_go_and_pending_ones_stay(lake: SparkLake, redis: Redis) -> None:
+def test_messages_past_their_retention_go_acknowledged_or_not(lake: SparkLake, redis: Redis) -> None:
+    """c1 has acknowledged b, and a is pending, with an older message of it; what c2 has rewound is in flight, and stays."""
     batch = BlockingBatch(redis, Policy.of(lake.settings))
-    for ms, client_id, key in ((2, "c1", "b"), (3, "c1", "a")):
+    for ms, client_id, key in ((2, "c1", "b"), (3, "c1", "a"), (4, "c2", "a")):
         batch.add(f"ecq/{client_id}", Append(seq_at(ms), key, b"x"), NOON_MS + ms)
     batch.add("ecq/c1", Acknowledge(EcqAck("c1", seq_at(2), NOON_MS + 6), claim=False), NOON_MS + 6)
     batch.run()
+    in_flight = keys.ecq_keys("c2")[1]
+    redis.hset(in_flight, "seq", seq_at(4))
     run = lake.run("gc", NOW_MS)
-    would = drop_messages(run, dry_run=True)
-    assert would.sample == [f"c1 {seq_at(2)}"]
-    assert drop_messages(run, dry_run=False) == would
-    assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (1, 3, 4, 39 * DAY_MS)]
-    assert sorted(lake.rows(ECQ_PAYLOAD, "seq")) == [seq_at(ms) for ms in (1, 3, 4, 39 * DAY_MS)]
-    ((_, reply),) = EcqLoader(redis, Policy.of(lake.settings)).read(["c1"])
+    assert drop_messages(run, dry_run=True).sample == [f"c1 {seq_at(ms)}" for ms in (1, 2, 3)] + [f"c2 {seq_at(4)}"]
+    assert drop_messages(run, dry_run=False).sample == [f"c1 {seq_at(ms)}" for ms in (1, 2, 3)]
+    assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (4, 39 * DAY_MS)]
+    assert sorted(lake.rows(ECQ_PAYLOAD, "seq")) == [seq_at(ms) for ms in (4, 39 * DAY_MS)]
+    assert ("c1", seq_at(3), at(NOW_MS), 0, "expired") in lake.rows(ECQ_STATE)
+    ((_, reply), (_, other)) = EcqLoader(redis, Policy.of(lake.settings)).read(["c1", "c2"])
     assert reply is not None
-    assert [(m.key, m.seq) for m in reply.messages] == [("a", seq_at(3))]
-    assert drop_messages(lake.run("gc2", NOW_MS), dry_run=False).count == 0
+    assert other is not None
+    assert (reply.messages, [m.seq for m in other.messages]) == ((), [seq_at(4)])
+    redis.delete(in_flight)
+    assert drop_messages(lake.run("gc2", NOW_MS), dry_run=False).sample == [f"c2 {seq_at(4)}"]
     # A message that has gone leaves its position behind.
-    assert queues(lake)["c1"][2] == seq_at(2)
+    assert queues(lake)["c1"][2] == seq_at(3)
     compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS) + timedelta(days=2))
-    assert queues(lake)["c1"][2] == seq_at(2)
+    assert queues(lake)["c1"][2] == seq_at(3)
     main_snapshots(lake.catalog, lake.catalog.load_table(SEGMENTS.identifier))

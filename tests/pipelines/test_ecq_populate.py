@@ -19,6 +19,7 @@ from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
 from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.queues.verbs.verb import Verb
 from manifold.settings import Settings
+from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate import ecq_news
 from pipelines.populate.ids_news import is_behind
 from pipelines.populate.load import Populated, populate
@@ -139,6 +140,40 @@ def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) 
     assert is_behind(redis, lake.catalog, lake.settings, at(100))
     assert run(lake).compacted_queued == 2
     assert pending(lake, redis, "c1") == [seq_at(2), seq_at(3)]
+
+
+def test_what_is_past_its_retention_is_not_loaded_and_garbage_collection_records_it_once(lake: SparkLake, redis: Redis) -> None:
+    """Of c1 one message expired on record, one has nothing on record, one is young; c2 keeps what nobody has fetched."""
+    day = 86_400_000
+    add_message(lake, 1, "c1", "recorded")
+    add_state(lake, 31 * day, "c1", seq_at(1), "expired")
+    add_message(lake, 2, "c1", "old")
+    add_message(lake, 20 * day, "c1", "young")
+    add_message(lake, 3, "c2", "acknowledged")
+    add_state(lake, 4, "c2", seq_at(3))
+
+    assert run(lake, everything=True, ms=32 * day).compacted_queued == 1
+    assert pending(lake, redis, "c1") == [seq_at(20 * day)]
+    assert run(lake, everything=True, ms=32 * day).compacted_queued == 0
+
+    assert drop_messages(lake.run("gc", 32 * day), dry_run=False).sample == [
+        f"c1 {seq_at(1)}",
+        f"c1 {seq_at(2)}",
+        f"c2 {seq_at(3)}",
+    ]
+    assert drop_messages(lake.run("gc2", 32 * day), dry_run=False).count == 0
+    assert lake.rows(ECQ_INDEX, "seq") == [seq_at(20 * day)]
+    assert [row for row in lake.rows(ECQ_STATE, "client_id", "acked_seq", "acked_at", "kind") if row[3] == "expired"] == [
+        ("c1", seq_at(1), at(31 * day), "expired"),
+        ("c1", seq_at(2), at(32 * day), "expired"),
+    ]
+
+    redis.flushall()
+    keeping = replace(lake, settings=lake.settings.model_copy(update={"ecq_pending_retention_days": 0}))
+    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1, "what has expired never comes back"
+    add_message(lake, 5, "c3", "kept")
+    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1
+    assert drop_messages(keeping.run("gc3", 32 * day), dry_run=False).count == 0
 
 
 def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:

@@ -1,17 +1,22 @@
 """`manifold verify` on compacted queues: what differs is found and loaded again; what Redis knows better is no difference."""
 
+from dataclasses import replace
+
+import pytest
 from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
+from manifold.contracts.ecq_rows import StateRow
 from manifold.contracts.seq import datetime_of
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind
 from manifold.lake.catalog import ensure_tables
 from manifold.queues import Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
-from manifold.queues.verbs.ecq_reads import ReadReply
+from manifold.queues.verbs.ecq_reads import QueuedMessage, ReadReply
 from manifold.queues.verbs.verb import Verb
+from manifold.settings import Settings
 from pipelines.maintenance.verify import verify
 from pipelines.maintenance.verify_ecq import QueueDifference, differences
 from pipelines.populate.ecq_fold import FoldedQueue
@@ -77,8 +82,61 @@ def test_what_differs_is_found_and_repaired(spark_lake: SparkLake, redis: Redis,
     assert {kind: count for kind, count in late.compacted.items() if count} == {"unrecorded": 1}
 
 
-def test_a_message_past_its_retention_is_not_missing_from_its_queue() -> None:
-    """It has expired, or was acknowledged; the lake keeps it until garbage collection."""
-    lake, empty = FoldedQueue("V", [(seq_at(1), "a")], ()), ReadReply(None, None, 0, None, ())
-    found = [list(differences(lake, empty, now=at(ms), retention_ms=HOUR_MS)) for ms in (HOUR_MS, HOUR_MS + 5)]
-    assert found == [[QueueDifference.MISSING], []]
+DAY_MS = 24 * HOUR_MS
+POLICY = Policy.of(Settings(ecq_retention_days=10, ecq_pending_retention_days=20))
+ACKED, EXPIRED = (StateRow(seq_at(1), at(2), 0, kind.value) for kind in (StateKind.ACKNOWLEDGED, StateKind.EXPIRED))
+EMPTY = ReadReply(None, None, 0, None, ())
+
+
+def held(*, delivered: bool = False, in_flight: bool = False) -> ReadReply:
+    return ReadReply(None, None, 0, seq_at(1) if in_flight else None, (QueuedMessage("a", seq_at(1), 1, delivered),))
+
+
+@pytest.mark.parametrize(
+    ("row", "queue", "days", "expected"),
+    [
+        pytest.param(None, EMPTY, 20, {QueueDifference.MISSING}, id="pending and lacking"),
+        pytest.param(None, EMPTY, 20.5, set(), id="pending, its retention has just passed"),
+        pytest.param(None, EMPTY, 22, {QueueDifference.OVERDUE}, id="pending, and no garbage collection has ended it"),
+        pytest.param(None, held(), 20, set(), id="pending in both"),
+        pytest.param(None, held(), 20.01, set(), id="pending in both, a dispatcher is about to end it"),
+        pytest.param(None, held(), 20.5, {QueueDifference.OVERDUE}, id="pending in both past its retention"),
+        pytest.param(None, held(in_flight=True), 22, set(), id="in flight past its retention"),
+        pytest.param(ACKED, EMPTY, 10, {QueueDifference.MISSING}, id="acknowledged and lacking"),
+        pytest.param(ACKED, EMPTY, 10.5, set(), id="acknowledged, past its retention"),
+        pytest.param(ACKED, held(), 5, {QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION}, id="acknowledged, pending"),
+        pytest.param(EXPIRED, EMPTY, 5, set(), id="expired under a shorter retention, and gone"),
+        pytest.param(EXPIRED, held(), 5, {QueueDifference.OVERDUE, QueueDifference.POSITION}, id="expired, pending in the queue"),
+        pytest.param(EXPIRED, EMPTY, 22, set(), id="expired, not collected yet"),
+    ],
+)
+def test_a_message_past_its_retention_is_not_missing_and_one_that_has_not_ended_is_overdue(
+    row: StateRow | None, queue: ReadReply, days: float, expected: set[QueueDifference]
+) -> None:
+    lake = FoldedQueue("V", [(seq_at(1), "a")], () if row is None else (row,))
+    assert set(differences(lake, queue, now=at(round(days * DAY_MS)), policy=POLICY)) == expected
+
+
+def test_what_nobody_has_fetched_is_never_overdue_where_it_is_kept() -> None:
+    policy = replace(POLICY, ecq_pending_retention_ms=0)
+    lake, now = FoldedQueue("V", [(seq_at(1), "a")], ()), at(400 * DAY_MS)
+    assert set(differences(lake, held(), now=now, policy=policy)) == set()
+    assert set(differences(lake, EMPTY, now=now, policy=policy)) == {QueueDifference.MISSING}
+
+
+def test_a_message_that_is_pending_past_its_retention_is_reported_and_is_no_disagreement(
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
+) -> None:
+    lake, now_ms = spark_lake, 31 * DAY_MS
+    lake.settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
+    ensure_tables(lake.catalog)
+    redis.set(keys.LOADED, 1)
+    add(lake, "late", (1, "a"))
+    batch = BlockingBatch(redis, Policy.of(lake.settings))
+    batch.add("ecq/late", Append(seq_at(1), "a", b""), NOON_MS)
+    batch.run()
+
+    found = verify(lake.spark, lake.catalog, lake.settings, now=at(now_ms), repair=True)
+
+    assert {kind: count for kind, count in found.compacted.items() if count} == {"overdue": 1}
+    assert found.agree

@@ -1,11 +1,15 @@
 """The sandbox of the cases, with the words in which those of compacted queues are told."""
 
+from datetime import timedelta
 from typing import Any
 
+from manifold.archive.records import read_journal
 from manifold.contracts import keys
+from manifold.contracts.ecq import ACKNOWLEDGEMENTS, EcqAck
 from manifold.contracts.queue_names import ecq_queue
-from manifold.contracts.seq import wall_clock_ms
+from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.contracts.topics import ecq_filter, ecq_rewind_topic, ecq_write_topic
+from manifold.queues.verbs.ecq import Append
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Got, Vehicle
@@ -30,6 +34,31 @@ class EcqGround(Ground):
         receipts = self.platform_client.send_all([(ecq_write_topic(consumer.vin, key), payload) for key, payload in messages])
         assert {receipt["status"] for receipt in receipts} == {"recorded"}, receipts
         return [int(receipt["seq"]) for receipt in receipts]
+
+    def queue_aged(self, consumer: Vehicle, key: str, age: timedelta) -> int:
+        """A message that was accepted so long ago, straight into the queue; its seq."""
+        now_ms = wall_clock_ms()
+        seq = seq_of(now_ms - round(age.total_seconds() * 1000), 0, 0)
+
+        async def append(queues: Any) -> None:
+            batch = queues.batch()
+            batch.add(ecq_queue(consumer.vin), Append(seq, key, b"aged"), now_ms)
+            await batch.run()
+
+        self.platform.ask(append)
+        return seq
+
+    def expired(self, consumer: Vehicle) -> list[EcqAck]:
+        """The records of the consumer's messages that expired, in the recorder's journal, as soon as there is one."""
+
+        def records() -> list[EcqAck]:
+            files = [read_journal(path) for path in sorted(self.settings.journal_folder.iterdir())]
+            topic = f"{ACKNOWLEDGEMENTS}{consumer.vin}"
+            found = [EcqAck.from_wire(m.payload) for file in files for m in file.messages if m.topic == topic]
+            return [record for record in found if record.is_expired]
+
+        wait_until(lambda: bool(records()), what=f"a message of {consumer.vin} to expire")
+        return records()
 
     def rewind(self, consumer: Vehicle, word: str) -> None:
         """The consumer says from where it wants its messages again."""

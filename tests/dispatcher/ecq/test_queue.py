@@ -23,6 +23,25 @@ def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGroun
     consumer.leave()
 
 
+def test_a_message_past_its_retention_expires_and_neither_a_subscription_nor_a_rewind_brings_it(
+    ground: EcqGround, protocol: int
+) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    old = ground.queue_aged(consumer, "a", timedelta(days=ground.settings.ecq_retention_days, seconds=1))
+    young = ground.write(consumer, "b", b"young")
+
+    ground.listens(consumer.connect(subscribe=False))
+
+    assert [each.payload for each in consumer.waits_for(1)] == [b"young"]
+    ground.acknowledged_up_to(consumer, young)
+    assert [(record.seq, record.passed_over) for record in ground.expired(consumer)] == [(old, True)]
+    ground.rewind(consumer, "earliest")
+    assert [each.payload for each in consumer.waits_for(2)] == [b"young"] * 2
+    assert [message.seq for message in ground.queue(consumer).messages] == [young]
+    assert len(ground.expired(consumer)) == 1
+    consumer.leave()
+
+
 def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(ground: EcqGround, protocol: int) -> None:
     consumer = ground.consumer(protocol, acks=False)
     ground.write(consumer, "a", b"old")
