@@ -15,7 +15,12 @@ import pytest
 import typer.main
 
 from manifold.console._app import make_app
-from tests.support.servers import ROOT
+from manifold.sandbox.platform import certificates
+from manifold.sandbox.platform.airflow_users import make_up
+from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
+from tests.support.platforms import platform_settings
+from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # of one command that starts a JVM, on a machine that may be busy
 RUN = uuid.uuid4().hex[:8]
@@ -108,6 +113,19 @@ CASES = {
     "signals erase": Case(f"{DEVICE} --why because --yes --json", "erase*A B*--why*because", NO_DEVICE),
 }
 BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
+# A JVM takes half a minute, and these start it by the same function as `ingest`, which stands for them. The mistakes of several
+# show that what spark-submit prints is not shown.
+LIKE_INGEST = {"compact", "gc", "lake check", "lake restore", "lake rollback", "populate", "rebuild", "stream", "verify"}
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A platform that is up, with one message of each kind in the lake."""
+
+    settings: Settings
+    folder: Path
+    run_id: str
+    refused: str
 
 
 def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -136,6 +154,43 @@ def assert_ours_alone(done: subprocess.CompletedProcess[str], *, json_too: bool,
         assert [line for line in done.stdout.splitlines() if NOISE.search(line)] == [], said
 
 
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Up, with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
+    folder = tmp_path_factory.mktemp("noise")
+    settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
+    env = environment(settings)
+    make_up(settings)
+    certificates.make_up(settings)
+    (settings.home / "airflow").mkdir()
+    (settings.home / "airflow" / "airflow.db").touch()  # what `manifold airflow` looks for; `version` does not open it
+    (folder / "payload").write_text(RUN)
+    (folder / "a-file").write_text("")
+    (folder / "reading").write_text("{}")
+    (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
+    (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
+    up = manifold("up", env=env)
+    try:
+        assert up.returncode == 0, up.stderr
+        assert_ours_alone(up, json_too=False)
+        batch = ("--data", str(folder / "payload"), "--data-id", f"data-{RUN}", "--request-id", REQUEST)
+        assert manifold("send", VIN, GONE, *batch, env=env).returncode == 0
+        assert manifold("send", "--trigger", str(folder / "bad"), env=env).returncode == 1
+        assert manifold("certificates", "issue", GONE, env=env).returncode == 0
+        forged = env | {"MANIFOLD_SIGNALS_HMAC_SECRET": uuid.uuid4().hex}
+        assert manifold("signals", "send", DEVICE, "--data", str(folder / "reading"), env=forged).returncode == 0
+        letters = ("signals", "dlq", "ls", "--json")
+        wait_until(lambda: json.loads(manifold(*letters, env=env).stdout)["dead_letters"], what="a dead letter")
+        ingested = manifold("ingest", "--json", env=env)
+        assert ingested.returncode == 0, ingested.stderr
+        assert_ours_alone(ingested, json_too=True)
+        (refused,) = json.loads(manifold("quarantine", "ls", "--stream", "trigger", "--json", env=env).stdout)
+        yield Sandbox(settings, folder, json.loads(ingested.stdout)["run_id"], str(refused["seq"]))
+    finally:
+        down = manifold("down", env=env)
+    assert_ours_alone(down, json_too=False)
+
+
 def test_every_command_has_a_case() -> None:
     def paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         inner = getattr(command, "commands", {})
@@ -145,6 +200,19 @@ def test_every_command_has_a_case() -> None:
             yield " ".join(path)
 
     assert {*paths(typer.main.get_command(make_app()))} == {*CASES, *BY_FIXTURES}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S + 100)
+@pytest.mark.parametrize("command", [command for command in CASES if command not in LIKE_INGEST])
+def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: Sandbox, command: str) -> None:
+    case = CASES[command]
+    named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
+    env = environment(sandbox.settings) if command != "down" else {"MANIFOLD_HOME": str(sandbox.folder / "empty")}
+    done = manifold(*words(command, case.succeeds, **named), env=env)
+
+    assert done.returncode == case.status, done.stderr + done.stdout
+    assert_ours_alone(done, json_too="--json" in case.succeeds and command != "watch")
 
 
 @pytest.mark.parametrize("command", CASES)
@@ -161,3 +229,23 @@ def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: 
     assert_ours_alone(done, json_too=False, refused=True)
     said = " ".join(re.sub("[│╭╰╮╯─]", " ", done.stderr).split())
     assert [part for part in case.names if part.format(tmp=tmp_path) not in said] == [], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S)
+def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: Sandbox) -> None:
+    done = manifold("demo", env=environment(sandbox.settings))
+
+    assert done.returncode == 1
+    assert_ours_alone(done, json_too=False)
+    assert "run make down first" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S)
+def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = manifold("up", env=environment(sandbox.settings) | {"MANIFOLD_HOME": str(tmp_path)})
+
+    assert done.returncode == 1
+    assert_ours_alone(done, json_too=False)
+    assert re.search(r"port \d+", done.stderr), done.stderr
