@@ -110,6 +110,8 @@ def silent(_version: Version = False) -> None:
 def main() -> None:
     """The entry point of the console script."""
     look_seldom()
+    if isinstance(sys.stderr, TextIOWrapper):  # a descriptor of its own: a job sends what libraries write to 2 elsewhere
+        sys.stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w", 1, sys.stderr.encoding)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal may lack characters, and a traceback would say less
             stream.reconfigure(errors="replace")

@@ -1,13 +1,12 @@
 """`manifold compact`, `gc`, `verify`: maintenance of the lake, and the queues compared with it, without Airflow."""
 
 import json
-import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table, working
+from manifold.console._job import FIRST, run_job
+from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would go; change nothing.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Queue what is missing, end what has ended, put in order.")]
@@ -19,7 +18,7 @@ def compact(as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.compact import compact_tables  # Spark's library takes a second that other commands need not wait
 
-    result = _run("compacting", as_json, lambda: compact_tables(settings))
+    result = run_job(settings, f"compacting{FIRST}", lambda: compact_tables(settings), quiet=as_json)
     if as_json:
         _print(result)
         return
@@ -46,8 +45,11 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.garbage import collect_garbage
 
-    result = _run(
-        "looking for garbage" if dry_run else "collecting garbage", as_json, lambda: collect_garbage(settings, dry_run=dry_run)
+    result = run_job(
+        settings,
+        f"{'looking for' if dry_run else 'collecting'} garbage{FIRST}",
+        lambda: collect_garbage(settings, dry_run=dry_run),
+        quiet=as_json,
     )
     if as_json:
         _print(result)
@@ -83,7 +85,7 @@ def verify(repair: Repair = False, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.verify import verify_queues
 
-    result = _run("comparing queues and lake", as_json, lambda: verify_queues(settings, repair=repair))
+    result = run_job(settings, f"comparing queues and lake{FIRST}", lambda: verify_queues(settings, repair=repair), quiet=as_json)
     if as_json:
         _print(result)
     else:
@@ -100,11 +102,6 @@ def verify(repair: Repair = False, as_json: AsJson = False) -> None:
             out.print(f"report: {result.report}")
     if not result.agree:
         raise typer.Exit(FAILED)
-
-
-def _run(what: str, quiet: bool, work: Callable[[], Any]) -> Any:
-    with working(f"{what} (Spark starts first)", quiet=quiet or not sys.stderr.isatty()):
-        return work()
 
 
 def _print(result: Any) -> None:

@@ -1,15 +1,14 @@
 """`manifold ingest`, `populate`, `rebuild`, `report`: the pipelines, without Airflow."""
 
 import json
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from manifold.archive.segment import Interval
-from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
+from manifold.console._job import FIRST, run_job
+from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.lake.reports import INDEX, State, kept_runs, open_reports
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
@@ -38,7 +37,12 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     interval = _interval(from_, to)
     from pipelines.ingest.run_all import run_all  # Spark's library takes a second that other commands need not wait
 
-    result = _run("ingesting", as_json, lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False))
+    result = run_job(
+        settings,
+        f"ingesting{FIRST}",
+        lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False),
+        quiet=as_json,
+    )
     ingested = result.ingested
     rows = [("segments", ingested.segments), *((f"messages of {k}", v) for k, v in ingested.read.items())]
     rows += [(f"rows into {k}", v) for k, v in ingested.written.items()] + [("refused", ingested.refused)]
@@ -52,7 +56,7 @@ def populate(as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.populate import populate_queues
 
-    result = _run("populating the queues", as_json, lambda: populate_queues(settings))
+    result = run_job(settings, f"populating the queues{FIRST}", lambda: populate_queues(settings), quiet=as_json)
     if result.problem:
         fail(result.problem)
     _show(result, as_json, "the queues are populated", _populated(result))
@@ -64,12 +68,12 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.ingest.run_all import rebuild as run
 
-    result = _run("rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
-    if result.populated.problem:
-        fail(result.populated.problem)
-    _show(
-        result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(result.populated)]
-    )
+    result = run_job(settings, f"rebuilding the queues{FIRST}", lambda: run(settings, flush_first=flush), quiet=as_json)
+    populated = result.populated
+    assert populated is not None  # a rebuild populates
+    if populated.problem:
+        fail(populated.problem)
+    _show(result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(populated)])
 
 
 @handle_errors
@@ -127,11 +131,6 @@ def _interval(start: datetime | None, end: datetime | None) -> Interval | None:
         return Interval(first or datetime(2020, 1, 1, tzinfo=UTC), last or datetime.now(UTC))
     except ValueError as exc:
         fail(f"--from and --to: {exc}", USAGE)
-
-
-def _run(what: str, quiet: bool, work: Callable[[], Any]) -> Any:
-    with working(f"{what} (Spark starts first)", quiet=quiet or not sys.stderr.isatty()):
-        return work()
 
 
 def _populated(result: Any) -> list[tuple[str, object]]:

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from manifold.console._job import run_job
 from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table, working
 
 SHOWN = 20
@@ -33,7 +33,9 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
     settings = settings_or_fail()
     from pipelines.stages.check import check_lake  # the lake's library takes a second that other commands need not wait
 
-    result = _run("comparing archive and lake", as_json, lambda: check_lake(settings, days=days, repair=repair))
+    result = run_job(
+        settings, "comparing archive and lake", lambda: check_lake(settings, days=days, repair=repair), quiet=as_json
+    )
     if as_json:
         _print(result)
     else:
@@ -61,7 +63,9 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
         typer.confirm("This empties the lake's tables and takes in the whole archive again. Go on?", abort=True, err=True)
     from pipelines.maintenance.restore import restore_lake
 
-    result = _run("making the lake again", as_json, lambda: restore_lake(settings, without_history=without_history))
+    result = run_job(
+        settings, "making the lake again", lambda: restore_lake(settings, without_history=without_history), quiet=as_json
+    )
     if as_json:
         _print(result)
     else:
@@ -76,7 +80,7 @@ def rollback(run_id: RunId, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.maintenance.rollback import rollback_run
 
-    result = _run("taking the run back", as_json, lambda: rollback_run(settings, run_id))
+    result = run_job(settings, "taking the run back", lambda: rollback_run(settings, run_id), quiet=as_json)
     if as_json:
         _print(result)
     else:
@@ -105,11 +109,6 @@ def migrate(plan: Plan = False, as_json: AsJson = False) -> None:
     rows = [(s.table, s.version, s.step, s.says, "again" if s.resumed else "", s.seconds) for s in result.steps]
     columns = ("table", "to version", "step", "what it does", "", "seconds")
     out.print(table("this would be done" if plan else "done", columns, rows))
-
-
-def _run(what: str, quiet: bool, work: Callable[[], Any]) -> Any:
-    with working(what, quiet=quiet or not sys.stderr.isatty()):
-        return work()
 
 
 def _print(result: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail
 
 Folder = Annotated[Path, typer.Argument(help="Where to put it; what is there of an earlier time is replaced.")]
 Python = Annotated[Path | None, typer.Option(help="Python of the nodes, of this one's version.", show_default="this one's path")]
@@ -18,7 +18,10 @@ def ship(folder: Folder, python: Python = None, with_driver: WithDriver = False,
     settings = settings_or_fail()
     from pipelines.spark.ship import ship as write
 
-    shipped = write(settings, folder, python=python, with_driver=with_driver)
+    try:
+        shipped = write(settings, folder, python=python, with_driver=with_driver)
+    except OSError as exc:
+        fail(f"cannot write into {folder} ({exc.strerror or exc}); name a folder that can be written", USAGE)
     if as_json:
         print_json(shipped.to_json())
         return

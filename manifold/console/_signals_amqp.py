@@ -213,4 +213,4 @@ def _bytes(data_from: str) -> bytes:
     try:
         return Path(data_from).read_bytes()
     except OSError as exc:
-        fail(f"--data {data_from}: {exc.strerror}", USAGE)
+        fail(f"cannot read --data {data_from} ({exc.strerror}); name a file that exists, or - for stdin", USAGE)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from manifold.console._job import run_job
 from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail
 
 
@@ -24,7 +25,7 @@ def stream(
     from pipelines.stream.query import stream as run  # Spark's library takes a second that other commands need not wait
 
     configure_logging("stream", json=settings.log_format == "json")
-    done = run(settings, until_idle=until_idle)
+    done = run_job(settings, "streaming", lambda: run(settings, until_idle=until_idle), quiet=True)
     if as_json:
         print_json(asdict(done))
     else:

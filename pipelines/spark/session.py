@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from manifold.contracts.errors import Permanent
@@ -37,7 +38,7 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
     `java_options` are those of a JVM that is started here.
 
     Raises:
-        Permanent: Spark's extra jars are not in their folder.
+        Permanent: Spark's extra jars are not in their folder, or the JVM does not start.
     """
     options: dict[str, str] = {}
     starts_here = SUBMITTED not in os.environ
@@ -51,10 +52,16 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
         if java_options:
             options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.appName(f"manifold {job}")
-    with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
-        for name, value in (options | {EXTENSIONS: extensions_with(site_conf(options, EXTENSIONS))}).items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
+    try:
+        with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
+            for name, value in (options | {EXTENSIONS: extensions_with(site_conf(options, EXTENSIONS))}).items():
+                builder = builder.config(name, value)
+            spark = builder.getOrCreate()
+    except PySparkRuntimeError as exc:
+        if exc.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        java = os.environ.get("JAVA_HOME") or "java on PATH"
+        raise Permanent(f"Spark's JVM ({java}) does not start; set JAVA_HOME to Java 17 or later: see manifold doctor") from exc
     configure(spark, settings)
     return spark
 

@@ -1,0 +1,251 @@
+"""Every command prints its own lines alone: nothing of a library, on success and on a user's mistake."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from manifold.console._app import make_app
+from manifold.sandbox.platform import certificates
+from manifold.sandbox.platform.airflow_users import make_up
+from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
+from tests.support.platforms import platform_settings
+from tests.support.servers import ROOT, wait_until
+
+SPARK_S = 200  # of one command that starts a JVM, on a machine that may be busy
+RUN = uuid.uuid4().hex[:8]
+VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
+OURS = re.compile(  # a log line, a step of `up`, an error
+    r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
+)
+USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line refuses an option
+NOISE = re.compile(
+    r"Traceback|nanobind|Warning|WARN|NOTE: |log4j|py4j|site-packages|:: loading|\bivy\b|it/s\]|\d%\||Calculating Metrics",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command: arguments with which it succeeds, and a mistake with what its error names (field, value, remedy)."""
+
+    succeeds: str
+    mistake: str
+    names: tuple[str, ...]
+    wrong: dict[str, str] | None = None  # settings of the mistake; it is made in an empty home
+    status: int = 0  # of success
+
+
+NO_NUMBER = {"MANIFOLD_NODE": "many"}
+NO_JARS = {"MANIFOLD_JARS": "/no/such/folder"}
+WRONG_NUMBER = ("MANIFOLD_NODE", "many", "valid integer")
+NO_JAVA = {"JAVA_HOME": "/no/java"}  # whose absence spark-submit prints, too
+WITHOUT_JAVA = ("/no/java", "set JAVA_HOME to Java 17")
+WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS")
+NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
+NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
+NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
+COUNT = ("--count", "greater than or equal to 1")
+# In this order, because a lake is checked before it is changed, and an erasure lets go of the history that a rollback needs.
+CASES = {
+    "ingest": Case("--json", "--from 2026-01-02 --to 2026-01-01", ("--from and --to", "2026-01-02", "is no interval")),
+    "report": Case("--json", "--run-id nobody", ("there is no report", "run manifold ingest")),
+    "lake check": Case("--json", "--days -1", ("--days", "greater than or equal to 0")),
+    "quarantine ls": Case("--json", "--since yesterday", ("--since", "yesterday")),
+    "quarantine show": Case("{refused} --json", "1", ("1",)),
+    "quarantine replay": Case("{refused} --payload {tmp}/trigger --json", "1", ("1",)),
+    "quarantine drop": Case("{refused} --json", "1", ("1",)),
+    "compact": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "lake rollback": Case("--run-id {run} --json", "--run-id nobody", ("nobody",)),
+    "stream": Case("--until-idle --json", "", WITHOUT_JAVA, NO_JAVA),
+    "populate": Case("--json", "", WITHOUT_JARS, NO_JARS),
+    "rebuild": Case("--json", "--no-flush", WITHOUT_JAVA, NO_JAVA),
+    "verify": Case("--json", "", WITHOUT_JAVA, NO_JAVA),
+    "gc": Case("--json", "", WITHOUT_JAVA, NO_JAVA),
+    "down": Case("", "", WRONG_NUMBER, NO_NUMBER),
+    "status": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "settings": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "doctor": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "ship": Case("{tmp}/ship --json", "{tmp}/a-file", ("{tmp}/a-file", "name a folder")),
+    "airflow": Case("version", "version", ("has no Airflow yet", "run `manifold up` first")),
+    "password": Case("viewer", "nobody", ("'nobody'", "ask for admin, operator, viewer")),
+    "send": Case(f"{VIN} --data-id d-{RUN} --json", "V --data /no/file", ("/no/file", "name a file that exists")),
+    "fleet": Case("--fresh --json", "", ("Redis cannot be asked", "manifold status")),
+    "watch": Case("--count 1 --json", "", ("Redis cannot be asked", "manifold status")),
+    "certificates issue": Case(f"{VIN} --json", "V --days 0", ("--days", "greater than or equal to 0.001")),
+    "certificates revoke": Case(f"{GONE} --json", "nobody", ("nobody", "manifold certificates list")),
+    "certificates list": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "vin show": Case(f"{VIN} --json", "show*A B", NO_VIN),
+    "vin pending": Case(f"{VIN} --json", "pending*A B", NO_VIN),
+    "vin history": Case(f"{VIN} --json", "history*A B", NO_VIN),
+    "batch show": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
+    "batch cancel": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
+    "data show": Case(f"data-{RUN} --json", "show*a b", ("data_id 'a b'", "must be 1 to 128 printable ASCII")),
+    "ecq show": Case(f"{CLIENT} --json", "a+b", ("a+b",)),
+    "ecq write": Case(
+        f"{CLIENT} key --data {{tmp}}/payload --json", f"{CLIENT} key --data /no/file", ("/no/file", "name a file")
+    ),
+    "ecq rewind": Case(f"{CLIENT} --to earliest --json", f"{CLIENT} --to soon", ("--to", "soon", "earliest")),
+    "ecq top": Case("--json", "--count 0", COUNT),
+    "signals send": Case(f"{DEVICE} --data {{tmp}}/reading --json", f"{DEVICE} --data /no/file", ("/no/file", "name a file")),
+    "signals show": Case(f"{DEVICE} --json", "show*A B", NO_DEVICE),
+    "signals keys list": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "signals keys rotate": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "signals keys new": Case("", "--id a=b", ("--id", "write <id>:<base64 of 32 random bytes>")),
+    "signals dlq ls": Case("--json", "--count 0", COUNT),
+    "signals dlq show": Case("1", "0", ("place", "greater than or equal to 1")),
+    "signals dlq replay": Case("--dry-run --json", "--count 0", COUNT),
+    "queue top": Case("--json", "--count 0", COUNT),
+    "queue peek": Case(f"{VIN} --json", "peek*A B", NO_VIN),
+    "lake migrate": Case("--plan --json", "--plan", WRONG_NUMBER, NO_NUMBER),
+    "lake restore": Case("--yes --json", "--yes", WITHOUT_JAVA, NO_JAVA),
+    "vin erase": Case(f"{GONE} --why because --yes --json", "erase*A B*--why*because", NO_VIN),
+    "signals erase": Case(f"{DEVICE} --why because --yes --json", "erase*A B*--why*because", NO_DEVICE),
+}
+BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
+# A JVM takes half a minute, and these start it by the same function as `ingest`, which stands for them. The mistakes of several
+# show that what spark-submit prints is not shown.
+LIKE_INGEST = {"compact", "gc", "lake check", "lake restore", "lake rollback", "populate", "rebuild", "stream", "verify"}
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A platform that is up, with one message of each kind in the lake."""
+
+    settings: Settings
+    folder: Path
+    run_id: str
+    refused: str
+
+
+def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a plain environment: without settings of the developer, and options of the tests' JVMs."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MANIFOLD_", "JDK_", "PYTHON"))}
+    command = [sys.executable, "-m", "manifold.console", *arguments]
+    env = ours | {"COLUMNS": "200"} | env
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=ROOT, timeout=SPARK_S)
+
+
+def words(command: str, arguments: str, **named: str) -> list[str]:
+    """The command line; `*` separates arguments that have spaces."""
+    if "*" in arguments:
+        return [*command.split()[:-1], *arguments.split("*")]
+    return [*command.split(), *arguments.format(**named).split()]
+
+
+def assert_ours_alone(done: subprocess.CompletedProcess[str], *, json_too: bool, refused: bool = False) -> None:
+    said = f"{done.args[3:]} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    allowed = (OURS, USAGE) if refused else (OURS,)
+    strange = [line for line in done.stderr.splitlines() if not any(kind.match(line) for kind in allowed)]
+    assert strange == [], said
+    if json_too:
+        json.loads(done.stdout)  # nothing stands beside the document
+    else:
+        assert [line for line in done.stdout.splitlines() if NOISE.search(line)] == [], said
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Up, with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
+    folder = tmp_path_factory.mktemp("noise")
+    settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
+    env = environment(settings)
+    make_up(settings)
+    certificates.make_up(settings)
+    (settings.home / "airflow").mkdir()
+    (settings.home / "airflow" / "airflow.db").touch()  # what `manifold airflow` looks for; `version` does not open it
+    (folder / "payload").write_text(RUN)
+    (folder / "a-file").write_text("")
+    (folder / "reading").write_text("{}")
+    (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
+    (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
+    up = manifold("up", env=env)
+    try:
+        assert up.returncode == 0, up.stderr
+        assert_ours_alone(up, json_too=False)
+        batch = ("--data", str(folder / "payload"), "--data-id", f"data-{RUN}", "--request-id", REQUEST)
+        assert manifold("send", VIN, GONE, *batch, env=env).returncode == 0
+        assert manifold("send", "--trigger", str(folder / "bad"), env=env).returncode == 1
+        assert manifold("certificates", "issue", GONE, env=env).returncode == 0
+        forged = env | {"MANIFOLD_SIGNALS_HMAC_SECRET": uuid.uuid4().hex}
+        assert manifold("signals", "send", DEVICE, "--data", str(folder / "reading"), env=forged).returncode == 0
+        letters = ("signals", "dlq", "ls", "--json")
+        wait_until(lambda: json.loads(manifold(*letters, env=env).stdout)["dead_letters"], what="a dead letter")
+        ingested = manifold("ingest", "--json", env=env)
+        assert ingested.returncode == 0, ingested.stderr
+        assert_ours_alone(ingested, json_too=True)
+        (refused,) = json.loads(manifold("quarantine", "ls", "--stream", "trigger", "--json", env=env).stdout)
+        yield Sandbox(settings, folder, json.loads(ingested.stdout)["run_id"], str(refused["seq"]))
+    finally:
+        down = manifold("down", env=env)
+    assert_ours_alone(down, json_too=False)
+
+
+def test_every_command_has_a_case() -> None:
+    def paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+        inner = getattr(command, "commands", {})
+        for name, each in inner.items():
+            yield from paths(each, (*path, name))
+        if not inner:
+            yield " ".join(path)
+
+    assert {*paths(typer.main.get_command(make_app()))} == {*CASES, *BY_FIXTURES}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S + 100)
+@pytest.mark.parametrize("command", [command for command in CASES if command not in LIKE_INGEST])
+def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: Sandbox, command: str) -> None:
+    case = CASES[command]
+    named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
+    env = environment(sandbox.settings) if command != "down" else {"MANIFOLD_HOME": str(sandbox.folder / "empty")}
+    done = manifold(*words(command, case.succeeds, **named), env=env)
+
+    assert done.returncode == case.status, done.stderr + done.stdout
+    assert_ours_alone(done, json_too="--json" in case.succeeds and command != "watch")
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: str, tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("")
+    case, nowhere = (
+        CASES[command],
+        {f"MANIFOLD_{name}_PORT": "2" for name in ("REDIS", "RECORDER", "API", "AMQP", "MQTT", "MQTT_SERVICES")},
+    )
+    env = {"MANIFOLD_HOME": str(tmp_path / "home")} | nowhere | (case.wrong or {})
+    done = manifold(*words(command, case.mistake, tmp=str(tmp_path)), env=env)
+
+    assert done.returncode not in (0, None), done.stdout
+    assert_ours_alone(done, json_too=False, refused=True)
+    said = " ".join(re.sub("[│╭╰╮╯─]", " ", done.stderr).split())
+    assert [part for part in case.names if part.format(tmp=tmp_path) not in said] == [], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S)
+def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: Sandbox) -> None:
+    done = manifold("demo", env=environment(sandbox.settings))
+
+    assert done.returncode == 1
+    assert_ours_alone(done, json_too=False)
+    assert "run make down first" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SPARK_S)
+def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = manifold("up", env=environment(sandbox.settings) | {"MANIFOLD_HOME": str(tmp_path)})
+
+    assert done.returncode == 1
+    assert_ours_alone(done, json_too=False)
+    assert re.search(r"port \d+", done.stderr), done.stderr
