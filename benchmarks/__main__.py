@@ -34,12 +34,12 @@ if __name__ == "__main__":
     report("layout", f"{layout.ROWS:,} rows of a day, {layout.VEHICLES:,} vehicles", layout.run())
     report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
     report("audit", f"{audit.ROWS:,} rows", audit.run())
-    entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_A_VEHICLE} a vehicle"
+    entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_PER_VEHICLE} a vehicle"
     report("populate", entries, populate.run())
     report("rebuild", f"{entries}, a tenth of them ended", rebuild.run())
     shape = {"payloads": wiped.PAYLOADS, "kib": wiped.KIB, "days": wiped.DAYS}
     report("wiped", wiped.SETTING.format(**shape), wiped.run())
     report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
-    report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())
+    report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_PER_FILE:,} rows", compaction.run())
     report("api", api.setting(api.VINS), api.run())
     report("asking", asking.setting(asking.VINS), asking.run())

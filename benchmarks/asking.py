@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from benchmarks.machine import Row, free_ports, report
-from benchmarks.million import VINS_A_TRIGGER, World, fill
+from benchmarks.million import VINS_PER_TRIGGER, World, fill
 from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings, load_settings
@@ -135,18 +135,18 @@ def _states(told: Answer) -> list[str]:
 
 
 def _is_delivered(told: Answer) -> bool:
-    return [batch["states"] for batch in told["batches"]] == [{"delivered": VINS_A_TRIGGER}]
+    return [batch["states"] for batch in told["batches"]] == [{"delivered": VINS_PER_TRIGGER}]
 
 
 def _is_whole(told: Answer) -> bool:
-    return [batch["vehicles"] for batch in told["batches"]] == [VINS_A_TRIGGER] and set(told["batches"][0]["states"]) <= {
+    return [batch["vehicles"] for batch in told["batches"]] == [VINS_PER_TRIGGER] and set(told["batches"][0]["states"]) <= {
         "pending",
         "in flight",
     }
 
 
 def _cancelled(told: Answer) -> bool:
-    return set(told["entries"]) <= {"cancelled", "in flight"} and sum(told["entries"].values()) == VINS_A_TRIGGER
+    return set(told["entries"]) <= {"cancelled", "in flight"} and sum(told["entries"].values()) == VINS_PER_TRIGGER
 
 
 def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
@@ -158,7 +158,7 @@ def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
         walk = _row("manifold fleet --fresh, a walk over all keys", [desk.ask("fleet", "--fresh")[0]])
         rows = [question.row(desk) for question in (*of_queues(world, vin), *of_history(vin))]
         some = Question(
-            f"manifold batch cancel, {VINS_A_TRIGGER:,} vehicles", ["batch", "cancel", "task_autumn_1{n}"], _cancelled
+            f"manifold batch cancel, {VINS_PER_TRIGGER:,} vehicles", ["batch", "cancel", "task_autumn_1{n}"], _cancelled
         )
         rows.append(some.row(desk))
         rows.append(walk)

@@ -23,7 +23,7 @@ from pipelines.spark.session import session
 from tests.support.lake_rows import append_payloads
 
 ROWS = 10_000_000
-VINS_A_TRIGGER, DATA_IDS = 5000, 50
+VINS_PER_TRIGGER, DATA_IDS = 5000, 50
 PAYLOADS = {f"firmware-{number}": b"x" * 1000 for number in range(DATA_IDS)}  # that triggers of the benchmarks name
 AIM = 2.0
 ROUNDS = 2
@@ -33,7 +33,7 @@ def fill(spark: SparkSession, catalog: Catalog, settings: Settings, rows: int, n
     """Entries as ingest writes them, and the data that they are about."""
     ensure_tables(catalog)
     first = seq_of(int(now.timestamp() * 1000) - 86_400_000, 0, 0)
-    trigger = sf.floor(sf.col("id") / VINS_A_TRIGGER)
+    trigger = sf.floor(sf.col("id") / VINS_PER_TRIGGER)
     seq = sf.lit(first) + trigger * (1 << TIME_SHIFT)
     entries = spark.range(rows).select(
         sf.format_string("WMANF0LD%09d", sf.col("id") * 7919 % 10**9).alias("vin"),
@@ -86,7 +86,7 @@ def measure(rows: int, folder: Path) -> list[Row]:
     catalog = open_catalog(settings)
     hand = ours = Cost()
     with session(settings, "bench") as spark:
-        fill(spark, catalog, settings, VINS_A_TRIGGER * 20, now)
+        fill(spark, catalog, settings, VINS_PER_TRIGGER * 20, now)
         by_hand(spark, settings.catalog_name)
         whole_audit(spark, settings, 0, now)
         for table in (IDS, DATA, META):

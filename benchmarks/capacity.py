@@ -58,7 +58,7 @@ PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # of one core each: ano
 CORES = 2  # of the machine on which they were measured
 ARCHIVE_DAYS = 400  # the setting `archive_retention_days`
 LAKE_DAYS = 365  # by default the lake keeps everything: a year of it
-RUNS_A_DAY, RUN_DAYS = (
+RUNS_PER_DAY, RUN_DAYS = (
     288,
     3,
 )  # the settings `ingest_schedule` and `snapshot_retention_days`: older small files were packed and let go
@@ -124,7 +124,7 @@ def need(fleet: Fleet) -> Need:
         doors=ceil(cores["door"] / FILLED),
         rabbitmq_cores=ceil(cores["RabbitMQ"] / FILLED),
         archive_gib=a_day * ARCHIVE_B.value * ARCHIVE_DAYS,
-        lake_gib=a_day * LAKE_B.value * LAKE_DAYS + RUN_B.value * RUNS_A_DAY * RUN_DAYS / 2**30,
+        lake_gib=a_day * LAKE_B.value * LAKE_DAYS + RUN_B.value * RUNS_PER_DAY * RUN_DAYS / 2**30,
         first=f"{first}, {cores[first]:.0%}",
     )
 

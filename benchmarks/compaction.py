@@ -22,7 +22,7 @@ from manifold.settings import Settings
 from pipelines.maintenance.compact import Compacted, compact
 from pipelines.spark.session import session
 
-FILES, ROWS_A_FILE, DAYS, COMMITS = 4000, 1000, 10, 40
+FILES, ROWS_PER_FILE, DAYS, COMMITS = 4000, 1000, 10, 40
 VEHICLES = 50_000
 LOOK_UPS = 5
 
@@ -31,8 +31,8 @@ def fill(spark: SparkSession, settings: Settings, files: int, now: datetime) -> 
     """Each commit writes some files of every day, in arrival order, as many runs of an ingest would."""
     files_a_commit = files // COMMITS
     for commit in range(COMMITS):
-        rows = spark.range(0, files_a_commit * ROWS_A_FILE, 1, files_a_commit)
-        day = sf.floor(sf.col("id") / ROWS_A_FILE) % DAYS
+        rows = spark.range(0, files_a_commit * ROWS_PER_FILE, 1, files_a_commit)
+        day = sf.floor(sf.col("id") / ROWS_PER_FILE) % DAYS
         second = sf.lit(int(now.timestamp())) - day * 86_400 - commit
         seq = sf.shiftleft(second * 1000 - EPOCH_MS, TIME_SHIFT) + sf.col("id") % 1000
         vin = sf.format_string("WMANF0LD%09d", sf.abs(sf.hash("id", sf.lit(commit))) % VEHICLES)
@@ -75,7 +75,7 @@ def measure(files: int, folder: Path) -> list[Row]:
         after = (cost_of(look_up, catalog), cost_of(scan, spark, settings), files_of_one_vehicle(catalog))
         again = cost_of(compact, spark, catalog, settings, now=now + timedelta(minutes=2))
     return [
-        Row("compaction of the table", f"{files * ROWS_A_FILE / cost.cpu_s:,.0f} rows a CPU second", cpu=f"{cost.cpu_s:.1f} s"),
+        Row("compaction of the table", f"{files * ROWS_PER_FILE / cost.cpu_s:,.0f} rows a CPU second", cpu=f"{cost.cpu_s:.1f} s"),
         *_shapes(done[0]),
         Row("compaction once more, nothing to do", f"{again.wall_s:.1f} s", cpu=f"{again.cpu_s:.1f} s"),
         Row("files read for one vehicle's history", f"{before[2]} → {after[2]}", f"{after[2] / before[2]:.3f}"),
@@ -106,4 +106,4 @@ def run(files: int = FILES) -> list[Row]:
 
 if __name__ == "__main__":
     files = count_of(__doc__, "files", FILES)
-    report("compaction", f"{files:,} files of {ROWS_A_FILE:,} rows", run(files))
+    report("compaction", f"{files:,} files of {ROWS_PER_FILE:,} rows", run(files))

@@ -20,7 +20,7 @@ from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import session
 
 KEYS = 10_000_000
-KEYS_A_CLIENT = 10
+KEYS_PER_CLIENT = 10
 ACKNOWLEDGED_SHARE = 10  # one message of so many
 AIM_S = 90.0
 
@@ -35,9 +35,9 @@ def measure(count: int, folder: Path) -> list[Row]:
         with session(settings, "bench") as spark:
             seq = sf.lit(seq_of(int(now.timestamp() * 1000) - count // 100 - 1000, 0, 0)) + sf.col("id") * (1 << TIME_SHIFT) / 100
             rows = spark.range(count).select(
-                sf.format_string("client-%08d", sf.col("id") % (count // KEYS_A_CLIENT)).alias("client_id"),
+                sf.format_string("client-%08d", sf.col("id") % (count // KEYS_PER_CLIENT)).alias("client_id"),
                 seq.cast("bigint").alias("seq"),
-                sf.format_string("setting/%d", sf.floor(sf.col("id") / (count // KEYS_A_CLIENT))).alias("key"),
+                sf.format_string("setting/%d", sf.floor(sf.col("id") / (count // KEYS_PER_CLIENT))).alias("key"),
             )
             index = rows.withColumn("ts", sf.timestamp_millis(sf.shiftright("seq", TIME_SHIFT) + EPOCH_MS))
             table = f"{settings.catalog_name}.{ECQ_INDEX.identifier}"
@@ -51,7 +51,7 @@ def measure(count: int, folder: Path) -> list[Row]:
                 sf.lit("acknowledged").alias("kind"),
             ).writeTo(f"{settings.catalog_name}.{ECQ_STATE.identifier}").append()
             cost: Cost = cost_of(lambda: done.append(populate(spark, catalog, settings, now=now, everything=True)))
-        assert (done[0].compacted, redis.hlen(keys.ecq_keys("client-00000000")[3])) == (count // KEYS_A_CLIENT, KEYS_A_CLIENT)
+        assert (done[0].compacted, redis.hlen(keys.ecq_keys("client-00000000")[3])) == (count // KEYS_PER_CLIENT, KEYS_PER_CLIENT)
         used = int(redis.info("memory")["used_memory"]) / count
     aim_s = AIM_S * count / KEYS
     return [
@@ -74,4 +74,4 @@ def run(count: int = KEYS) -> list[Row]:
 
 if __name__ == "__main__":
     count = count_of(__doc__, "keys", KEYS)
-    report("ecq-rebuild", f"{count:,} live keys, {KEYS_A_CLIENT} a client", run(count))
+    report("ecq-rebuild", f"{count:,} live keys, {KEYS_PER_CLIENT} a client", run(count))

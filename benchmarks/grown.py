@@ -13,7 +13,7 @@ from manifold.settings import Settings
 from tests.pipelines.makers import NOON_MS
 
 DAY_MS, FIVE_MINUTES_MS = 86_400_000, 300_000
-VINS_A_TRIGGER, VINS = 5000, 100_000
+VINS_PER_TRIGGER, VINS = 5000, 100_000
 DAYS_AT_ONCE = 31
 PAYLOAD = 4096  # bytes
 
@@ -63,8 +63,8 @@ def _seqs(ms: Numbers) -> Numbers:
 
 
 def _entries(days: Numbers, size: Size, *, ended: bool) -> dict[str, object]:
-    triggers = _times(days, max(1, size.entries // VINS_A_TRIGGER))
-    ms = np.repeat(triggers, min(VINS_A_TRIGGER, size.entries))
+    triggers = _times(days, max(1, size.entries // VINS_PER_TRIGGER))
+    ms = np.repeat(triggers, min(VINS_PER_TRIGGER, size.entries))
     vins = [vin(number % VINS) for number in range(len(ms))]
     said = {"vin": vins, "seq": _seqs(ms)}
     if ended:

@@ -31,7 +31,7 @@ from pipelines.spark.session import session
 from tests.support.lake_rows import append_payloads
 
 ROWS = 10_000_000
-VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100
+VINS_PER_TRIGGER, TRIGGERS_PER_SEGMENT = 5000, 100
 ROWS_A_SMALL_SEGMENT, BIG_TRIGGERS_PART, GROWN, HOURS_SEGMENTS = 1000, 10, 50, 120
 AIM, GROWN_AIM, JUDGED_AIM, AUDIT_AIM = 0.75, 1.15, 0.35, 1.0
 ROUNDS = 2
@@ -39,7 +39,7 @@ ROUNDS = 2
 
 def ordinary(rows: int) -> Shape:
     """Triggers of 5,000 VINs, a hundred in a segment."""
-    return Shape(max(1, rows // VINS_A_TRIGGER), VINS_A_TRIGGER, TRIGGERS_A_SEGMENT)
+    return Shape(max(1, rows // VINS_PER_TRIGGER), VINS_PER_TRIGGER, TRIGGERS_PER_SEGMENT)
 
 
 def whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: str, count: int) -> None:
@@ -56,7 +56,7 @@ def warm(folder: Path, shape: Shape | None = None) -> Iterator[tuple[SparkSessio
     """Spark over a new lake, after a small run of everything that is measured."""
     settings = Settings(home=folder / "home", spark_driver_memory="4g")
     archive = folder / "warm"
-    count = write_archive(archive, shape or ordinary(VINS_A_TRIGGER * TRIGGERS_A_SEGMENT * 4), day=0)
+    count = write_archive(archive, shape or ordinary(VINS_PER_TRIGGER * TRIGGERS_PER_SEGMENT * 4), day=0)
     with session(settings, "bench") as spark:
         bare_spark(spark, archive, folder / "warm-spark")
         whole_run(spark, settings, archive, "warm", count)

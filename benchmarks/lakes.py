@@ -24,11 +24,11 @@ from pipelines.spark.session import session
 from tests.support.servers import start_redis, stopping
 
 ENTRIES = 10_000_000
-ENTRIES_A_VEHICLE = 20
-VINS_A_TRIGGER = 5000
-VEHICLES_A_FLUSH = 500
+ENTRIES_PER_VEHICLE = 20
+VINS_PER_TRIGGER = 5000
+VEHICLES_PER_FLUSH = 500
 ENDED_SHARE = 10  # one entry of so many has ended, where some have
-WARM_ENTRIES = VEHICLES_A_FLUSH * ENTRIES_A_VEHICLE * 10
+WARM_ENTRIES = VEHICLES_PER_FLUSH * ENTRIES_PER_VEHICLE * 10
 
 
 def vin_of(number: int) -> str:
@@ -49,7 +49,7 @@ class Lake:
     @property
     def vehicles(self) -> int:
         """How many have entries."""
-        return self.entries // ENTRIES_A_VEHICLE
+        return self.entries // ENTRIES_PER_VEHICLE
 
     def populate(self, *, everything: bool = False) -> tuple[Populated, Cost]:
         """What a populate, or a rebuild, did, and what it took."""
@@ -80,9 +80,9 @@ def full_lake(folder: Path, entries: int) -> Iterator[Lake]:
 def fill(lake: Lake, entries: int) -> None:
     """Entries in the order in which triggers bring them: a trigger's vehicles together, each vehicle in twenty triggers."""
     ensure_tables(lake.catalog)
-    vehicles = entries // ENTRIES_A_VEHICLE
-    first = seq_of(int(lake.now.timestamp() * 1000) - entries // VINS_A_TRIGGER - 1000, 0, 0)
-    trigger = sf.floor(sf.col("id") / VINS_A_TRIGGER)
+    vehicles = entries // ENTRIES_PER_VEHICLE
+    first = seq_of(int(lake.now.timestamp() * 1000) - entries // VINS_PER_TRIGGER - 1000, 0, 0)
+    trigger = sf.floor(sf.col("id") / VINS_PER_TRIGGER)
     seq = sf.lit(first) + trigger * (1 << TIME_SHIFT)
     rows = lake.spark.range(entries).select(
         sf.format_string("WMANF0LD%09d", sf.col("id") % vehicles).alias("vin"),
@@ -130,21 +130,21 @@ def zadd_alone(folder: Path, entries: int) -> Cost:
 
 
 def _zadd(redis: Redis, entries: int) -> None:
-    seqs = [seq_of(EPOCH_MS + 1_000_000 + n, 0, 0) for n in range(ENTRIES_A_VEHICLE)]
+    seqs = [seq_of(EPOCH_MS + 1_000_000 + n, 0, 0) for n in range(ENTRIES_PER_VEHICLE)]
     members = {str(seq): seq for seq in seqs}
-    vehicles = entries // ENTRIES_A_VEHICLE
-    for first in range(0, vehicles, VEHICLES_A_FLUSH):
+    vehicles = entries // ENTRIES_PER_VEHICLE
+    for first in range(0, vehicles, VEHICLES_PER_FLUSH):
         pipe = redis.pipeline(transaction=False)
-        for number in range(first, min(first + VEHICLES_A_FLUSH, vehicles)):
+        for number in range(first, min(first + VEHICLES_PER_FLUSH, vehicles)):
             pipe.zadd(keys.pending(vin_of(number)), members)
         pipe.execute()
 
 
 def zrange_alone(redis: Redis, vehicles: int) -> None:
     """Read every queue, and nothing else."""
-    for first in range(0, vehicles, VEHICLES_A_FLUSH):
+    for first in range(0, vehicles, VEHICLES_PER_FLUSH):
         pipe = redis.pipeline(transaction=False)
-        for number in range(first, min(first + VEHICLES_A_FLUSH, vehicles)):
+        for number in range(first, min(first + VEHICLES_PER_FLUSH, vehicles)):
             pipe.zrange(keys.pending(vin_of(number)), 0, -1)
         pipe.execute()
 

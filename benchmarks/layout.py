@@ -26,7 +26,7 @@ from manifold.settings import Settings
 from pipelines.spark.session import session
 
 ROWS, VEHICLES = 5_000_000, 500_000
-ROWS_A_TRIGGER = 5000
+ROWS_PER_TRIGGER = 5000
 ENDED_SHARE = 10
 KEYS = ["vin", "seq"]
 LOOK_UPS = 5
@@ -70,11 +70,11 @@ class Bench:
     def bring(self, rows: int) -> None:
         """The rows of a day, and the outcomes of a tenth of them, as files that every layout starts from."""
         noon = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) - EPOCH_MS
-        seq = sf.shiftleft(sf.lit(noon) + sf.floor(sf.col("id") / ROWS_A_TRIGGER), TIME_SHIFT)
+        seq = sf.shiftleft(sf.lit(noon) + sf.floor(sf.col("id") / ROWS_PER_TRIGGER), TIME_SHIFT)
         made = self._spark.range(0, rows, 1, 8).select(
             sf.format_string("WMANF0LD%09d", sf.col("id") * 7919 % VEHICLES).alias("vin"),
             sf.timestamp_millis(sf.shiftright(seq, TIME_SHIFT) + EPOCH_MS).alias("ts"),
-            sf.format_string("task_update_%d", sf.floor(sf.col("id") / ROWS_A_TRIGGER)).alias("request_id"),
+            sf.format_string("task_update_%d", sf.floor(sf.col("id") / ROWS_PER_TRIGGER)).alias("request_id"),
             seq.alias("seq"),
             sf.lit("firmware-1").alias("data_id"),
             sf.lit(True).alias("applied"),

@@ -31,7 +31,7 @@ from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import Enqueue
 from manifold.settings import Settings
 
-VINS_A_TRIGGER = 1000
+VINS_PER_TRIGGER = 1000
 HOUR_SEGMENTS = 120  # one in thirty seconds
 RUNS = 10  # ingests that brought the lake what it has
 IN_FLIGHT_ONE_OF = 50
@@ -65,20 +65,20 @@ class World:
     @property
     def spring(self) -> list[Sent]:
         """Delivered: each trigger has its own request_id. The last tenth, pending, shares `task_spring`."""
-        count = self.vins // VINS_A_TRIGGER
+        count = self.vins // VINS_PER_TRIGGER
         names = [f"task_spring_{n}" if n < count * 9 // 10 else "task_spring" for n in range(count)]
         return self._sent(names, self.now_ms - DAY_MS, DAY_MS - 2 * HOUR_MS)
 
     @property
     def summer(self) -> list[Sent]:
         """Delivered, in the archive alone."""
-        names = [f"task_summer_{n}" for n in range(self.vins // VINS_A_TRIGGER // 10)]
+        names = [f"task_summer_{n}" for n in range(self.vins // VINS_PER_TRIGGER // 10)]
         return self._sent(names, self.now_ms - LATELY_MS - HOUR_MS, HOUR_MS // 2)
 
     @property
     def autumn(self) -> list[Sent]:
         """Pending, in the archive alone."""
-        names = [f"task_autumn_{n}" for n in range(self.vins // VINS_A_TRIGGER * 99 // 100)]
+        names = [f"task_autumn_{n}" for n in range(self.vins // VINS_PER_TRIGGER * 99 // 100)]
         return self._sent(names, self.now_ms - LATELY_MS - HOUR_MS // 2, HOUR_MS // 2)
 
     def vehicle(self, number: int) -> str:
@@ -90,7 +90,7 @@ class World:
             Sent(
                 seq_of(start_ms + within_ms * n // len(names), 0, 0),
                 name,
-                [self.vehicle(n * VINS_A_TRIGGER + place) for place in range(VINS_A_TRIGGER)],
+                [self.vehicle(n * VINS_PER_TRIGGER + place) for place in range(VINS_PER_TRIGGER)],
             )
             for n, name in enumerate(names)
         ]
@@ -110,7 +110,7 @@ def fill(settings: Settings, vins: int) -> World:
     hour = sorted([*summer, *autumn], key=lambda sent: sent.seq)
     for some in _parts([sent.envelope for sent in hour], HOUR_SEGMENTS):
         _write(archive, some)
-    for some in _parts([_outcome(sent, place) for sent in summer for place in range(VINS_A_TRIGGER)], HOUR_SEGMENTS):
+    for some in _parts([_outcome(sent, place) for sent in summer for place in range(VINS_PER_TRIGGER)], HOUR_SEGMENTS):
         _write(archive, some)
     asyncio.run(_fill_redis(settings, world, [*spring[len(spring) * 9 // 10 :], *autumn], summer))
     return world
@@ -196,8 +196,8 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
                 record = OutcomeRecord(vin, sent.seq, Outcome.DELIVERED, now_ms)
                 batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
             await batch.run()
-        for first in range(0, world.vins, VINS_A_TRIGGER):
+        for first in range(0, world.vins, VINS_PER_TRIGGER):
             batch = queues.batch()
-            for number in range(first, first + VINS_A_TRIGGER):
+            for number in range(first, first + VINS_PER_TRIGGER):
                 batch.add(vin_of(number), UpdatePresence(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
             await batch.run()

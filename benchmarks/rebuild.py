@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from benchmarks.lakes import (
     ENTRIES,
-    ENTRIES_A_VEHICLE,
+    ENTRIES_PER_VEHICLE,
     Lake,
     end_some,
     full_lake,
@@ -120,6 +120,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     report(
         "verify" if options.verify else "rebuild",
-        f"{options.entries:,} entries, {ENTRIES_A_VEHICLE} a vehicle, a tenth of them ended",
+        f"{options.entries:,} entries, {ENTRIES_PER_VEHICLE} a vehicle, a tenth of them ended",
         run(options.entries, verification=options.verify),
     )

@@ -44,11 +44,11 @@ from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.makers import at, seq_at
 from tests.pipelines.plain import compact
 
-EVERY_MS, AN_HOUR, A_DAY = 30_000, 120, 2_880  # micro-batches
+EVERY_MS, AN_HOUR, ONE_DAY = 30_000, 120, 2_880  # micro-batches
 AT_ONCE = 24  # snapshots of one commit
 HOURS_AFTER_COMPACTION = 6  # as `compact_schedule` has it
 AIM = 1.15  # the last day's against the first's
-MOST_METADATA_FILES = 51
+MAX_METADATA_FILES = 51
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ def _kept(seen: list[Seen]) -> list[Row]:
         Row("snapshots of ingested_segments, last day", f"{seen[-1].snapshots:,}"),
         Row("largest metadata of a table, first day", f"{seen[0].bytes / (1 << 20):.2f} MiB"),
         Row("last day", f"{seen[-1].bytes / (1 << 20):.2f} MiB", f"{ratio:.2f}", f"≤ {AIM}", ratio <= AIM),
-        Row("metadata files of ingested_segments", f"{most}", "", f"≤ {MOST_METADATA_FILES}", most <= MOST_METADATA_FILES),
+        Row("metadata files of ingested_segments", f"{most}", "", f"≤ {MAX_METADATA_FILES}", most <= MAX_METADATA_FILES),
         Row("most manifests of ingested_segments", f"{max(each.manifests for each in seen)}"),
     ]
 
 
 def _batches_of(day: int, measured: int) -> range:
     """The micro-batches of a day; the new lake has had some of the first one already."""
-    return range(max((day - 1) * A_DAY, measured), day * A_DAY)
+    return range(max((day - 1) * ONE_DAY, measured), day * ONE_DAY)
 
 
 def _day(settings: Settings, day: int, measured: int) -> Seen:
     """Bring the lake to the end of this day, and measure there."""
-    began, end = _batches_of(day, measured).start, day * A_DAY
+    began, end = _batches_of(day, measured).start, day * ONE_DAY
     # Hours of which every snapshot is made: those since the last compaction, and once as many as are kept.
     kept = len(open_catalog(settings).load_table(SEGMENTS.identifier).snapshots())
     hours = 1 + max(HOURS_AFTER_COMPACTION, -(-(settings.snapshot_max - kept) // AN_HOUR))

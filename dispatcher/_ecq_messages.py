@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dispatcher import _metrics
-from dispatcher._gathering import Gathering
+from dispatcher._coalescing import Gathering
 from dispatcher._lake import Lake
 from dispatcher._payloads import Answer, Found, MissingData, at_once
 from dispatcher._reader import when_redis_is_back, without_room

@@ -8,7 +8,7 @@ import structlog
 
 from dispatcher import _metrics
 from dispatcher._events import Event
-from dispatcher._flavours import queue_of_topic
+from dispatcher._queue_types import queue_of_topic
 from manifold.contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
 from manifold.contracts.names import is_service, is_vin
 from manifold.contracts.queue_names import QueueName, fanout_queue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from dispatcher._gathering import Gathering
+from dispatcher._coalescing import Gathering
 from manifold.contracts.errors import ManifoldError
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
 from manifold.lake.async_lake import AsyncLake
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 READERS = 4  # of payloads, and as many of triggers; a look that is slow holds up one of them
-TRIGGERS_AT_ONCE = 64
+TRIGGER_BATCH_SIZE = 64
 LOOK_S = 60  # for one piece, or one look for triggers: readers of files give up after 30 s; a peer that is dead never answers
 MISSES_KEPT = 10_000
 Key = TypeVar("Key")
@@ -40,7 +40,7 @@ class Lake:
         self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
         self._asked: dict[Entry, asyncio.Future[Trigger | None]] = {}
-        self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGERS_AT_ONCE, readers=READERS)
+        self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGER_BATCH_SIZE, readers=READERS)
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
         """Yields the payloads of `data_ids` in pieces of a few MiB; None for one that the lake does not have.

@@ -16,7 +16,7 @@ import structlog
 from dispatcher import _metrics
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
-from dispatcher._steady import steady_ms
+from dispatcher._monotonic import steady_ms
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms

@@ -20,8 +20,8 @@ from manifold.queues import Queues, QueueStats, is_spoilt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
-KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
-SHARE = 0.04  # of one core, at most, that a walk takes
+KEYS_PER_SLICE = 200  # Redis stands still for some 0.3 ms
+MAX_CPU_SHARE = 0.04  # of one core, at most, that a walk takes
 LONGEST_PAUSE_S = 1.0
 LOOK_S = 5.0  # between two walks of a small fleet, and between two looks at what another replica has counted
 LEASE_MS = 15_000
@@ -61,7 +61,7 @@ class QueueStatsCollector:
     async def _walk(self) -> None:
         stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
         renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
-        async for expired in walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_A_SLICE):
+        async for expired in walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE):
             began = loop.time()
             if expired:
                 await self._end(expired)
@@ -70,7 +70,7 @@ class QueueStatsCollector:
                 renew_at = began + LEASE_MS / 3000
             busy = stats.seconds - seconds + loop.time() - began
             seconds = stats.seconds
-            await asyncio.sleep(min(busy * (1 / SHARE - 1), LONGEST_PAUSE_S))
+            await asyncio.sleep(min(busy * (1 / MAX_CPU_SHARE - 1), LONGEST_PAUSE_S))
         if stats.spoilt:
             log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=stats.spoilt)
         await stats.save(self._queues.redis, self._queues.policy)

@@ -14,13 +14,13 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
 from dispatcher import _metrics
-from dispatcher._gathering import Gathering
+from dispatcher._coalescing import Gathering
 from dispatcher._lake import READERS, Lake
 from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_spoilt
 
-FEW = 16  # payloads that are taken from Redis without a look at how large they are
+MAX_UNMEASURED_PAYLOADS = 16  # payloads that are taken from Redis without a look at how large they are
 TAKEN_BYTES = 16 << 20  # of more: what is taken from Redis at once; a single one may be larger
 LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # names at once
 
@@ -70,7 +70,7 @@ class Reader:
             answer.cancel()
 
     async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
-        sizes = await self._sizes(data_ids) if len(data_ids) > FEW else [0] * len(data_ids)
+        sizes = await self._sizes(data_ids) if len(data_ids) > MAX_UNMEASURED_PAYLOADS else [0] * len(data_ids)
         for some in _portions(data_ids, sizes):
             await self._may_read()
             for data_id, payload in zip(some, await self._take(some), strict=True):

@@ -24,7 +24,7 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues
 from manifold.settings import Settings
 
-OWNERS_A_LOOK = 500
+OWNERS_PER_LOOK = 500
 GRACE_MS = 10_000  # what is younger, or by which the broker's clock may differ: its own event tells it
 UNKNOWN = "the broker has no such session"
 
@@ -116,9 +116,9 @@ class Reconciler:
 async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
     """Yields what is known of every vehicle, by owner, some hundred at a time."""
     some: list[Owner] = []
-    async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_A_LOOK):
+    async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_LOOK):
         some.append(keys.owner_of(key.decode())[0])
-        if len(some) == OWNERS_A_LOOK:
+        if len(some) == OWNERS_PER_LOOK:
             yield await _look_at(queues, some)
             some = []
     yield await _look_at(queues, some)

@@ -16,11 +16,11 @@ from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Forward, Load, Publish
 from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
-from dispatcher._flavours import topic_of
+from dispatcher._monotonic import steady_ms
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
-from dispatcher._steady import steady_ms
+from dispatcher._queue_types import topic_of
 from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, at_the_second_call, join
 from manifold.contracts.events import Subscribed
@@ -30,7 +30,7 @@ from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Queues
 from manifold.queues.verbs.claims import Park
 
-JOBS_A_BATCH = 200
+JOBS_PER_BATCH = 200
 OF_CLAIM = frozenset(get_args(OfClaim))
 
 log = structlog.get_logger(__name__)
@@ -123,10 +123,10 @@ class Scheduler:
 
     def _take(self) -> list[tuple[Job, Event]]:
         turns, self._turns = self._turns, []
-        while self._claims and len(turns) < JOBS_A_BATCH:
+        while self._claims and len(turns) < JOBS_PER_BATCH:
             job = self._claims.popleft()
             turns.append((job, job.event))
-        while self._ready and len(turns) < JOBS_A_BATCH and not self.publisher.backlog:
+        while self._ready and len(turns) < JOBS_PER_BATCH and not self.publisher.backlog:
             job = self._ready.popleft()
             turns.append((job, job.event))
         return turns

@@ -16,11 +16,11 @@ from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, Wake
 
-WAKES_A_READ = 4  # records, each with up to a thousand owners
+WAKES_PER_READ = 4  # records, each with up to a thousand owners
 WAKE_BLOCK_MS = 1000
 STALE_WAKE_MS = 15_000  # a wake-up that a replica has had for so long without settling it is taken over
-DUE_A_LOOK = 500
-PARKED_AT_ONCE = 1_000  # data ids; one look into the lake costs much the same for one and for many
+DUE_PER_LOOK = 500
+PARKED_BATCH_SIZE = 1_000  # data ids; one look into the lake costs much the same for one and for many
 RETRY_S = 1.0
 
 WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
@@ -76,7 +76,7 @@ class Wakes:
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)
-            wakes = await self._queues.read_wakes(self._consumer, count=WAKES_A_READ, block_ms=WAKE_BLOCK_MS, settled=wakes)
+            wakes = await self._queues.read_wakes(self._consumer, count=WAKES_PER_READ, block_ms=WAKE_BLOCK_MS, settled=wakes)
 
     async def _take_over(self) -> None:
         await asyncio.sleep(STALE_WAKE_MS / 2000 * random.uniform(0.8, 1.2))
@@ -107,12 +107,12 @@ class Deadlines:
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that look together work twice
         for shard in range(self._queues.policy.wake_shards):
-            while await self._look_at(shard) == DUE_A_LOOK:
+            while await self._look_at(shard) == DUE_PER_LOOK:
                 pass
 
     async def _look_at(self, shard: int) -> int:
         now = wall_clock_ms()
-        owners = await self._queues.due(shard, now, DUE_A_LOOK)
+        owners = await self._queues.due(shard, now, DUE_PER_LOOK)
         await all_handled(self._offer, owners, DEADLINE_PASSED)
         await self._queues.settle_due(shard, owners, now)
         return len(owners)
@@ -143,8 +143,8 @@ class ParkedEntries:
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
         data_ids = await self._queues.waiting_data_ids(wall_clock_ms())
-        for start in range(0, len(data_ids), PARKED_AT_ONCE):
-            some = data_ids[start : start + PARKED_AT_ONCE]
+        for start in range(0, len(data_ids), PARKED_BATCH_SIZE):
+            some = data_ids[start : start + PARKED_BATCH_SIZE]
             for data_id, has_come in zip(some, await asyncio.gather(*map(self._has_come, some)), strict=True):
                 if has_come:
                     await self._queues.unpark_waiting(data_id, wall_clock_ms())

@@ -10,7 +10,7 @@ other events of the same owner. Each effect therefore names its seq, and Redis d
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dispatcher import _flavours as flavours
+from dispatcher import _queue_types as flavours
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
     Answered,

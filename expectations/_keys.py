@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.lake.hashes import AT_ONCE, standing_twice
+from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
 
 MAX_SUSPECTS = 1000  # hashes that are named to Spark; beyond it all keys are grouped
 
@@ -16,7 +16,7 @@ def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
     Hashes are compared first, in the driver: that takes a tenth of the time of a shuffle, and in most runs no two are alike.
     """
     hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
-    if frame.count() <= AT_ONCE:
+    if frame.count() <= HASH_BATCH_SIZE:
         twice = standing_twice(hashed.select("hash").toArrow()["hash"]).tolist()
         if not twice:
             return None

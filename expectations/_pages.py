@@ -17,7 +17,7 @@ from expectations._suites import load_suites
 from manifold.lake.files import Files
 from manifold.lake.reports import (
     INDEX,
-    READS_AT_ONCE,
+    MAX_CONCURRENT_READS,
     RUNS,
     STYLE,
     VALIDATIONS,
@@ -88,7 +88,7 @@ def _bring(made: Path, reports: Files) -> None:
 
     if not reports.has(STYLE):
         reports.write(STYLE, (files("expectations") / "pages" / STYLE).read_bytes())
-    with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
         list(pool.map(put, (file for file in made.rglob("*") if file.is_file() and file.relative_to(made).parts[0] != "static")))
 
 

@@ -66,6 +66,6 @@ say "environment (.venv)"
 say "Spark's jars (.tools/jars)"
 .venv/bin/python -m pipelines.spark.jars
 say "Spark's classes, kept for quicker starts (half a minute, once)"
-.venv/bin/python -m pipelines.spark.classes || say "without them: Spark only starts slower"
+.venv/bin/python -m pipelines.spark.cds_archive || say "without them: Spark only starts slower"
 
 touch .tools/ready

@@ -27,7 +27,7 @@ INK, QUIET, PANEL, PAGE = "#1c2430", "#66717f", "#ffffff", "#eef1f4"
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#7a5195", "#56b4e9", "#a3a500", "#444444")
 JUDGED = {"green": "#1a7f4b", "orange": "#b35c00", "red": "#b3261e"}
 SHADES = 17  # of each colour in a picture
-MOST_NAMED = 8  # series in a legend
+MAX_NAMED = 8  # series in a legend
 STYLE = {"font.size": 7.5, "text.color": INK, "axes.edgecolor": QUIET, "xtick.color": QUIET, "ytick.color": QUIET}
 
 
@@ -107,7 +107,7 @@ def _words(panel: Json) -> Callable[[float], str]:
 
 def _lines(axes: Axes, panel: Json, series: Series, inch: tuple[float, float]) -> Axes:
     """The chart inside the panel, below its title and above its legend."""
-    rows = -(-min(len(series), MOST_NAMED) // 2)
+    rows = -(-min(len(series), MAX_NAMED) // 2)
     foot = (0.3 + 0.15 * rows) * inch[1]
     defaults, words = panel["fieldConfig"]["defaults"], _words(panel)
     left = (0.9 if defaults["unit"].startswith(SUFFIX) else 0.62) * inch[0]
@@ -131,11 +131,11 @@ def _lines(axes: Axes, panel: Json, series: Series, inch: tuple[float, float]) -
     for side in ("top", "right"):
         inner.spines[side].set_visible(False)
     handles, names = inner.get_legend_handles_labels()
-    more = len(handles) - MOST_NAMED
-    names = [*names[: MOST_NAMED - 1], f"… and {more + 1} more"] if more > 0 else names
+    more = len(handles) - MAX_NAMED
+    names = [*names[: MAX_NAMED - 1], f"… and {more + 1} more"] if more > 0 else names
     options = {"ncols": 2, "frameon": False, "fontsize": 7, "handlelength": 1.2, "columnspacing": 1.2, "labelspacing": 0.25}
     at_foot = {"loc": "lower left", "bbox_to_anchor": (0.02, -0.02), "borderaxespad": 0.3}
-    legend = axes.legend(handles[:MOST_NAMED], names, **at_foot, **options)
+    legend = axes.legend(handles[:MAX_NAMED], names, **at_foot, **options)
     for line in legend.get_lines():
         line.set_linewidth(3)  # whose colour is seen
     return inner

@@ -18,7 +18,7 @@ from manifold.messaging._connection import Connection, Endpoint, open_connection
 
 AT_ONCE = 100  # connections under way: fewer than the broker's backlog
 KEEPALIVE_S = 600  # longer than any run: nobody pings
-BEATS_A_TURN = 200
+BEATS_PER_TURN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class _Road:
         for _ in range(rounds):
             for number in range(count):
                 self._vehicles[number].say(topics.Sign.HEARTBEAT)
-                while self.unconfirmed >= BEATS_A_TURN:
+                while self.unconfirmed >= BEATS_PER_TURN:
                     self._quiet.clear()
                     await self._quiet.wait()
 

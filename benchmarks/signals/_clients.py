@@ -1,7 +1,7 @@
 """The same traffic by each library: every message is taken, published once more and confirmed, and acknowledged in groups.
 
 Nothing is checked, kept or processed: what is left is what a library takes for a message. The door's way is the one that the
-door has (`manifold.signals._session`): connections by aio-pika, messages by `manifold.signals._wire`.
+door has (`manifold.signals._session`): connections by aio-pika, messages by `manifold.signals._amqp_frames`.
 """
 
 import asyncio

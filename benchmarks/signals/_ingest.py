@@ -35,7 +35,7 @@ from pipelines.spark.session import session
 
 AIM = 0.5
 LIMITS = Limits(max_ids=0, max_data_bytes=0)  # of other streams
-A_SEGMENT, DEVICES, A_DAY = 100_000, 10_000, timedelta(days=1)
+A_SEGMENT, DEVICES, ONE_DAY = 100_000, 10_000, timedelta(days=1)
 FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
 READINGS = "readings array<struct<type string, value double, unit string, confidence double, name string>>"
 
@@ -50,7 +50,7 @@ def ingested(count: int) -> list[Row]:
             for day, rows in enumerate((A_SEGMENT, count)):
                 archive, decoded = folder / f"archive-{day}", folder / f"decoded-{day}"
                 own = settings.model_copy(update={"archive_url": f"file://{archive}"})
-                _write(own, archive, decoded, rows, FIRST + day * A_DAY)
+                _write(own, archive, decoded, rows, FIRST + day * ONE_DAY)
                 bare = cost_of(_bare_spark, spark, decoded, folder / f"spark-{day}")
                 ours = cost_of(_whole_run, spark, own, f"day_{day}", rows)
     return [

@@ -11,7 +11,7 @@ ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and 
 the lake. The one request that changes something is the rewind of a compacted queue. Beyond loopback every request needs the
 bearer token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with the
 `before` or `after` of a page for the next one."""
-ALWAYS = (401, 422, 500, 503)
+COMMON_STATUSES = (401, 422, 500, 503)
 
 
 def _failure(status: int) -> dict[str, Any]:
@@ -45,6 +45,6 @@ def _document(app: FastAPI) -> dict[str, Any]:
     schemas |= problem.pop("$defs") | {"Problem": problem}
     for methods in document["paths"].values():
         for operation in methods.values():
-            statuses = {*ALWAYS, *(int(status) for status in operation["responses"] if int(status) >= 400)}
+            statuses = {*COMMON_STATUSES, *(int(status) for status in operation["responses"] if int(status) >= 400)}
             operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
     return document

@@ -17,15 +17,15 @@ from manifold.history import Bounds, DataHistory
 from manifold.history.merge import History
 
 VEHICLE_PAGE, BATCH_PAGE, LOOKED_AT = 100, 20, 10_000
-MOST_LOOKED_AT, MOST_ROWS = 100_000, 50_000_000
+MAX_LOOKED_AT, MAX_ROWS = 100_000, 50_000_000
 BYTES = "application/octet-stream"
 PAYLOAD = {"content": {BYTES: {"schema": {"type": "string", "contentMediaType": BYTES}}}, "description": "the bytes"}
 T = TypeVar("T")
 
 Looked = Annotated[
-    int, Query(ge=0, le=MOST_LOOKED_AT, description="entries that are looked at one by one, of the newest triggers first")
+    int, Query(ge=0, le=MAX_LOOKED_AT, description="entries that are looked at one by one, of the newest triggers first")
 ]
-Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows of the lake that are looked at for one page")]
+Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="rows of the lake that are looked at for one page")]
 
 
 def history_routes(sources: Sources) -> APIRouter:
@@ -47,7 +47,7 @@ def history_routes(sources: Sources) -> APIRouter:
     @router.get("/vins/{vin}/history", tags=["vehicles"])
     async def vehicle(vin: Vin, limit: Limit = VEHICLE_PAGE, before: Before = MAX_SEQ) -> VehicleHistory:
         """The entries of a vehicle and their states: the newest ones, oldest first; older ones on the next pages."""
-        bounds = Bounds(limit=limit, rows=MOST_ROWS, before=before)
+        bounds = Bounds(limit=limit, rows=MAX_ROWS, before=before)
         page = await ask(lambda history: history.vin_page(vin, bounds))
         return VehicleHistory.model_construct(vin=vin, entries=[Entry.of(entry) for entry in page.entries], before=page.before)
 

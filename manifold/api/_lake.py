@@ -14,7 +14,7 @@ from manifold.lake.async_lake import AsyncLake
 from manifold.settings import Settings
 
 THREADS = 4
-MOST = 64  # questions at once, those that wait for a thread among them
+MAX_CONCURRENT_LOOKUPS = 64  # questions at once, those that wait for a thread among them
 LOOK_S, LOOK_AGAIN_S = 15.0, 1.0  # between two looks whether the lake can be read; while it cannot
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Lake:
         self.problem: str | None = "the lake has not been looked at yet"
         self._settings = settings
         self._lake = AsyncLake(settings, threads=THREADS, name="api-lake")
-        self._places = asyncio.Semaphore(MOST)
+        self._places = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
 
     def close(self) -> None:
         """Close without waiting for reads that are under way: their answers are not needed any more."""
@@ -40,7 +40,7 @@ class Lake:
             Permanent: what the lake says is for good, such as a login that is refused.
         """
         if self._places.locked():
-            raise Retryable(f"{MOST} questions to the lake wait already; ask again later")
+            raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} questions to the lake wait already; ask again later")
         async with self._places:
             with LOOKUPS.track_inprogress():
                 return await self._lake.ask(question, within_s or self._settings.api_timeout_seconds)

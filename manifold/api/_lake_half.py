@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pyiceberg.catalog import Catalog
 
-from manifold.api._history import BATCH_PAGE, MOST_ROWS
+from manifold.api._history import BATCH_PAGE, MAX_ROWS
 from manifold.api._parameters import Before, Limit, RequestIdAsked, VinAsked
 from manifold.api._sources import Sources
 from manifold.api.models.lake import LakeEntries, LakeTriggers
@@ -22,15 +22,15 @@ from manifold.contracts.seq import MAX_SEQ
 from manifold.history import Bounds, EntryHistory
 from manifold.history.from_lake import Lake
 
-MOST = 20_000  # entries of one answer, whatever is asked for
+MAX_ENTRIES = 20_000  # entries of one answer, whatever is asked for
 
 Since = Annotated[
     datetime, Query(description="of the segments that are named: when they were taken in; ISO 8601, UTC where it names no zone")
 ]
 Told = Annotated[
-    int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MOST:,} at most")
+    int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MAX_ENTRIES:,} at most")
 ]
-Rows = Annotated[int, Query(ge=1, description=f"rows of the lake that are looked at for one page; {MOST_ROWS:,} at most")]
+Rows = Annotated[int, Query(ge=1, description=f"rows of the lake that are looked at for one page; {MAX_ROWS:,} at most")]
 From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `seq` or a greater one")]
 
 
@@ -45,18 +45,22 @@ def lake_half_routes(sources: Sources) -> APIRouter:
     async def entries(
         vin: VinAsked,
         since: Since,
-        limit: Annotated[int | None, Query(ge=1, le=MOST, description="entries of a page; else all, and 503 if too many")] = None,
+        limit: Annotated[
+            int | None, Query(ge=1, le=MAX_ENTRIES, description="entries of a page; else all, and 503 if too many")
+        ] = None,
         before: Before = MAX_SEQ,
         since_seq: From = 0,
-        rows: Rows = MOST_ROWS,
+        rows: Rows = MAX_ROWS,
     ) -> Response:
         """What the lake knows of a vehicle's entries, all or a page of them, and the segments ingested since then."""
-        bounds = Bounds(limit=limit or MOST, rows=min(rows, MOST_ROWS), before=before, since=since_seq)
+        bounds = Bounds(limit=limit or MAX_ENTRIES, rows=min(rows, MAX_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).vehicle_page(vin, _utc(since), bounds)
             if limit is None and page.before is not None:
-                raise Retryable(f"{vin} has more than {MOST} entries; /api/v1/vins/{vin}/history tells them a page at a time")
+                raise Retryable(
+                    f"{vin} has more than {MAX_ENTRIES} entries; /api/v1/vins/{vin}/history tells them a page at a time"
+                )
             return {"entries": _told(page.entries), "before": page.before, "ingested": sorted(ingested)}
 
         return await answer(read)
@@ -68,11 +72,11 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         limit: Limit = BATCH_PAGE,
         before: Before = MAX_SEQ,
         since_seq: From = 0,
-        entries: Told = MOST,
-        rows: Rows = MOST_ROWS,
+        entries: Told = MAX_ENTRIES,
+        rows: Rows = MAX_ROWS,
     ) -> Response:
         """A page of triggers that the lake knows, their entries if they are few, and the segments taken in since then."""
-        bounds = Bounds(limit=limit, entries=min(entries, MOST), rows=min(rows, MOST_ROWS), before=before, since=since_seq)
+        bounds = Bounds(limit=limit, entries=min(entries, MAX_ENTRIES), rows=min(rows, MAX_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)

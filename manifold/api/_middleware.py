@@ -11,7 +11,7 @@ from manifold.api._problems import failed, problem
 from manifold.runtime.http import REFUSED, shows
 
 HEALTH, ALIVE = "/healthz", "/livez"  # the probes of an orchestrator have no token to show
-MOST_BODY_BYTES = 64 * 1024  # of a request
+MAX_BODY_BYTES = 64 * 1024  # of a request
 ELSEWHERE = "none"  # the route of what is not here
 
 log = structlog.get_logger(__name__)
@@ -62,8 +62,8 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal taken
         message = await receive()
         taken += len(message.get("body", b""))
-        if taken > MOST_BODY_BYTES:
-            raise HTTPException(413, f"the body is over {MOST_BODY_BYTES} bytes; send less")
+        if taken > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body is over {MAX_BODY_BYTES} bytes; send less")
         return message
 
     return bounded

@@ -10,7 +10,7 @@ from manifold.contracts.ecq import refused_client
 from manifold.contracts.names import ID_PATTERN, MAX_ID, MAX_VIN, VIN_PATTERN
 from manifold.contracts.seq import MAX_SEQ
 
-MOST_ENTRIES = 1000  # of one page, whatever is asked for
+MAX_ENTRIES = 1000  # of one page, whatever is asked for
 VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
 
 
@@ -34,7 +34,7 @@ VinAsked = Annotated[str, Query(**_VIN, description="the vehicle")]
 RequestId = Annotated[str, Path(**_REQUEST_ID)]
 RequestIdAsked = Annotated[str, Query(**_REQUEST_ID)]
 DataId = Annotated[str, Path(**_ID, examples=[DATA_ID], description="of the data")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
+Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES, description="entries of one page")]
 Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]
 

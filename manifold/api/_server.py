@@ -11,7 +11,7 @@ import uvicorn
 
 from manifold.api._app import application
 from manifold.contracts.errors import Permanent
-from manifold.contracts.faces import require_token
+from manifold.contracts.http_access import require_token
 from manifold.runtime.expiry import tell_expiry
 from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings

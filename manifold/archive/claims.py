@@ -8,7 +8,7 @@ from pyarrow import fs as pafs
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from manifold.archive.holders import FOLDER
+from manifold.archive.lease_holders import FOLDER
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.storage import S3

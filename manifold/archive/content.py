@@ -11,7 +11,7 @@ from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, SKIPPED_MS, TIME_SHIFT
 
 # A derived seq has this bit, and no recorder with a node number below 512 gives such a one.
 DERIVED = 1 << (TIME_SHIFT - 1)
-MOST_IN_A_MS = 1 << 16
+MAX_MESSAGES_PER_MS = 1 << 16
 
 Integers = npt.NDArray[np.int64]
 
@@ -55,9 +55,9 @@ def derived_seqs(path: str, received_ms: Integers) -> Integers:
     in_order = ms[order]
     place = np.empty_like(ms)
     place[order] = np.arange(len(ms)) - np.searchsorted(in_order, in_order, "left")
-    if len(ms) and place.max() >= MOST_IN_A_MS:
-        raise Unreadable(f"more than {MOST_IN_A_MS} messages of one millisecond; give them a seq")
-    of_file = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest()) % (DERIVED - MOST_IN_A_MS)
+    if len(ms) and place.max() >= MAX_MESSAGES_PER_MS:
+        raise Unreadable(f"more than {MAX_MESSAGES_PER_MS} messages of one millisecond; give them a seq")
+    of_file = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest()) % (DERIVED - MAX_MESSAGES_PER_MS)
     seqs: Integers = ((ms - EPOCH_MS) << TIME_SHIFT) + (DERIVED + of_file) + place
     return seqs
 

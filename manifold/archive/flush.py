@@ -48,7 +48,7 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
     asked = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):
         return
-    from manifold.archive.holders import unasked  # here, as above
+    from manifold.archive.lease_holders import unasked  # here, as above
 
     try:
         found = unasked(settings, asked)
@@ -68,7 +68,7 @@ def _signals(settings: Settings) -> list[str]:
     """The AMQP door, if there is one: it holds its number, or has died with it."""
     if not settings.with_signals:
         return []
-    from manifold.archive.holders import unasked  # here, as above
+    from manifold.archive.lease_holders import unasked  # here, as above
 
     try:
         return [settings.signals] if settings.signals_node in unasked(settings, ()) else []

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import check_columns, decode
 from manifold.archive.segment import Segment
-from manifold.archive.store import AT_ONCE_READ, Archive
+from manifold.archive.store import MAX_CONCURRENT_READS, Archive
 from manifold.contracts.archive_files import is_parquet
 
 SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
@@ -29,7 +29,7 @@ class Probe:
 
 def probe(archive: Archive, segments: Iterable[Segment]) -> list[Probe]:
     """The probe of each segment, in their order; reads little more than the footers."""
-    with ThreadPoolExecutor(AT_ONCE_READ, "probe") as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_READS, "probe") as pool:
         return list(pool.map(lambda segment: _probe(archive, segment), segments))
 
 

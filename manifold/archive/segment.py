@@ -12,7 +12,7 @@ from manifold.contracts.envelope import Stream, hour_folder
 from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings
 
-MOST_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
+MAX_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
 DAY, HOUR = "dt=%Y-%m-%d", "/hour=%H"  # folders of a stream, as `manifold.contracts.envelope` lays them out
 AHEAD = timedelta(days=1)  # a recorder's clock may be wrong
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
@@ -107,7 +107,7 @@ class Interval:
 
     def folders(self) -> Iterator[str]:
         """The folders of a stream that it touches: hours, or days where those are many, because each is a request."""
-        long = self.end - self.start > timedelta(hours=MOST_HOURS)
+        long = self.end - self.start > timedelta(hours=MAX_HOURS)
         step, name = (timedelta(days=1), DAY) if long else (timedelta(hours=1), DAY + HOUR)
         at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if long else at

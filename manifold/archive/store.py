@@ -19,9 +19,9 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.storage import AWS, S3
 from manifold.lake.storage import open_storage, write_bytes, write_parquet
 
-AT_ONCE_READ = 16  # files
-MOST_DAYS = 31  # of a longer interval it is listed first which days there are
-AT_ONCE = 20_000  # segments that a walk through the archive has in its hands
+MAX_CONCURRENT_READS = 16  # files
+MAX_DAYS = 31  # of a longer interval it is listed first which days there are
+SEGMENT_BATCH_SIZE = 20_000  # segments that a walk through the archive has in its hands
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
@@ -82,7 +82,7 @@ class Archive:
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
         """The segments at these paths, as far as they are there."""
-        with ThreadPoolExecutor(AT_ONCE_READ, "find") as pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_READS, "find") as pool:
             return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
 
     def present(self, paths: Iterable[str]) -> set[str]:
@@ -168,7 +168,7 @@ class Archive:
         for places in (others, *([f"{s}/{folder}" for s in Stream] for folder in sorted(dated, reverse=newest_first))):
             found = (segment for place in places for segment in self.listed(place))
             group += [segment for segment in found if interval is None or interval.holds(segment)]
-            if len(group) >= AT_ONCE or (group and places is others):
+            if len(group) >= SEGMENT_BATCH_SIZE or (group and places is others):
                 yield group
                 group = []
         if group:
@@ -179,7 +179,7 @@ class Archive:
         dated, others = set[str](), []
         few, first, last = False, "", ""
         if interval is not None:
-            few = interval.end - interval.start <= timedelta(days=MOST_DAYS)
+            few = interval.end - interval.start <= timedelta(days=MAX_DAYS)
             first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
             dated.update(interval.folders() if few else ())
         for stream in Stream:

@@ -29,12 +29,12 @@ from manifold.settings import Settings
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
-EVERYTHING = 1_000_000
+NO_LIMIT = 1_000_000
 PAGE = 100  # entries, as the API's page has
 VEHICLE = Bounds(rows=50_000_000)  # of a vehicle, a file has few rows among many
 DEFAULT = Bounds()
 INTERRUPTED = 130  # as shells have it
-MOST_NAMED = 20
+MAX_NAMED = 20
 REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
@@ -62,7 +62,7 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
     from manifold.history.from_queues import waiting_of
 
     with redis_of(settings) as redis:
-        _, entries = waiting_of(redis, vin, EVERYTHING)
+        _, entries = waiting_of(redis, vin, NO_LIMIT)
     _print_entries(vin, entries, as_json, nothing="nothing is pending")
 
 
@@ -155,7 +155,7 @@ def batch_cancel(
         if last.before is not None:
             out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
     if last.spoilt:
-        named = "; ".join(last.spoilt[:MOST_NAMED]) + ("; …" if len(last.spoilt) > MOST_NAMED else "")
+        named = "; ".join(last.spoilt[:MAX_NAMED]) + ("; …" if len(last.spoilt) > MAX_NAMED else "")
         fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
 
 

@@ -17,8 +17,8 @@ from manifold.history.merge import History
 from manifold.queues import Loader, Policy
 from manifold.settings import Settings
 
-AT_ONCE = 5000  # entries that end before their outcomes are recorded
-A_PAGE = 1000  # triggers that are looked up at once
+CANCEL_BATCH_SIZE = 5000  # entries that end before their outcomes are recorded
+TRIGGER_PAGE_SIZE = 1000  # triggers that are looked up at once
 REASON = "cancelled by manifold batch cancel"
 
 
@@ -59,7 +59,7 @@ def cancel(
     ender = _Ender(loader)
     named: list[EntryHistory] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
-        left = A_PAGE if limit is None else min(A_PAGE, limit - standing.triggers)
+        left = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
         found = batches.page(Bounds(limit=left, before=standing.before, since=_still_sent(settings)))
         few = batches.recorded(found, found.entries.keys())
         for batch in reversed(found.batches):
@@ -101,7 +101,7 @@ class _Ender:
 
     def end(self, entries: Iterator[EntryHistory], standing: Counter[str]) -> Iterator[None]:
         """End what is open, a slice at a time: its entries in the queues, then their outcomes. A slice may be repeated."""
-        while some := list(islice(entries, AT_ONCE)):
+        while some := list(islice(entries, CANCEL_BATCH_SIZE)):
             standing.update(entry.state for entry in some if not entry.is_open)
             now_ms, cancelled = time.time_ns() // 1_000_000, []
             for owner, seq, outcome in self._loader.end(

@@ -106,11 +106,11 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
 
 
 def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
-    from manifold.sandbox.platform import certificates, issued
+    from manifold.sandbox.platform import cert_registry, certificates
     from manifold.sandbox.platform.authority import FRONT_DOOR
 
     home = settings.home
-    mine = [row for row in issued.of_home(home) if row.name == name]
+    mine = [row for row in cert_registry.of_home(home) if row.name == name]
     found = [row.serial for row in mine if FRONT_DOOR.is_issuer(row.issuer)]
     if not found and settings.mqtt_url:
         fail(
@@ -134,11 +134,11 @@ def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
 @handle_errors
 def list_issued(as_json: AsJson = False) -> None:
     """All that were issued here and have not ended, the oldest first. No key is shown."""
-    from manifold.sandbox.platform import certificates, issued
+    from manifold.sandbox.platform import cert_registry, certificates
 
     home = settings_or_fail().home
     gone = certificates.revoked(home)
-    rows = [(row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in gone) for row in issued.of_home(home)]
+    rows = [(row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in gone) for row in cert_registry.of_home(home)]
     columns = ("name", "serial", "issuer", "ends_at", "revoked")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])

@@ -13,7 +13,7 @@ from manifold.sandbox.fleet import Behaviour, Fleet
 from manifold.settings import Settings
 
 CLIENTS, WRITES, KEYS = 20, 1000, 10
-AT_ONCE = 500  # writes that wait for their receipts
+MAX_CONCURRENT_WRITES = 500  # writes that wait for their receipts
 DELIVERY_WAIT_S = 60.0
 
 
@@ -49,8 +49,8 @@ async def _write(platform: Publisher, clients: list[Owner]) -> int:
     """Each key in turn, to all clients; how many were recorded."""
     recorded = 0
     writes = [(client, n) for n in range(WRITES) for client in clients]
-    for start in range(0, len(writes), AT_ONCE):
-        some = writes[start : start + AT_ONCE]
+    for start in range(0, len(writes), MAX_CONCURRENT_WRITES):
+        some = writes[start : start + MAX_CONCURRENT_WRITES]
         receipts = await asyncio.gather(*(platform.write(client, f"key/{n % KEYS}", _payload(n)) for client, n in some))
         recorded += sum(receipt.status is ReceiptStatus.RECORDED for receipt in receipts)
     return recorded

@@ -28,7 +28,7 @@ from manifold.signals.dead_letters import open_dead_letters
 DEVICES, MESSAGES = 20, 500
 SETTLED_WAIT_S = 60.0
 LOOK_S = 0.1
-MOST_DEAD = 10_000  # dead letters that are looked through: there may be those of earlier runs
+MAX_DEAD = 10_000  # dead letters that are looked through: there may be those of earlier runs
 ENDS = ("processed", "duplicate", "refused")  # outcomes after which nothing more comes of a message
 
 
@@ -96,7 +96,7 @@ async def send_signals(settings: Settings, run: str) -> Kinds:
         settled = await asyncio.to_thread(_ended, settings) - before
     seconds = time.monotonic() - began
     async with open_dead_letters(settings) as letters:
-        dead = await letters.oldest(MOST_DEAD)
+        dead = await letters.oldest(MAX_DEAD)
     ids, codes = {message.correlation_id for message in sent}, dict[str, str]()
     for letter in dead:
         correlation_id = str(letter.message.headers.get("x-correlation-id"))

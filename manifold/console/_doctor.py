@@ -213,7 +213,7 @@ def _healthz(settings: Settings, port: int) -> str:
 
 def _recorders(settings: Settings) -> str:
     """Whether every recorder that holds a number is one that jobs ask to close its segments."""
-    from manifold.archive.holders import unasked
+    from manifold.archive.lease_holders import unasked
 
     nodes = {_told(settings, url).json().get("node") for url in settings.recorders}
     nodes |= {settings.signals_node} if settings.with_signals else set()

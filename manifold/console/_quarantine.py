@@ -22,7 +22,7 @@ NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negat
 Seqs = Annotated[list[int] | None, typer.Argument(help="Seqs of refused messages.", show_default=False)]
 Matching = Annotated[str, typer.Option(help="Only those whose reason holds this text.", show_default=False)]
 Note = Annotated[str, typer.Option(help="Why, for whoever looks later.", show_default=False)]
-MOST_SHOWN = 60  # characters of a reason in the list
+MAX_SHOWN = 60  # characters of a reason in the list
 
 
 @app.command("ls")
@@ -128,7 +128,7 @@ def _plain(refused: Refusal) -> dict[str, Any]:
 
 
 def _short(reason: str) -> str:
-    return reason if len(reason) <= MOST_SHOWN else reason[:MOST_SHOWN] + "…"
+    return reason if len(reason) <= MAX_SHOWN else reason[:MAX_SHOWN] + "…"
 
 
 def _bytes(file: Path) -> bytes:

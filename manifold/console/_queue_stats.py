@@ -15,7 +15,7 @@ from manifold.queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
 from manifold.settings import Settings
 
 Named = list[tuple[str, int]]
-KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
+KEYS_PER_SLICE = 1000  # Redis stands still for some 2 ms
 HowMany = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
 
@@ -28,7 +28,7 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
     """
     if fresh:
         stats, policy = QueueStats(wall_clock_ms()), Policy.of(settings)
-        async for _ in walk(redis, policy, stats, keys_a_slice=KEYS_A_SLICE):
+        async for _ in walk(redis, policy, stats, keys_a_slice=KEYS_PER_SLICE):
             pass
         await stats.save(redis, policy)
         return stats

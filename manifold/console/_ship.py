@@ -16,7 +16,7 @@ WithDriver = Annotated[bool, typer.Option("--with-driver", help="Drivers run on 
 def ship(folder: Folder, python: Python = None, with_driver: WithDriver = False, as_json: AsJson = False) -> None:
     """Write code, environment, jars and Spark's defaults for a cluster whose nodes have nothing of Manifold."""
     settings = settings_or_fail()
-    from pipelines.spark.ship import ship as write
+    from pipelines.spark.cluster_bundle import ship as write
 
     try:
         shipped = write(settings, folder, python=python, with_driver=with_driver)

@@ -21,7 +21,7 @@ MAX_KEY_LEVELS = 125  # EMQX takes topics of 128, and $ECQ/w/<client id>/ is thr
 # What no topic that is published to may hold, or should by MQTT: control characters, and code points that are no characters.
 # Mosquitto cuts off whoever tries.
 _NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
-_NOT_IN_A_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
+_NOT_IN_PER_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
 ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
 EARLIEST = "earliest"
 REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
@@ -146,7 +146,7 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
     if levels > MAX_KEY_LEVELS:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
-    if _NOT_IN_A_KEY.search(key):
+    if _NOT_IN_PER_KEY.search(key):
         return Refused(
             f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
         )

@@ -19,7 +19,7 @@ from manifold.history.entry import instant_of
 from manifold.queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
 from manifold.queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
 
-AT_ONCE = 1000  # messages of a call
+MESSAGE_BATCH_SIZE = 1000  # messages of a call
 # For so long after a message has expired, the records are asked about it, too; then garbage collection has removed it.
 EXPIRY_SHOWN = timedelta(days=2)
 
@@ -52,7 +52,9 @@ class Queued:
 
 def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
     """Add the questions to a batch, whose replies `page_told` reads."""
-    batch.add(ecq_queue(client_id), ReadPage(page.after, min(page.limit or AT_ONCE, AT_ONCE)), wall_clock_ms())
+    batch.add(
+        ecq_queue(client_id), ReadPage(page.after, min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)), wall_clock_ms()
+    )
     for mark in keys.loaded_marks(of_cluster=of_cluster):
         batch.call(("GET", mark), lambda reply: reply)
 

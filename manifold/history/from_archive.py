@@ -26,7 +26,7 @@ from manifold.settings import Settings
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 READERS = 4  # segments that are read at once
 Choose = Callable[[pa.Table], pa.ChunkedArray]  # of messages, which are meant
-MOST_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
+MAX_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
         messages = decode(path, archive.read(path)).messages
     except (Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
         return []
-    found = from_arrow(messages.filter(_hold(messages["payload"], names)) if len(names) <= MOST_NAMES else messages)
+    found = from_arrow(messages.filter(_hold(messages["payload"], names)) if len(names) <= MAX_NAMES else messages)
     return [envelope for envelope in found if envelope.refused_because is None and envelope.duplicate_of is None]
 
 

@@ -12,7 +12,7 @@ from manifold.contracts import keys
 from manifold.contracts.outcomes import OF_CODE, EntryState, Outcome
 from manifold.history.entry import Bounds, EntryHistory, instant_of
 
-ENTRIES_A_FLUSH = 1000
+ENTRIES_PER_FLUSH = 1000
 ROUNDED = 1024  # at most so many seqs are one number to Redis, which compares doubles
 
 
@@ -70,8 +70,8 @@ def stand_now(redis: Redis, entries: Iterable[EntryHistory], retention_days: flo
     open_ones = [entry for entry in known if entry.is_open]
     found = [entry for entry in known if not entry.is_open]
     past = datetime.now(UTC) - timedelta(days=retention_days)
-    for start in range(0, len(open_ones), ENTRIES_A_FLUSH):
-        some = open_ones[start : start + ENTRIES_A_FLUSH]
+    for start in range(0, len(open_ones), ENTRIES_PER_FLUSH):
+        some = open_ones[start : start + ENTRIES_PER_FLUSH]
         pipe = redis.pipeline(transaction=False)
         for entry in some:
             pipe.hmget(keys.inflight(entry.vin), ["seq", "published_at", "attempts"])

@@ -29,7 +29,7 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.reads import triggers_filter
 
-FILES_AT_ONCE = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
+MAX_CONCURRENT_FILES = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
 
 
 class _Files:
@@ -114,7 +114,7 @@ def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dic
         young = rows.filter(pc.greater_equal(rows["seq"], seqs[0])) if seqs else rows
         found.update({row["seq"]: row for row in young.to_pylist()})
 
-    before = files.walk(found, bounds, take, FILES_AT_ONCE)
+    before = files.walk(found, bounds, take, MAX_CONCURRENT_FILES)
     return list(found.values()), before
 
 

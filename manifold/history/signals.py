@@ -25,7 +25,7 @@ from manifold.settings import Settings
 
 _COLUMNS = ("captured_at", "seq", "correlation_id", "content_digest", "readings", "anomalies", "rules", "problem")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LATELY = timedelta(days=2)
+RECENT = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limi
         OSError: archive, lake, or the storage of keys failed.
     """
     close_signal_segments(settings)  # what the door still holds in its journal
-    ingested = read_segments(catalog, datetime.now(UTC) - LATELY)
+    ingested = read_segments(catalog, datetime.now(UTC) - RECENT)
     known: dict[tuple[datetime, str], DeviceSignal] = {}
     for signal in sorted(
         [*_from_lake(catalog, device_id, limit, before), *_from_archive(settings, ingested, device_id)], key=_seq

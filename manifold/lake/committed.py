@@ -11,7 +11,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate, TableUpdate
 
 from manifold.lake.commits import MAIN
 
-MOST = 1000  # of a table: a job makes some dozens
+MAX_COMMITS_PER_TABLE = 1000  # of a table: a job makes some dozens
 
 Identifier = tuple[str, ...]
 
@@ -20,7 +20,7 @@ class Committed:
     """Snapshots that have become a table's main, oldest first, and the Spark applications that were begun."""
 
     def __init__(self) -> None:
-        self.mains: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MOST))
+        self.mains: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_COMMITS_PER_TABLE))
         self.applications: set[str] = set()
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 # Hashes that are compared so; of more rows, Spark does, at two to four times the CPU. Each takes eight bytes as it came and
 # eight more where all are sorted: 256 MB.
-AT_ONCE = 1 << 24
+HASH_BATCH_SIZE = 1 << 24
 
 Hashes = npt.NDArray[np.int64]
 

@@ -24,8 +24,8 @@ from manifold.settings import Settings
 
 FILE = "file://"
 TIMEOUT_S = 10.0
-MOST_BYTES = 256 << 10  # of an event: ours have some ten thousand
-MOST_WAITING = 256  # calls of `tell` whose events are not told yet
+MAX_BYTES = 256 << 10  # of an event: ours have some ten thousand
+MAX_WAITING = 256  # calls of `tell` whose events are not told yet
 
 log = logging.getLogger(__name__)
 Address = tuple[str, str, str]  # URL, token, and file of a CA
@@ -34,8 +34,8 @@ Address = tuple[str, str, str]  # URL, token, and file of a CA
 def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these events are going to be told, if it can be done. Returns at once; the log says what was not told."""
     told = [json.dumps(event).encode() for event in events]
-    if any(len(event) > MOST_BYTES for event in told):
-        log.warning("the lineage of a run was not told: an event has more than %d bytes", MOST_BYTES)
+    if any(len(event) > MAX_BYTES for event in told):
+        log.warning("the lineage of a run was not told: an event has more than %d bytes", MAX_BYTES)
         return False
     return _teller(settings).take(told)
 
@@ -52,7 +52,7 @@ class _Teller:
 
     def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
         self._url, self._headers, self._trust = url, {"Authorization": f"Bearer {token}"} if token else {}, trust
-        self._waiting: Queue[list[bytes]] = Queue(MOST_WAITING)
+        self._waiting: Queue[list[bytes]] = Queue(MAX_WAITING)
         self._answers = True  # the log says when that changes
         Thread(target=self._run, name="lineage", daemon=True).start()
 
@@ -60,7 +60,7 @@ class _Teller:
         try:
             self._waiting.put_nowait(events)
         except Full:
-            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MOST_WAITING)
+            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
             return False
         return True
 

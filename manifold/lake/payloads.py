@@ -23,7 +23,7 @@ from manifold.lake.row_groups import OpenFile, Places, micros, places_of
 
 PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
 PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart
-PATIENCE_S = 30  # for files that cannot be read; then the rest of them is not tried
+MAX_FAILING_S = 30  # for files that cannot be read; then the rest of them is not tried
 LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
 WHOLE = (*LIGHT, "payload")
 
@@ -116,7 +116,7 @@ def _walk(
     """Yield wanted payloads, file by file, and remove them from `wanted`. An unreadable file costs only its own payloads."""
     failing_s = 0.0
     for task in files:
-        if not wanted or failing_s > PATIENCE_S:
+        if not wanted or failing_s > MAX_FAILING_S:
             return
         began = time.monotonic()
         try:

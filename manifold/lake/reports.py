@@ -25,7 +25,7 @@ INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", 
 TRENDS_OF = "trends.json"
 AUDIT = "audit.json"
 STYLE = "static/bootstrap-4.6.2.min.css"  # named by its version: pages of an earlier release keep theirs
-READS_AT_ONCE = 16  # an object store takes its time for each
+MAX_CONCURRENT_READS = 16  # an object store takes its time for each
 
 
 class State(StrEnum):
@@ -60,7 +60,7 @@ def run_verdict(run_id: str) -> str:
 def kept_runs(reports: Files) -> list[dict[str, Any]]:
     """The verdicts of the runs that are kept, each with its `state`, the newest first."""
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
-    with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
         return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
 
 

@@ -26,7 +26,7 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.grouping import grouped
 
-SCANNED_AT_ONCE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
+SCAN_BATCH_SIZE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
 BUFFER_BYTES = 1 << 20
 Value = str | int  # a string, or an instant as microseconds since 1970
 
@@ -99,8 +99,8 @@ class Places:
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows by PyIceberg's own scan, those of a few values at a time."""
-        for start in range(0, len(self._values), SCANNED_AT_ONCE):
-            some = In(term=self._column, literals={_literal(value) for value in self._values[start : start + SCANNED_AT_ONCE]})
+        for start in range(0, len(self._values), SCAN_BATCH_SIZE):
+            some = In(term=self._column, literals={_literal(value) for value in self._values[start : start + SCAN_BATCH_SIZE]})
             yield read_files(self.table, [task], columns, some)
 
     def rows(self, columns: Sequence[str], bytes_: int) -> Iterator[pa.Table]:

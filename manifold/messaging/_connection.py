@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
             self._sent_at = time.monotonic()
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def look_alive(self, keepalive_s: float) -> None:
+    def keepalive(self, keepalive_s: float) -> None:
         """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""
         now = time.monotonic()
         if self._paused:  # then only a write tells that the connection is gone
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
             self.send(mqtt5.PingReqPacket().write())
         elif now - self._heard_at > keepalive_s * 1.5:
             log.warning("mqtt broker silent", for_s=round(now - self._heard_at, 1))
-            self.hang_up()
+            self.abort()
         elif now - min(self._sent_at, self._heard_at) > keepalive_s / 2:
             self.send(mqtt5.PingReqPacket().write())
 
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.flush()
         self._transport.close()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Cut the connection."""
         self._transport.abort()
 
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         size = _raw.length_of(data[at : at + _raw.LONGEST_HEADER])
         if size is None:
             log.error("mqtt stream broken", reason=why)
-            self.hang_up()
+            self.abort()
             return len(data) - at
         if at + size > len(data):
             return 0

@@ -101,7 +101,7 @@ class Reconnector:
                 async with asyncio.timeout(_GOODBYE_WAIT_S):
                     await self._lost.wait()
             except TimeoutError:
-                connection.hang_up()
+                connection.abort()
                 await self._lost.wait()
 
     def pause(self) -> None:
@@ -140,7 +140,7 @@ class Reconnector:
             for wait in waits:
                 wait.cancel()
         if not self.connected.is_set():
-            connection.hang_up()
+            connection.abort()
             await self._lost.wait()
             raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._refusal}")
 
@@ -148,7 +148,7 @@ class Reconnector:
         while True:
             await asyncio.sleep(_KEEPALIVE_LOOK_S)
             if self.connection is not None:
-                self.connection.look_alive(self._options.keepalive_s)
+                self.connection.keepalive(self._options.keepalive_s)
 
     def _say_why(self, state: RetryCallState) -> None:
         self.problem = str(state.outcome.exception() if state.outcome else None)
@@ -168,7 +168,7 @@ class Reconnector:
             case _raw.CONNACK:
                 self._refusal = f"its answer cannot be read: {why}"
                 if self._opened is not None:
-                    self._opened.hang_up()
+                    self._opened.abort()
             case _raw.DISCONNECT:
                 self._refusal = f"reason {_raw.reason_of_disconnect(packet):#x}"
             case _:

@@ -227,9 +227,9 @@ class Mqtt:
     def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
         pause_s = self._subscriptions.answered(mid, reasons)
         if pause_s is not None:
-            asyncio.get_running_loop().call_later(pause_s, self._come_anew, self._reconnector.number)
+            asyncio.get_running_loop().call_later(pause_s, self._reconnect, self._reconnector.number)
 
-    def _come_anew(self, number: int) -> None:
+    def _reconnect(self, number: int) -> None:
         """End connection `number`, if it is still that one and a subscription is still missing: another one follows by itself."""
         connection = self._reconnector.connection
         if connection is not None and self._reconnector.number == number and not self._subscriptions.complete:

@@ -9,16 +9,16 @@ from manifold.queues._bulk import LoadResult
 from manifold.queues._cluster import is_cluster
 from manifold.queues._commands import TriggerName
 from manifold.queues._connection import connect, exchange
+from manifold.queues._corrupt_keys import is_spoilt
 from manifold.queues._drivers import AsyncBatch, BlockingBatch, execute
 from manifold.queues._ecq_loader import EcqLoader, LakeQueue
 from manifold.queues._loader import Ended, Forgotten, Loader
-from manifold.queues._marks import NOT_LOADED, Marks
+from manifold.queues._notifications import Wake
 from manifold.queues._policy import Policy
 from manifold.queues._queue_stats import NAMED_QUEUES, QueueStats, walk
 from manifold.queues._queues import Queues
 from manifold.queues._scripts import NOBODYS, Script
-from manifold.queues._spoilt import is_spoilt
-from manifold.queues._wakes import Wake
+from manifold.queues._watermarks import NOT_LOADED, Marks
 
 __all__ = [
     "FIRST",

@@ -13,16 +13,16 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, Respon
 from manifold.contracts import keys
 from manifold.queues import _commands
 from manifold.queues._commands import TriggerName
+from manifold.queues._corrupt_keys import is_spoilt, unreadable
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import LOADS, Args
-from manifold.queues._spoilt import is_spoilt, unreadable
 from manifold.queues.verbs.claims import Park
 from manifold.queues.verbs.verb import Recorded, Verb
 
 T = TypeVar("T")
 Talk = Generator[list[Args], list[Any], T]
 Read = Callable[[Any], Any]
-QUEUES_A_WAKE = 1000
+QUEUES_PER_WAKE = 1000
 FIRST, THEN, LAST = range(3)  # one Redis keeps the order of a batch; the nodes of a cluster must be told what waits for what
 
 
@@ -90,8 +90,8 @@ class Batch:
         for queue in queues:
             by_shard.setdefault(keys.shard_of(queue, self._policy.wake_shards), []).append(queue)
         for shard, some in by_shard.items():
-            for start in range(0, len(some), QUEUES_A_WAKE):
-                self.call(_commands.wake(shard, some[start : start + QUEUES_A_WAKE], trigger), bytes, run_despite_oom=True)
+            for start in range(0, len(some), QUEUES_PER_WAKE):
+                self.call(_commands.wake(shard, some[start : start + QUEUES_PER_WAKE], trigger), bytes, run_despite_oom=True)
 
     def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
         """Send everything and empty the batch; the result is a list with one reply for each verb and command.

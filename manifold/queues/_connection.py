@@ -17,7 +17,7 @@ from manifold.queues._cluster import Cluster, is_cluster
 from manifold.queues._compat import NOT_ENOUGH_DATA, buffered_reply, parser, stream_reader, stream_writer
 from manifold.queues._scripts import LOADS
 
-SPARES = 4  # connections kept at hand: a service has few exchanges at once
+IDLE_CONNECTIONS = 4  # connections kept at hand: a service has few exchanges at once
 
 
 class _Sending(AbstractConnection):
@@ -144,7 +144,7 @@ class _Pool(ConnectionPool):
 
     async def give_back(self, connection: PackingConnection) -> None:
         """Keep the connection ready, or release it if `SPARES` are: a connection in use is not available to other commands."""
-        if len(self._spare) < SPARES:
+        if len(self._spare) < IDLE_CONNECTIONS:
             self._spare.append(connection)
         else:
             await self.release(connection)

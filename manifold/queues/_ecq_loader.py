@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.queues._bulk import BulkQueues, LoadResult
-from manifold.queues._spoilt import is_spoilt
+from manifold.queues._corrupt_keys import is_spoilt
 from manifold.queues.verbs.ecq import Erase, Expire, LiveMessage, Load, Prune
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from manifold.queues.verbs.verb import Verb
 
-QUEUES_A_FLUSH = 500
-MESSAGES_A_FLUSH = 20_000
-MESSAGES_A_CALL = 20_000  # a script that brings more would keep Redis from all others for long
+QUEUES_PER_FLUSH = 500
+MESSAGES_PER_FLUSH = 20_000
+MESSAGES_PER_CALL = 20_000  # a script that brings more would keep Redis from all others for long
 
 
 class LakeQueue(NamedTuple):
@@ -42,7 +42,7 @@ class EcqLoader(BulkQueues):
         """Remove acknowledged messages that were written before `before_ms` (Unix ms); returns how many."""
         gone = 0
         left = iter(client_ids)
-        while some := list(islice(left, QUEUES_A_FLUSH)):
+        while some := list(islice(left, QUEUES_PER_FLUSH)):
             gone += sum(reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_spoilt(reply))
         return gone
 
@@ -52,7 +52,7 @@ class EcqLoader(BulkQueues):
         What is in flight, or was acknowledged, has not; nor has anything of a queue whose keys hold a wrong type.
         """
         left = iter(queues)
-        while some := list(islice(left, QUEUES_A_FLUSH)):
+        while some := list(islice(left, QUEUES_PER_FLUSH)):
             replies = self._ask([(client_id, Expire(seqs)) for client_id, seqs in some], now_ms)
             for (client_id, _), reply in zip(some, replies, strict=True):
                 yield from ((client_id, seq) for seq in (() if is_spoilt(reply) else reply))
@@ -65,7 +65,7 @@ class EcqLoader(BulkQueues):
     def read(self, client_ids: Iterable[str]) -> Iterator[tuple[str, ReadReply | None]]:
         """Each client id with its queue as Redis has it, or with None where a key holds a wrong type."""
         left = iter(client_ids)
-        while some := list(islice(left, QUEUES_A_FLUSH)):
+        while some := list(islice(left, QUEUES_PER_FLUSH)):
             for client_id, reply in zip(some, self._ask([(each, Read()) for each in some], 0), strict=True):
                 yield client_id, None if is_spoilt(reply) else self._rest(client_id, reply)
 
@@ -110,12 +110,12 @@ class EcqLoader(BulkQueues):
 def _pieces(each: LakeQueue) -> Iterator[LakeQueue]:
     """A queue with very many live messages as several calls; the last one moves epoch and position."""
     load, messages = each.load, each.load.messages
-    if len(messages) <= MESSAGES_A_CALL:
+    if len(messages) <= MESSAGES_PER_CALL:
         yield each
         return
-    for start in range(0, len(messages), MESSAGES_A_CALL):
-        some: list[LiveMessage] = list(messages[start : start + MESSAGES_A_CALL])
-        is_last = start + MESSAGES_A_CALL >= len(messages)
+    for start in range(0, len(messages), MESSAGES_PER_CALL):
+        some: list[LiveMessage] = list(messages[start : start + MESSAGES_PER_CALL])
+        is_last = start + MESSAGES_PER_CALL >= len(messages)
         yield LakeQueue(each.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, some, is_last))
 
 
@@ -123,7 +123,7 @@ def _in_flushes(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
     some: list[LakeQueue] = []
     messages = 0
     for each in queues:
-        if some and (len(some) == QUEUES_A_FLUSH or messages + len(each.load.messages) > MESSAGES_A_FLUSH):
+        if some and (len(some) == QUEUES_PER_FLUSH or messages + len(each.load.messages) > MESSAGES_PER_FLUSH):
             yield some
             some, messages = [], 0
         some.append(each)

@@ -12,15 +12,15 @@ from manifold.contracts.seq import MAX_SEQ, node_of
 from manifold.queues import _commands
 from manifold.queues._bulk import BulkQueues, LoadResult
 from manifold.queues._cluster import is_cluster
+from manifold.queues._corrupt_keys import is_spoilt, spoilt_among
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
-from manifold.queues._spoilt import is_spoilt, spoilt_among
 from manifold.queues.verbs.ends import End
 from manifold.queues.verbs.fills import Erase, Offer, flat
 
-OWNERS_A_FLUSH = 500
-SEQS_A_CALL = 2000
-DONE_AT_ONCE = 100_000  # entries that are gathered by owner before they are sent
+OWNERS_PER_FLUSH = 500
+SEQS_PER_CALL = 2000
+DONE_BATCH_SIZE = 100_000  # entries that are gathered by owner before they are sent
 T = TypeVar("T")
 
 
@@ -99,7 +99,7 @@ class Loader(BulkQueues):
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
         """Forget ended entries (owner, seq) whose outcomes the lake knows, unless a recorder could still offer them again."""
         left, forgotten, kept = iter(ended), 0, 0
-        while some := list(islice(left, DONE_AT_ONCE)):
+        while some := list(islice(left, DONE_BATCH_SIZE)):
             handed = self._handed({node_of(seq) for _, seq in some})
             settled = [(owner, seq) for owner, seq in some if seq <= handed.get(node_of(seq), MAX_SEQ)]
             kept += len(some) - len(settled)
@@ -185,11 +185,11 @@ def _as_it_is(reply: Any) -> Any:
 def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
     """The entries in pieces of `SEQS_A_CALL`, because Redis serves nobody else while a script runs."""
     for owner, seqs in entries:
-        for start in range(0, len(seqs), SEQS_A_CALL):
-            yield owner, seqs[start : start + SEQS_A_CALL]
+        for start in range(0, len(seqs), SEQS_PER_CALL):
+            yield owner, seqs[start : start + SEQS_PER_CALL]
 
 
 def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:
     left = iter(items)
-    while some := list(islice(left, OWNERS_A_FLUSH)):
+    while some := list(islice(left, OWNERS_PER_FLUSH)):
         yield some

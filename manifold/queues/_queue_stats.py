@@ -21,7 +21,7 @@ from manifold.queues._drivers import AsyncBatch, converse
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
 
-NAMED = 20  # queues that the statistics name: the longest, and those with the oldest entries
+MAX_NAMED_QUEUES = 20  # queues that the statistics name: the longest, and those with the oldest entries
 NAMED_QUEUES = ("longest", "oldest", "ecq_longest", "ecq_oldest")  # the fields that name them
 COUNTS = (  # as queue_stats.lua counts a slice
     *("keys", "known", "present", "unsubscribed", "queues", "pending", "parked", "in_flight", "remembered"),
@@ -73,7 +73,7 @@ class QueueStats:
             setattr(self, name, getattr(self, name) + count)
         self.longest, self.oldest = _most(self.longest, longest), _least(self.oldest, oldest)
         self.ecq_longest, self.ecq_oldest = _most(self.ecq_longest, ecq_longest), _least(self.ecq_oldest, ecq_oldest)
-        self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:NAMED]
+        self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:MAX_NAMED_QUEUES]
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
@@ -151,19 +151,19 @@ async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) 
 
 
 def _most(known: Named, found: list[Any]) -> Named:
-    return nlargest(NAMED, dict(known + _pairs(found)).items(), itemgetter(1))  # a walk may see a key twice
+    return nlargest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))  # a walk may see a key twice
 
 
 def _least(known: Named, found: list[Any]) -> Named:
-    return nsmallest(NAMED, dict(known + _pairs(found)).items(), itemgetter(1))
+    return nsmallest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))
 
 
 def _shortest(longest: Named) -> int:
-    return longest[-1][1] if len(longest) == NAMED else 0
+    return longest[-1][1] if len(longest) == MAX_NAMED_QUEUES else 0
 
 
 def _youngest(oldest: Named) -> int:
-    return oldest[-1][1] if len(oldest) == NAMED else MAX_SEQ
+    return oldest[-1][1] if len(oldest) == MAX_NAMED_QUEUES else MAX_SEQ
 
 
 def _pairs(flat: list[Any]) -> Named:

@@ -6,11 +6,11 @@ from typing import Any
 from manifold.contracts import keys
 from manifold.queues import _commands
 from manifold.queues._batch import LAST
+from manifold.queues._corrupt_keys import is_spoilt, keys_of, spoilt_among
 from manifold.queues._drivers import AsyncBatch
-from manifold.queues._marks import MarkedQueues
 from manifold.queues._outcomes import OutcomeStream
-from manifold.queues._spoilt import is_spoilt, keys_of, spoilt_among
 from manifold.queues._waiting import WaitingForData
+from manifold.queues._watermarks import MarkedQueues
 
 
 class Queues(WaitingForData, OutcomeStream, MarkedQueues):

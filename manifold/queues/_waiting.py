@@ -2,12 +2,12 @@
 
 from manifold.contracts import keys
 from manifold.queues._batch import FIRST, LAST
-from manifold.queues._spoilt import is_spoilt
+from manifold.queues._corrupt_keys import is_spoilt
+from manifold.queues._notifications import WakeStreams
 from manifold.queues._streams import texts
-from manifold.queues._wakes import WakeStreams
 from manifold.queues.verbs.fills import Unpark
 
-NOTES_AT_ONCE = 1000
+NOTE_BATCH_SIZE = 1000
 
 
 class WaitingForData(WakeStreams):
@@ -21,7 +21,7 @@ class WaitingForData(WakeStreams):
         """Queue the entries that waited for this data; returns how many. After a crash the rest is found by the next call."""
         key, cursor, unparked = keys.waiting_for(data_id), 0, 0
         while True:
-            cursor, notes = await self.redis.sscan(key, cursor, count=NOTES_AT_ONCE)
+            cursor, notes = await self.redis.sscan(key, cursor, count=NOTE_BATCH_SIZE)
             unparked += await self._unpark(key, texts(notes), now_ms)
             if cursor == 0:
                 break

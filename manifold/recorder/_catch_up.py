@@ -16,13 +16,13 @@ from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
 from manifold.queues import NOT_LOADED, Marks, Queues
 from manifold.recorder import _metrics
-from manifold.recorder._direct_enqueuer import NOTHING, DirectEnqueuer, Ended
+from manifold.recorder._direct_enqueuer import NO_OUTCOMES, DirectEnqueuer, Ended
 from manifold.recorder._ecq_enqueuer import Known
 from manifold.recorder._lake import Lake
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._replay import ReplaySource
 
-MOST_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
+MAX_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
 DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's
 GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # messages, and outcomes, that are brought together
 
@@ -90,7 +90,7 @@ class CatchUp:
         await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
         if min(since, since_ecq) <= gap.upto:
             # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
-            ended = NOTHING if same else await self._lake.ended_since(datetime_of(since))
+            ended = NO_OUTCOMES if same else await self._lake.ended_since(datetime_of(since))
             await self._offer_data(since, gap.upto)
             await self._offer_ecq(since_ecq, gap.upto, rewound)
             await self._offer_triggers(since, gap.upto, ended)
@@ -208,7 +208,7 @@ def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
     lost_upto = gap.since or gap.upto
     if first is None or first >= lost_upto or marks.is_rebuilt:
         return False  # nothing is lost, or only what a rebuild has not found in the lake
-    return unix_ms_of(lost_upto) - unix_ms_of(first) > MOST_LOST_S * 1000
+    return unix_ms_of(lost_upto) - unix_ms_of(first) > MAX_LOST_S * 1000
 
 
 def _record_of(envelope: Envelope) -> OutcomeRecord | None:

@@ -16,16 +16,16 @@ from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cl
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from manifold.recorder import _metrics
+from manifold.recorder._corrupt_keys import Spoilt
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._ecq_enqueuer import EcqEnqueuer
 from manifold.recorder._lake import Lake
 from manifold.recorder._parser import Incoming
-from manifold.recorder._spoilt import Spoilt
 
-OWNERS_A_FLUSH = 500
+OWNERS_PER_FLUSH = 500
 OWNERS_ALONE = 16  # of a trigger that goes the short way
 Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
-NOTHING: Ended = frozenset()
+NO_OUTCOMES: Ended = frozenset()
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class DirectEnqueuer:
         self.spoilt = Spoilt(queues)
         self.ecq = EcqEnqueuer(queues, self.spoilt)
 
-    async def offer(self, group: Sequence[Incoming], *, skip: Ended = NOTHING) -> None:
+    async def offer(self, group: Sequence[Incoming], *, skip: Ended = NO_OUTCOMES) -> None:
         """Bring a group in seq order into the queues and write into each message what became of it.
 
         `skip` are entries (vin, seq) that have ended already.
@@ -161,8 +161,8 @@ class DirectEnqueuer:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
         named, owners = _name_of(asked), list(entries)
-        for start in range(0, len(owners), OWNERS_A_FLUSH):
-            some = owners[start : start + OWNERS_A_FLUSH]
+        for start in range(0, len(owners), OWNERS_PER_FLUSH):
+            some = owners[start : start + OWNERS_PER_FLUSH]
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)

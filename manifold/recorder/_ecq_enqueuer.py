@@ -11,10 +11,10 @@ from manifold.queues import NOT_LOADED, Queues, is_cluster, is_spoilt
 from manifold.queues.verbs import ecq as verbs
 from manifold.queues.verbs.verb import Verb
 from manifold.recorder import _metrics
+from manifold.recorder._corrupt_keys import Sent, Spoilt
 from manifold.recorder._parser import Incoming
-from manifold.recorder._spoilt import Sent, Spoilt
 
-MESSAGES_A_FLUSH = 1000
+MESSAGES_PER_FLUSH = 1000
 Known = EcqAck | tuple[int, Rewind]  # a rewind with its own seq
 
 
@@ -30,14 +30,14 @@ class EcqEnqueuer:
 
     async def offer(self, asked: Sequence[Incoming], loading: bytes | None) -> None:
         """Bring writes and rewinds in seq order into the queues that were loaded as `loading`; up to 1,000 in one round trip."""
-        for start in range(0, len(asked), MESSAGES_A_FLUSH):
-            await self._offer(asked[start : start + MESSAGES_A_FLUSH], loading or b"")
+        for start in range(0, len(asked), MESSAGES_PER_FLUSH):
+            await self._offer(asked[start : start + MESSAGES_PER_FLUSH], loading or b"")
 
     async def replay(self, known: Iterable[Known]) -> None:
         """Acknowledgements and rewinds, in the order of epochs: a rewind before what was acknowledged after it."""
         sent = [_again(one) for one in sorted(known, key=_epoch)]
-        for start in range(0, len(sent), MESSAGES_A_FLUSH):
-            some, batch = sent[start : start + MESSAGES_A_FLUSH], self._queues.batch()
+        for start in range(0, len(sent), MESSAGES_PER_FLUSH):
+            some, batch = sent[start : start + MESSAGES_PER_FLUSH], self._queues.batch()
             for queue, verb in some:
                 batch.add(queue, verb, wall_clock_ms())
             replies = zip(some, await batch.run(tolerant=True), strict=True)

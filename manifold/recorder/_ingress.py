@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from manifold.archive.journal import Journal, JournalFile
 from manifold.messaging.mqtt import Message
 from manifold.recorder import _metrics
-from manifold.recorder._hazards import Hazards
 from manifold.recorder._parser import Incoming, Parsed, Parser
-from manifold.recorder._resent import ResentMessages
+from manifold.recorder._poison_messages import PoisonGuard
+from manifold.recorder._redelivered import ResentMessages
 from manifold.recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # messages written in one go
@@ -27,7 +27,7 @@ class IngressWriter:
         parser: Parser,
         journal: Journal,
         window: Window,
-        hazards: Hazards,
+        hazards: PoisonGuard,
         resent: ResentMessages,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         answer: Callable[[Incoming], None],

@@ -173,7 +173,7 @@ class Parser:
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
         if admission is Admission.DROPPED:
-            return self._rewinds.stands_for(message)
+            return self._rewinds.refusal_seq(message)
         seq = self.seqs.next()
         if admission is Admission.REFUSED:
             self._rewinds.told(message, seq)

@@ -27,15 +27,15 @@ from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
 from manifold.recorder._enqueuer import OFF, Enqueuer
 from manifold.recorder._freshness import Freshness
-from manifold.recorder._hazards import Hazards
 from manifold.recorder._ingress import IngressWriter
 from manifold.recorder._lake import Lake
 from manifold.recorder._outcomes import Outcomes
 from manifold.recorder._parser import Incoming, Parser
+from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._receipts import Receipts
+from manifold.recorder._redelivered import ResentMessages
 from manifold.recorder._redis import RestartGuard, open_guarded, open_plain
 from manifold.recorder._replay import ReplaySource
-from manifold.recorder._resent import ResentMessages
 from manifold.recorder._state import RecorderState
 from manifold.recorder._stopping import done_before, until
 from manifold.recorder._window import Window
@@ -95,7 +95,7 @@ class Recorder:
         archive = ArchiveClaims(settings.archive, settings.s3, node)
         self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
-        self._hazards = Hazards(settings.journal_folder / "in-hand", settings)
+        self._hazards = PoisonGuard(settings.journal_folder / "in-hand", settings)
         self._resent = ResentMessages()
         self._ingress = IngressWriter(
             self._parser,

@@ -14,7 +14,7 @@ from manifold.contracts.seq import seq_of
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import needs_handoff
 from manifold.recorder._parser import DIGEST
-from manifold.recorder._resent import REMEMBERED, ResentMessages
+from manifold.recorder._redelivered import MAX_REMEMBERED, ResentMessages
 
 NO_LIMIT = 1 << 62
 
@@ -35,7 +35,7 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
 def recall_resent(resent: ResentMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
     """Fill in what the broker may send again: the last messages of this recorder, in the archive and in the journal."""
     try:
-        resent.recall(archive.latest(Stream.ECQ, node, REMEMBERED))
+        resent.recall(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
     except (OSError, pa.ArrowException) as exc:
         log.warning("what is archived and sent again will not be known", reason=str(exc))
     for _, content in recovered:

@@ -63,7 +63,7 @@ class RewindLimit:
         key = message.topic[:_KEY]
         self._seen[key] = self._seen[key]._replace(told_seq=seq)
 
-    def stands_for(self, message: Message) -> int:
+    def refusal_seq(self, message: Message) -> int:
         """The seq of the refusal that is on record in the place of this one, which is dropped."""
         return self._seen[message.topic[:_KEY]].told_seq
 

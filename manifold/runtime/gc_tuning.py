@@ -4,7 +4,7 @@ import atexit
 import gc
 
 OBJECTS = 100_000  # that are made, and not gone again, before Python looks through them; some 20 MB
-OBJECTS_OF_A_SERVICE = 20_000  # which must not stand still for long
+OBJECTS_OF_PER_SERVICE = 20_000  # which must not stand still for long
 
 
 def look_seldom() -> None:
@@ -16,7 +16,7 @@ def look_seldom() -> None:
 def look_at_what_is_new() -> None:
     """For a service that has loaded everything: seldom, and at nothing of it. A look at all stops it for a tenth of a second."""
     gc.freeze()
-    gc.set_threshold(OBJECTS_OF_A_SERVICE, 20, 50)
+    gc.set_threshold(OBJECTS_OF_PER_SERVICE, 20, 50)
 
 
 def look_not_at_the_end() -> None:

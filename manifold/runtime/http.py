@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
 
 from manifold.contracts.errors import Permanent
-from manifold.contracts.faces import require_token
+from manifold.contracts.http_access import require_token
 from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.runtime.renewal import keep_renewed
 from manifold.runtime.tls import web_server_context

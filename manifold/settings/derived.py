@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from manifold.contracts import catalog_properties
-from manifold.contracts.faces import LOOPBACK, is_loopback
+from manifold.contracts.http_access import LOOPBACK, is_loopback
 from manifold.contracts.signals.settings import SignalStorageSettings
 from manifold.contracts.storage import S3
 from manifold.contracts.tls import CA, NO_FILES, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 from manifold.contracts import catalog_properties
-from manifold.contracts.faces import is_loopback
+from manifold.contracts.http_access import is_loopback
 from manifold.contracts.redis_url import split_redis_url
 from manifold.settings.derived import DerivedSettings
 

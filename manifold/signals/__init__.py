@@ -4,6 +4,6 @@ It promises that a signal is on disk before it is acknowledged, that it is proce
 quarantine with its bytes. It stores no payload in the clear, writes no table, and does not know the other door.
 """
 
-from manifold.signals._door import Signals
+from manifold.signals._service import Signals
 
 __all__ = ["Signals"]

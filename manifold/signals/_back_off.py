@@ -2,11 +2,11 @@
 
 import random
 
-FIRST_S, MOST_S, JITTER = 1.0, 30.0, 0.25
+FIRST_S, MAX_S, JITTER = 1.0, 30.0, 0.25
 
 
 def back_off_ms(retry_count: int, *, at_random: float | None = None) -> int:
     """Milliseconds before try `retry_count` + 1: 1 s, doubling up to 30 s, a quarter more or less, never above 30 s."""
     share = random.random() if at_random is None else at_random
-    plain: float = min(MOST_S, FIRST_S * 2.0 ** min(retry_count, 10))
-    return round(min(MOST_S, plain * (1 - JITTER + 2 * JITTER * share)) * 1000)
+    plain: float = min(MAX_S, FIRST_S * 2.0 ** min(retry_count, 10))
+    return round(min(MAX_S, plain * (1 - JITTER + 2 * JITTER * share)) * 1000)

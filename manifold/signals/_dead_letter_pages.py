@@ -16,7 +16,7 @@ from manifold.signals._session import AWAY
 from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
 
 PAGE, MOST = 100, 1000  # letters of one page
-MOST_BYTES = 64 << 20  # bodies that are looked through for one page: RabbitMQ sends each to the door
+MAX_BYTES = 64 << 20  # bodies that are looked through for one page: RabbitMQ sends each to the door
 WITHIN_S = 15.0
 PATH = "/dead-letters"
 
@@ -56,7 +56,7 @@ async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None
     place, size = 0, 0
     while found := await letters.oldest(1):
         place, size = place + 1, size + len(found[0].body)
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             yield None
             return
         yield replace(found[0], place=place)

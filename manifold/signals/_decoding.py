@@ -12,7 +12,7 @@ from pamqp import decode
 
 from manifold.signals._received import LEFT_OUT
 
-MOST_HEADERS = 32 << 10  # bytes: for each entry the library copies all that follow, 0.4 s for the 128 KiB that a frame may have
+MAX_HEADERS = 32 << 10  # bytes: for each entry the library copies all that follow, 0.4 s for the 128 KiB that a frame may have
 _UNREADABLE = "headers that cannot be read"
 
 _timestamp: Callable[[bytes], tuple[int, Any]] = decode.timestamp
@@ -40,7 +40,7 @@ def timestamp(data: bytes) -> tuple[int, Any]:
 def table(data: bytes) -> tuple[int, Any]:
     """A table, or one header that says that the others are left out."""
     size = int.from_bytes(data[:4], "big")
-    if size <= MOST_HEADERS:
+    if size <= MAX_HEADERS:
         try:
             return _table(data)
         except (ValueError, OverflowError, OSError, RecursionError):

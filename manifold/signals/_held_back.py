@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 
-from manifold.signals._fate import Fate, Key
-from manifold.signals._patience import Patience
+from manifold.signals._disposition import Disposition, Key
+from manifold.signals._retry import Retry
 
 RETRY_S = 2.0  # between two tries while a queue rejects publishes
 
@@ -13,10 +13,10 @@ RETRY_S = 2.0  # between two tries while a queue rejects publishes
 class HeldBack:
     """Held-back messages of one session, oldest first. `wake` is called when a chunk is due."""
 
-    def __init__(self, patience: Patience, wake: Callable[[], None]) -> None:
+    def __init__(self, patience: Retry, wake: Callable[[], None]) -> None:
         self.is_due = False
         self._patience, self._wake = patience, wake
-        self._fate = Fate()
+        self._fate = Disposition()
         self._tags: deque[int] = deque()  # in the order of their next try
         self._named: set[str] = set()  # queues, in health and log
         self._timer: asyncio.TimerHandle | None = None
@@ -34,7 +34,7 @@ class HeldBack:
         """How many messages of each consumer are held back."""
         return Counter(received.consumer for received in self._fate.received)
 
-    def add(self, rejected: Fate) -> None:
+    def add(self, rejected: Disposition) -> None:
         """Hold back what a queue has rejected of a group, perhaps nothing, and schedule the next try if any message waits."""
         self._fate.add(rejected)
         self._tags.extend(received.tag for received in rejected.received)
@@ -43,7 +43,7 @@ class HeldBack:
             delay_s = RETRY_S if rejected.received else 0  # a chunk that was taken whole is followed by the next one at once
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
 
-    def take(self, most: int) -> Fate:
+    def take(self, most: int) -> Disposition:
         """The next chunk, of `most` messages or fewer; `add` takes back what is rejected again."""
         self.is_due = False
         tags = {self._tags.popleft() for _ in range(min(most, len(self._tags)))}
@@ -54,7 +54,7 @@ class HeldBack:
         """The session is over: RabbitMQ delivers all of them again."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self.is_due, self._fate = None, False, Fate()
+        self._timer, self.is_due, self._fate = None, False, Disposition()
         self._tags.clear()
         self._name(set())
 

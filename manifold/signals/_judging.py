@@ -11,10 +11,10 @@ from manifold.contracts.signals.codes import Refusal
 from manifold.contracts.signals.messages import RawSignal
 from manifold.contracts.signals.processing import process
 from manifold.signals._checks import Checks
-from manifold.signals._fate import Fate, Key
-from manifold.signals._once import Claim, Once
-from manifold.signals._patience import Patience
+from manifold.signals._disposition import Disposition, Key
+from manifold.signals._idempotency import Claim, IdempotencyStore
 from manifold.signals._received import Accepted, Judged, Received
+from manifold.signals._retry import Retry
 
 LARGE = 128 << 10  # bytes of a message that is judged in a thread, so that the loop goes on
 
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 class Judge:
     """Judges groups of messages; what fails unexpectedly stops no other message."""
 
-    def __init__(self, checks: Checks, once: Once, bounds: Bounds, patience: Patience, *, max_retries: int) -> None:
+    def __init__(self, checks: Checks, once: IdempotencyStore, bounds: Bounds, patience: Retry, *, max_retries: int) -> None:
         self._checks, self._once, self._bounds, self._patience = checks, once, bounds, patience
         self._max_retries = max_retries
 
-    async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+    async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
         """What is to become of each message of the group; nothing is recorded or published yet.
 
         `held_before` has the keys of a group that is being published: what has one of them too is a duplicate.
         """
-        fate, good, now = Fate(), list[Accepted](), datetime.now(UTC)
+        fate, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
         for received in group:
             if received.is_copy:
                 fate.note_copy(received)
@@ -61,7 +61,7 @@ class Judge:
         judge = self._checks.judge
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
-    async def _process(self, fate: Fate) -> None:
+    async def _process(self, fate: Disposition) -> None:
         """Process accepted signals into readings and anomalies. A signal on which that fails may be sent again."""
         failed: list[Accepted] = []
         for message in fate.taken:

@@ -17,12 +17,13 @@ from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal, processed_message
 from manifold.contracts.signals.processing import ProcessedData
-from manifold.signals._decoding import MOST_HEADERS
+from manifold.signals._amqp_frames import AROUND
+from manifold.signals._decoding import MAX_HEADERS
 from manifold.signals._received import (
     CORRELATION,
     DEVICE,
     ERROR,
-    KEPT,
+    KEPT_PROPERTIES,
     LEFT_OUT,
     OWN_ID,
     QUEUE,
@@ -32,10 +33,9 @@ from manifold.signals._received import (
     Accepted,
     Received,
 )
-from manifold.signals._wire import AROUND
 
 JSON, PERSISTENT = "application/json", 2
-MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
+MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
 MAX_OWN = 10_000  # bytes of a header that the door writes
 MAX_SHORT = 255  # bytes of a text that is a property
 DIRECT = (
@@ -130,7 +130,7 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
     old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
     headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
     made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
-    for name in KEPT:
+    for name in KEPT_PROPERTIES:
         setattr(made, name, getattr(old, name, None))
     if made.reply_to == DIRECT:
         made.reply_to = None

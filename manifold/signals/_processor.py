@@ -7,15 +7,15 @@ twice (the lake takes one), and its processed message may be published twice, wi
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-from manifold.signals._fate import Fate, Key
+from manifold.signals._disposition import Disposition, Key
+from manifold.signals._idempotency import IdempotencyStore
 from manifold.signals._judging import Judge
-from manifold.signals._once import Once
-from manifold.signals._patience import Patience
+from manifold.signals._outcome_log import tell
 from manifold.signals._publishing import Publishing
 from manifold.signals._received import Received
 from manifold.signals._recording import Recording
+from manifold.signals._retry import Retry
 from manifold.signals._session import Session
-from manifold.signals._telling import tell
 from manifold.signals._tracing import Tracing
 
 
@@ -24,18 +24,20 @@ class Processor:
 
     log_accepted = 1.0  # share of the accepted messages that have a log line
 
-    def __init__(self, judge: Judge, recording: Recording, publishing: Publishing, once: Once, patience: Patience) -> None:
+    def __init__(
+        self, judge: Judge, recording: Recording, publishing: Publishing, once: IdempotencyStore, patience: Retry
+    ) -> None:
         self._judge, self._recording, self._publishing = judge, recording, publishing
         self._once, self._patience = once, patience
         self.tracing: Tracing | None = None  # nobody wants spans
 
-    async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+    async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
         """What becomes of the group, once all of it is on disk; `held_before` are keys of a group that is not finished."""
         fate = await self._judge.fate_of(group, held_before)
         await self._recording.record(fate)
         return fate
 
-    async def finish(self, fate: Fate, session: Session, *, one_by_one: bool) -> Fate:
+    async def finish(self, fate: Disposition, session: Session, *, one_by_one: bool) -> Disposition:
         """Acknowledge every message of the group but those that a full queue has rejected; return these.
 
         Groups are finished one after the other, as they came. `one_by_one`: messages before this group are not acknowledged yet.
@@ -44,7 +46,7 @@ class Processor:
             AMQPError, OSError, TimeoutError: the session is over; its messages come again.
         """
         await self._publishing.publish(fate, session)
-        rejected, fate = fate.split(fate.rejected_by) if fate.rejected_by else (Fate(), fate)
+        rejected, fate = fate.split(fate.rejected_by) if fate.rejected_by else (Disposition(), fate)
         if not (group := fate.received):
             return rejected
         if fate.taken:

@@ -11,10 +11,10 @@ from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal
 from manifold.signals import _metrics, _outgoing
 from manifold.signals._back_off import back_off_ms
-from manifold.signals._fate import Fate, Refused
+from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._outgoing import Outgoing
-from manifold.signals._patience import Patience
 from manifold.signals._received import Received
+from manifold.signals._retry import Retry
 from manifold.signals._session import AWAY, PublishRejectedError, Session
 
 RABBITMQ = "RabbitMQ"
@@ -26,10 +26,10 @@ log = structlog.get_logger(__name__)
 class Publishing:
     """Publishes what becomes of a group, and waits until RabbitMQ has it."""
 
-    def __init__(self, patience: Patience, *, confirm_s: float) -> None:
+    def __init__(self, patience: Retry, *, confirm_s: float) -> None:
         self._patience, self._confirm_s = patience, confirm_s
 
-    async def publish(self, fate: Fate, session: Session) -> None:
+    async def publish(self, fate: Disposition, session: Session) -> None:
         """Return when RabbitMQ has all of it but what a full queue has rejected, which `fate.rejected_by` has then.
 
         Raises:

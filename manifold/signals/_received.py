@@ -19,7 +19,16 @@ ROUTES = (
 )  # by which other keys the server is to bring it, on its sender's word: not said again with the door's rights
 # Headers that say where a message has been, or goes, and nothing of what it is.
 OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", *ROUTES)
-KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
+KEPT_PROPERTIES = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "timestamp",
+    "message_type",
+    "app_id",
+)
 OWN_ID = "sdv-door-"  # how ids begin that the door gives to what had none; else its library would, with each publish
 CORRELATION, DEVICE, VERSION, IDEMPOTENCY = "x-correlation-id", "x-device-id", "x-schema-version", "x-idempotency-key"
 SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth", "x-nonce", "x-algorithm"
@@ -72,7 +81,7 @@ class Received:
         """SHA-256 of what stays the same however often, and on whatever way, the message is delivered; lower-case hex."""
         about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in OF_THE_WAY]
         try:
-            told = repr((self.is_status, about, [self._property(name) for name in KEPT]))
+            told = repr((self.is_status, about, [self._property(name) for name in KEPT_PROPERTIES]))
         except RecursionError:
             told = repr(self.is_status)
         return hashlib.sha256(hashlib.sha256(self.body).digest() + told.encode("utf-8", "replace")).hexdigest()

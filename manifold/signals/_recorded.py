@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-MOST = 1 << 16  # messages; what was forgotten is written again, and the lake takes one of it
+MAX_REMEMBERED = 1 << 16  # messages; what was forgotten is written again, and the lake takes one of it
 
 
 class Recorded:
@@ -13,7 +13,7 @@ class Recorded:
     confirming, for instance.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
         self._there: OrderedDict[str, None] = OrderedDict()
 

@@ -10,10 +10,10 @@ from manifold.contracts.seq import SeqSource
 from manifold.contracts.signals.messages import RawSignal
 from manifold.contracts.signals.records import raw_envelope, refused_envelope, status_envelope
 from manifold.lake.day_keys import DayKeys
-from manifold.signals._fate import Fate, Refused
-from manifold.signals._patience import Patience
+from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted
 from manifold.signals._recorded import Recorded
+from manifold.signals._retry import Retry
 
 LARGE = 128 << 10  # bytes that are sealed in a thread, so that the loop goes on
 
@@ -21,13 +21,13 @@ LARGE = 128 << 10  # bytes that are sealed in a thread, so that the loop goes on
 class Recording:
     """Writes groups to the journal. `seqs` is set before the first group comes."""
 
-    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], patience: Patience) -> None:
+    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], patience: Retry) -> None:
         self.seqs: SeqSource
         self._keys, self._journal, self._may_record, self._patience = keys, journal, may_record, patience
         self._recorded = Recorded()
         self._day: date | None = None  # whose key is known
 
-    async def record(self, fate: Fate) -> None:
+    async def record(self, fate: Disposition) -> None:
         """Return when accepted and refused messages are on disk. Messages that were on disk are not written again."""
         taken = [message for message in fate.taken if message.identity not in self._recorded]
         refused = [one for one in (*fate.refused, *fate.expired) if one.digest not in self._recorded]
@@ -37,7 +37,7 @@ class Recording:
             await self._journal.append(envelopes)
             self._recorded.add(_identities(taken, refused))
 
-    def acknowledged(self, fate: Fate) -> None:
+    def acknowledged(self, fate: Disposition) -> None:
         """The group is acknowledged: if one of its messages comes again, it is another one."""
         self._recorded.forget(_identities(fate.taken, [*fate.refused, *fate.expired]))
 

@@ -18,13 +18,13 @@ from pamqp.commands import Basic
 from pamqp.frame import marshal
 
 from manifold.settings import Settings
+from manifold.signals._amqp_frames import AROUND, Delivery, Wire
 from manifold.signals._confirms import Confirms
 from manifold.signals._decoding import read_any_properties
+from manifold.signals._foreign_bindings import ForeignBindings
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
 from manifold.signals._topology import assert_topology, repair_topology
-from manifold.signals._ways import Ways
-from manifold.signals._wire import AROUND, Delivery, Wire
 
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
@@ -42,7 +42,7 @@ class Session:
 
     def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
         self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
-        self._queues: dict[str, tuple[Ways, Callable[[Received], None]]] = {}  # by consumer
+        self._queues: dict[str, tuple[ForeignBindings, Callable[[Received], None]]] = {}  # by consumer
         self._numbers = itertools.count()  # of consumers
         self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ class Session:
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
-        await self._consume(Ways(queue), take)
+        await self._consume(ForeignBindings(queue), take)
 
     async def replace_consumer(self, consumer: str) -> None:
         """Consume its queue by a new consumer, whose prefetch does not count what the old one was delivered.
@@ -147,7 +147,7 @@ class Session:
         _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
         return [one if isinstance(one, Exception) else None for one in packed]
 
-    async def _consume(self, ways: Ways, take: Callable[[Received], None]) -> None:
+    async def _consume(self, ways: ForeignBindings, take: Callable[[Received], None]) -> None:
         consumer = f"door-{next(self._numbers)}"
         self._queues[consumer] = ways, take
         with ending_is_away():

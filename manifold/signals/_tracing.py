@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from manifold.settings import Settings
-from manifold.signals._fate import Fate, Refused
+from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted, Received
 
 SERVICE = "manifold-signals"
 EXPORT_S = 2  # that the collector may take for spans, also for the last ones
-WAITING = 8192  # spans; what a collector that is away or slow leaves beyond that is dropped
+MAX_QUEUED_SPANS = 8192  # spans; what a collector that is away or slow leaves beyond that is dropped
 TRACEPARENT = "traceparent"
 CONVERSATION = "messaging.message.conversation_id"
 _NANOSECONDS = 1_000_000_000
@@ -33,7 +33,9 @@ class Tracing:
         resource = Resource.create({"service.name": SERVICE, "service.instance.id": str(node)})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_S)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=WAITING, schedule_delay_millis=1000))
+        self._provider.add_span_processor(
+            BatchSpanProcessor(exporter, max_queue_size=MAX_QUEUED_SPANS, schedule_delay_millis=1000)
+        )
         self._tracer = self._provider.get_tracer(SERVICE)
         self._propagator = TraceContextTextMapPropagator()
 
@@ -42,7 +44,7 @@ class Tracing:
         """To the collector of the settings; None: they name none."""
         return cls(settings.signals_traces_url, settings.signals_node) if settings.signals_traces_url else None
 
-    def tell(self, fate: Fate, now: datetime) -> None:
+    def tell(self, fate: Disposition, now: datetime) -> None:
         """The spans of a group that was acknowledged at `now`. Returns at once."""
         for received, attributes in _ended(fate):
             self._span(received, attributes, now)
@@ -67,7 +69,7 @@ class Tracing:
         span.end(max(_ns(now), _ns(received.at)))
 
 
-def _ended(fate: Fate) -> Iterator[tuple[Received, dict[str, Any]]]:
+def _ended(fate: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
     """Each message of a group, and how it ended."""
     yield from _known(fate.taken, "processed")
     yield from _known(fate.duplicates, "duplicate")

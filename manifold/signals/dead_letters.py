@@ -27,7 +27,7 @@ from manifold.contracts.signals.signing import signed_headers
 from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.settings import Settings
 from manifold.signals._checks import Checks
-from manifold.signals._claims import claims_of, readable
+from manifold.signals._claimed_identity import claims_of, readable
 from manifold.signals._decoding import read_any_properties
 from manifold.signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
 

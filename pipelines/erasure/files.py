@@ -24,9 +24,9 @@ from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
 from pipelines.ingest.branches import PREFIX, REPEAT, close_run, drop_branch
 from pipelines.ingest.publish import pins_in, unfinished
-from pipelines.ingest.repeating import is_change_of
+from pipelines.ingest.rebase import is_change_of
 
-ROWS_AT_ONCE = 50_000
+ROW_BATCH_SIZE = 50_000
 _SINCE = ("seq", "first_seen_at")  # columns that tell when a row came
 _AVRO = re.compile(rb"Obj\x01")
 _SYNC = 16  # bytes of the mark between an Avro file's blocks
@@ -73,7 +73,7 @@ def _expire(catalog: Catalog, table: Table) -> int:
     loaded = catalog.load_table(table.identifier)
     heads = {name: _line(loaded, ref.snapshot_id) for name, ref in loaded.refs().items()}
     main = heads.pop(MAIN)
-    wanted = (p for p, s in enumerate(main) if any(is_change_of(loaded, _snapshot(loaded, s), pin) for pin in needed))
+    wanted = (p for p, s in enumerate(main) if any(is_change_of(_snapshot(loaded, s), pin) for pin in needed))
     staying = set(main[: max(wanted, default=0) + 1])
     for line in heads.values():  # of a run: what it has written, and what it began from
         base = next((place for place, snapshot_id in enumerate(line) if snapshot_id in main), 0)
@@ -185,7 +185,7 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
     since = (*_SINCE, *OF_QUEUES) if "client_id" in texts else _SINCE
     counts: dict[str, int] = {}
     for batch in whole.iter_batches(
-        ROWS_AT_ONCE, columns=[*columns, *(name for name in since if name in whole.schema_arrow.names)]
+        ROW_BATCH_SIZE, columns=[*columns, *(name for name in since if name in whole.schema_arrow.names)]
     ):
         rows = pa.Table.from_batches([batch])
         for row in matches(rows, named, tuple(columns)):

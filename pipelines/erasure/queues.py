@@ -16,8 +16,8 @@ from manifold.settings import Settings
 from pipelines.erasure.files import Found
 from pipelines.erasure.names import Named
 
-RECORDS_A_PAGE = 5000
-MEMBERS_A_PAGE = 1000
+RECORDS_PER_PAGE = 5000
+MEMBERS_PER_PAGE = 1000
 DATA = keys.data("*")
 TRIGGERS = f"{keys.trigger(0)[:-1]}*"
 
@@ -90,9 +90,9 @@ def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
     """In pages: the sets of entries that wait for data, and the old members that are the vehicle's or wait under its name."""
     for data_id, _ in _parked(redis):
         key, whole = keys.waiting_for(data_id.decode()), named.is_in(data_id)
-        members = redis.sscan_iter(key, match="*" if whole else f"{_escaped(named.vin)}*", count=MEMBERS_A_PAGE)
+        members = redis.sscan_iter(key, match="*" if whole else f"{_escaped(named.vin)}*", count=MEMBERS_PER_PAGE)
         old = (m for m in members if (whole or _owner(m) == named.vin.encode()) and _is_old(m, named))
-        while page := list(islice(old, MEMBERS_A_PAGE)):
+        while page := list(islice(old, MEMBERS_PER_PAGE)):
             yield key, page
 
 
@@ -100,13 +100,13 @@ def _waited_for(redis: Redis, named: Named) -> Iterator[tuple[bytes, float]]:
     """Data ids that name the vehicle and for which nothing younger waits; and since when they are waited for."""
     for data_id, since in _parked(redis):
         if named.is_in(data_id):
-            members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_A_PAGE)
+            members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_PER_PAGE)
             if all(_is_old(member, named) for member in members):
                 yield data_id, since
 
 
 def _parked(redis: Redis) -> Iterator[tuple[bytes, float]]:
-    return cast(Iterator[tuple[bytes, float]], redis.zscan_iter(keys.PARKED, count=MEMBERS_A_PAGE))
+    return cast(Iterator[tuple[bytes, float]], redis.zscan_iter(keys.PARKED, count=MEMBERS_PER_PAGE))
 
 
 def _owner(note: bytes) -> bytes:
@@ -153,14 +153,14 @@ def _wakes(redis: Redis, shard: int, named: Named) -> Iterator[Record]:
 
 def _records(redis: Redis, stream: str) -> Iterator[Record]:
     start = "-"
-    while page := cast(list[Record], redis.xrange(stream, start, "+", count=RECORDS_A_PAGE)):
+    while page := cast(list[Record], redis.xrange(stream, start, "+", count=RECORDS_PER_PAGE)):
         yield from page
         start = f"({page[-1][0].decode()}"
 
 
 def _data(redis: Redis, named: Named) -> Iterator[bytes]:
     """Payloads under a name that names the vehicle, or that hold it."""
-    for key in redis.scan_iter(match=DATA, count=MEMBERS_A_PAGE):
+    for key in redis.scan_iter(match=DATA, count=MEMBERS_PER_PAGE):
         if named.is_in(key.removeprefix(keys.data("").encode())) or (named.opaque and named.is_in(redis.get(key) or b"")):
             yield key
 
@@ -168,9 +168,9 @@ def _data(redis: Redis, named: Named) -> Iterator[bytes]:
 def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
     """Triggers from before whose request_id or data_id names the vehicle."""
     prefix = TRIGGERS[:-1].encode()
-    walked = cast(Iterator[bytes], redis.scan_iter(match=TRIGGERS, count=MEMBERS_A_PAGE))
+    walked = cast(Iterator[bytes], redis.scan_iter(match=TRIGGERS, count=MEMBERS_PER_PAGE))
     old = (key for key in walked if (seq := key.removeprefix(prefix)).isdigit() and int(seq) < named.before)
-    while page := list(islice(old, MEMBERS_A_PAGE)):
+    while page := list(islice(old, MEMBERS_PER_PAGE)):
         with redis.pipeline(transaction=False) as asked:
             for key in page:
                 asked.hvals(key)

@@ -43,17 +43,17 @@ from pipelines.erasure.names import Named
 from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
 from pipelines.erasure.sealed import opened_by
 from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, rows_named
-from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import BEGAN
+from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.erasing import erase_rows, lists_deleted
 from pipelines.ingest.lease import check, rewriting
 from pipelines.ingest.ledger import Ledger
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.removal import remove_rows
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from pipelines.populate.lock import populate_lock
 
-ROUNDS = 3
+MAX_PASSES = 3
 WAIT_S = 900.0
 LOOK_S = 1.0
 UNSEALED = "a recorder cannot be asked to close its open segments, which may name the vehicle; see `manifold status`"
@@ -87,7 +87,7 @@ class Erased:
         return json.dumps(asdict(self), default=str)
 
 
-@told("erase", reads=["archive", "queues"], writes=["archive", "queues"])
+@emits_lineage("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
     """`erase` from all that these settings name, of what was accepted until now.
 
@@ -127,7 +127,7 @@ def erase(
     done = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
     _note(catalog, done, BEGUN, why)
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
-        for place in range(ROUNDS):
+        for place in range(MAX_PASSES):
             say("the queues")
             done.entries += erase_from_queues(redis, settings, named)
             if not seal(settings):
@@ -193,7 +193,7 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     ledger = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, ledger)
     keys = rows_named(catalog, named, base)
-    run = Amendment(catalog, "erasure", base, now)
+    run = MaintenanceRun(catalog, "erasure", base, now)
     for table, rows in keys:
         run.change(table, partial(erase_rows, catalog, table, rows))
     gone = sorted(Ledger(ledger).known(rewritten.unreadable))
@@ -210,7 +210,7 @@ def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
     A removal lists them, and as long as its run is the newest, its snapshots cannot be expired: another run has to follow.
     """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    run = Amendment(catalog, "erasure", base, now)
+    run = MaintenanceRun(catalog, "erasure", base, now)
     for table in run_tables_of(catalog):
         if table is not SEGMENTS and lists_deleted(catalog.load_table(table.identifier), base[table.name]):
             run.change(table, partial(append_nothing, catalog, table))

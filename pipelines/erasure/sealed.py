@@ -13,7 +13,7 @@ from manifold.lake.sealing import Broken
 from manifold.settings import Settings
 
 STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
-MOST_BYTES = 64 << 20  # of one body, inflated
+MAX_BYTES = 64 << 20  # of one body, inflated
 
 Opened = Callable[[int, bytes], bytes]  # seq and sealed bytes of a refused message; what is in them
 
@@ -61,6 +61,6 @@ def closed(_: int, __: bytes) -> bytes:
 def _inflated(body: bytes) -> bytes:
     """A body that came as gzip, as far as it goes; empty where it did not."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(body, MOST_BYTES)
+        return zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES)
     except zlib.error:
         return b""

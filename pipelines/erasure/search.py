@@ -28,8 +28,8 @@ from manifold.lake.commits import MAIN, append_nothing, patiently
 from manifold.lake.data_files import read_files
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
+from pipelines.ingest.delete_rows import Changes
 from pipelines.ingest.erasing import changed, lists_deleted, replace_erased
-from pipelines.ingest.removal import Changes
 
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named
 

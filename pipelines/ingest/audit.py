@@ -9,11 +9,11 @@ from expectations import Audit, audit
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import META, SEGMENTS
 from manifold.lake.reports import open_reports
+from pipelines.ingest.audit_result import keep_verdict
 from pipelines.ingest.branches import RUN_ID, head_of, properties_of
-from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
+from pipelines.ingest.publish import PinnedSnapshot, is_committed, pins_in
 from pipelines.ingest.run import Run
 from pipelines.ingest.spark_audit import ReferenceTables, added, has_rows
-from pipelines.ingest.verdict import keep_verdict
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ def audit_run(run: Run) -> Audit | None:
     """
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
-    if head is None or properties_of(head).get(RUN_ID) != run_id or counts(catalog.load_table(SEGMENTS.identifier), run_id):
+    if head is None or properties_of(head).get(RUN_ID) != run_id or is_committed(catalog.load_table(SEGMENTS.identifier), run_id):
         log.info("run has nothing to judge", run_id=run_id)
         return None
     written = [pinned for pinned in (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)) if has_rows(catalog, pinned)]

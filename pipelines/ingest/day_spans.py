@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from datetime import date, timedelta
 
-A_DAY = timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 
 
-def day_spans(days: Iterable[date], apart: timedelta = A_DAY) -> list[tuple[date, date]]:
+def day_spans(days: Iterable[date], apart: timedelta = ONE_DAY) -> list[tuple[date, date]]:
     """The first and the last day of each span, in order; days that are farther apart than this have spans of their own."""
     spans: list[tuple[date, date]] = []
     for day in sorted(days):

@@ -19,7 +19,7 @@ from manifold.contracts.tables import Table
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
 from manifold.lake.data_files import read_files
-from pipelines.ingest.removal import Changes, files_with, replace_files
+from pipelines.ingest.delete_rows import Changes, files_with, replace_files
 
 
 @patiently

@@ -12,7 +12,7 @@ from manifold.archive.store import Archive
 from pipelines.ingest.reading import File, Source, read_files
 from pipelines.spark.parallelism import parallelism
 
-PARTITIONS_A_CORE = 4
+PARTITIONS_PER_CORE = 4
 PART_BYTES = 1 << 20  # of the archive: a part becomes a file of each table, and small files cost their readers
 
 Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -30,7 +30,7 @@ def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.S
     `unreadable` is as `read_files` has it.
     """
     wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
-    parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_A_CORE))
+    parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_PER_CORE))
     files = [[source.file(segment) for segment in part] for part in parts]
     # No Python is needed to make them, and no shuffle to spread them.
     places = spark.range(0, len(parts), 1, max(1, len(parts)))

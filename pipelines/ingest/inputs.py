@@ -11,7 +11,7 @@ from pipelines.ingest.planning import Plan
 from pipelines.ingest.reading import Source
 
 MAX_NAMED_DATA_IDS = 1000  # that a filter names one by one
-A_DAY = timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 
 
 def source_of(run: Attempt, todo: Plan, stream: Stream) -> Source:
@@ -25,4 +25,4 @@ def bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:
     """When the run's outcomes were received, widely, so that only those days' files are read; None: they have no seqs."""
     probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
     seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
-    return (datetime_of(min(seqs)) - A_DAY, datetime_of(max(seqs)) + A_DAY) if seqs else None
+    return (datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY) if seqs else None

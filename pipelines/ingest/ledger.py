@@ -22,11 +22,11 @@ from pyiceberg.expressions import (
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.archive.segment import Interval, Segment, Selection, began_at
-from manifold.archive.store import AT_ONCE, Archive
+from manifold.archive.store import SEGMENT_BATCH_SIZE, Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
-from pipelines.ingest.day_spans import A_DAY, day_spans
+from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
 PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files
 
@@ -97,7 +97,7 @@ def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
 
 
 def _between(first: date, last: date) -> BooleanExpression:
-    midnight, end = (datetime.combine(day, time(), UTC) for day in (first, last + A_DAY))
+    midnight, end = (datetime.combine(day, time(), UTC) for day in (first, last + ONE_DAY))
     return And(where(GreaterThanOrEqual, "began_at", midnight), where(LessThan, "began_at", end))
 
 
@@ -112,7 +112,7 @@ def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -
         days = [day for path in here if "/dt=" in path and (day := day_of(path)) is not None]
         if days and (last := max(days)) >= after:
             yield from _absent(ledger.scan(_between(after, last), "path"), here, archive)
-            after = last + A_DAY
+            after = last + ONE_DAY
     later = where(GreaterThanOrEqual, "began_at", datetime.combine(after, time(), UTC))
     yield from _absent(ledger.scan(later, "path"), set(), archive)
     for batch in ledger.scan(IsNull(term="began_at"), "path"):
@@ -141,7 +141,7 @@ def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:
     if part is None or isinstance(part, Interval):
         return archive.walk(part)
     given = sorted(part, key=lambda segment: segment.age)
-    return (given[start : start + AT_ONCE] for start in range(0, len(given), AT_ONCE))
+    return (given[start : start + SEGMENT_BATCH_SIZE] for start in range(0, len(given), SEGMENT_BATCH_SIZE))
 
 
 def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:

@@ -15,10 +15,10 @@ from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import DATA, META
 from pipelines.ingest.branches import properties_of
-from pipelines.ingest.day_spans import A_DAY, day_spans
+from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
 DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
-MOST_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
+MAX_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
 
 AN_INSTANT = timedelta(microseconds=1)
 
@@ -65,8 +65,8 @@ def spans_of(named: Collection[date | None], stored: Collection[date | None]) ->
         return None
     days = sorted({day for day in (*named, *stored) if day is not None})
     gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
-    apart = gaps[MOST_SPANS - 1] if len(gaps) >= MOST_SPANS else A_DAY  # days that are farther apart have spans of their own
-    return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
+    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # days that are farther apart have spans of their own
+    return [(_began(first), _began(last + ONE_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
 
 
 def _began(day: date) -> datetime:

@@ -16,9 +16,9 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of, first_seq_at
 from manifold.contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
 from manifold.lake.catalog import make_signal_tables, where
+from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
-from pipelines.ingest.refused_bytes import still_refused
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messages are

@@ -52,10 +52,10 @@ from pipelines.ingest.branches import (
     properties_of,
 )
 from pipelines.ingest.lease import fence
-from pipelines.ingest.repeating import is_change_of, repeat
+from pipelines.ingest.rebase import is_change_of, repeat
 
-TRIES = 60
-REMEMBERED = timedelta(days=2)  # for so long, whoever did not hear that a run counts asks for it again
+MAX_ATTEMPTS = 60
+COMMIT_REPLY_RETENTION = timedelta(days=2)  # for so long, whoever did not hear that a run counts asks for it again
 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
@@ -85,7 +85,7 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
-    if counts(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
+    if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
         log.info("run counts already", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
         log.info("run has nothing to publish", run_id=run_id)
@@ -107,7 +107,7 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
         branch = branch_of(properties_of(run)[RUN_ID])
         try:
             for pinned in pins_in(run):
-                _bring_to_main(catalog, pinned, branch)
+                _fast_forward(catalog, pinned, branch)
         except OutcomeUnknown:
             now = catalog.load_table(SEGMENTS.identifier)
             if any(run.snapshot_id == left.snapshot_id for left in unfinished(now)):
@@ -172,14 +172,14 @@ def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> 
     With `now`, rows of the last days: a run whose id is used once more after that is another one, and takes what is new.
     """
     table = catalog.load_table(SEGMENTS.identifier)
-    if counts(table, run_id):
+    if is_committed(table, run_id):
         return True
     mine = where(EqualTo, "run_id", run_id)
-    lately = mine if now is None else And(mine, where(GreaterThanOrEqual, "ingested_at", now - REMEMBERED))
+    lately = mine if now is None else And(mine, where(GreaterThanOrEqual, "ingested_at", now - COMMIT_REPLY_RETENTION))
     return bool(table.scan(lately, ("path",), limit=1).to_arrow().num_rows)
 
 
-def counts(segments: IcebergTable, run_id: str) -> bool:
+def is_committed(segments: IcebergTable, run_id: str) -> bool:
     """Whether the run counts, by the snapshots that are kept: of a run whose branch is open, they say it."""
     return any(properties_of(s)[RUN_ID] == run_id for s in counting(segments))
 
@@ -195,8 +195,8 @@ def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
     return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
 
 
-def _bring_to_main(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:
-    for _ in range(TRIES):
+def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:
+    for _ in range(MAX_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
         if is_in_main(table, pinned.snapshot_id):
@@ -218,7 +218,7 @@ def _bring_to_main(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> Non
 
 def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
     """Whether main has the change that a run has written as this snapshot: the snapshot itself, or what repeats it."""
-    return any(is_change_of(table, snapshot, snapshot_id) for snapshot in ancestors(table))
+    return any(is_change_of(snapshot, snapshot_id) for snapshot in ancestors(table))
 
 
 def _move_main(
@@ -228,7 +228,7 @@ def _move_main(
 
     A lost reply is looked into. `fence` says what the commit has to require of the table besides.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
         if main is not None and main.snapshot_id == target:

@@ -18,26 +18,26 @@ from manifold.lake.catalog import ensure_tables
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
-from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.audit_result import may_be_published
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import tell_lineage
 from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
+from pipelines.ingest.quarantine_offenders import ingest_and_judge
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.trends import trends_afterwards
-from pipelines.ingest.verdict import may_be_published
+from pipelines.ingest.trends import refresh_trends
 from pipelines.ingest.write import written_result
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRIES = 20  # runs that begin at once are published one after the other; the others do their work again
+MAX_ATTEMPTS = 20  # runs that begin at once are published one after the other; the others do their work again
 
 log = structlog.get_logger(__name__)
 
@@ -113,13 +113,13 @@ def run_all(
 
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
     on_spark = session(settings, job, java_options=found.java_options, meanwhile=judging, size=found.bytes)
-    with trends_afterwards(settings), naming_the_catalog(settings), on_spark as spark:
+    with refresh_trends(settings), naming_the_catalog(settings), on_spark as spark:
         done, held_back = ingest_all(spark)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
     return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
 
 
-@told("rebuild", reads=["archive"], writes=["queues"])
+@emits_lineage("rebuild", reads=["archive"], writes=["queues"])
 def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
     """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
     return run_all(settings, flush_first=flush_first, everything=True)
@@ -169,7 +169,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     ensure_tables(run.catalog)
     again = Retrying(
         retry=retry_if_exception_type(ConcurrentPublish),
-        stop=stop_after_attempt(TRIES),
+        stop=stop_after_attempt(MAX_ATTEMPTS),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(
             "another run was first; doing this one again", run_id=run.run_id, tries=state.attempt_number

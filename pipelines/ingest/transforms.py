@@ -26,7 +26,7 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
     )
 
 
-def judged(sightings: DataFrame, known: DataFrame) -> DataFrame:
+def classify(sightings: DataFrame, known: DataFrame) -> DataFrame:
     """Accepted data messages (seq, received_at, data_id, sha1) against what is `known` (data_id, sha1).
 
     Adds `stored_sha1`, the bytes that the data_id stands for: those known, else those of the lowest seq; `is_new`, true for the

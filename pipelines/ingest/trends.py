@@ -40,7 +40,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
 
 
 @contextmanager
-def trends_afterwards(settings: Settings) -> Iterator[None]:
+def refresh_trends(settings: Settings) -> Iterator[None]:
     """Draw the charts when the block ends, with or without an error: the charts matter most for a run that is held back."""
     try:
         yield

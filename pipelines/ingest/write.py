@@ -14,18 +14,18 @@ from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEG
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
-from pipelines.ingest.close import close_segments
+from pipelines.ingest.close_run import close_segments
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of
+from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
-FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
+MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]
     light = [frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in brought.items()]
     seen = transforms.all_of(light).persist()
     accepted = seen.where("reason is null")
-    judgement = transforms.judged(accepted, _known_data(run, todo, accepted)).persist()
+    judgement = transforms.classify(accepted, _known_data(run, todo, accepted)).persist()
     try:
         bad = seen.where("reason is not null").count()
         count = judgement.agg(
@@ -160,7 +160,7 @@ def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
         if facts["first"] is not None:
             known = _known_outcomes(run, todo, facts["first"], facts["last"])
             run.append(
-                OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name]
+                OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), todo.base[OUTCOMES.name]
             )
         bad = transforms.refused_rows(found, Stream.OUTCOME)
         if bad.count():

@@ -15,9 +15,9 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import signal_rows, transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.delivered_again import REFUSED, STATUS, new_rows
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
+from pipelines.ingest.redelivery_dedup import REFUSED, STATUS, new_rows
 
 KEY = list(XRAY_RAW.key)
 HASH = f"xxhash64({', '.join(KEY)})"

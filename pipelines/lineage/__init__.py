@@ -3,6 +3,6 @@
 With the setting `lineage_url` empty nobody is told, and nothing is looked up.
 """
 
-from pipelines.lineage._told import told
+from pipelines.lineage._emit import emits_lineage
 
-__all__ = ["told"]
+__all__ = ["emits_lineage"]

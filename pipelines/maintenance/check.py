@@ -50,10 +50,10 @@ from pipelines.maintenance.garbage_history import history_cut
 from pipelines.maintenance.garbage_signals import signals_cut
 from pipelines.maintenance.signal_check import FoundSignals, SignalKey
 
-MESSAGES_AT_ONCE = 200_000
+MESSAGE_BATCH_SIZE = 200_000
 LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
-SETTLED = timedelta(days=1)  # states of compacted queues that are younger are not compacted
-NAMED = 1000  # findings that the result names
+COMPACTION_DELAY = timedelta(days=1)  # states of compacted queues that are younger are not compacted
+MAX_FINDINGS = 1000  # findings that the result names
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +81,7 @@ class Checked:
 def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None) -> Checked:
     """Compare what the archive has (of what began in `interval`) with the ledger, and that with the tables."""
     findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
-    result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:NAMED])
+    result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:MAX_FINDINGS])
     log.info("archive, ledger and tables are compared", agree=result.agree, segments=segments, troubles=result.troubles)
     return result
 
@@ -115,7 +115,7 @@ def disagreements(
 
 def _groups(segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> Iterator[list[Segment]]:
     for _, of_stream in groupby(segments, lambda segment: segment.stream):
-        yield from grouped(of_stream, lambda segment: int(rows[segment.path]["messages"]), MESSAGES_AT_ONCE)
+        yield from grouped(of_stream, lambda segment: int(rows[segment.path]["messages"]), MESSAGE_BATCH_SIZE)
 
 
 class Comparison:
@@ -131,7 +131,7 @@ class Comparison:
             "refused_since": now - timedelta(days=settings.quarantine_retention_days),
             "history_since": history_cut(settings, now) or EPOCH,
             "messages_since": now - min(kept, settings.ecq_pending_retention or kept),
-            "states_since": now - SETTLED,
+            "states_since": now - COMPACTION_DELAY,
             "signals_since": signals_cut(settings, now) or EPOCH,
         }
 

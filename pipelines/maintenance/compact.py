@@ -50,8 +50,8 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),
 }
-DAYS_A_CALL = 31
-COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
+DAYS_PER_CALL = 31
+COMMITS_PER_CALL = 10  # so that a kill or a conflict costs a tenth of the work
 
 log = structlog.get_logger(__name__)
 
@@ -189,7 +189,7 @@ class _Compaction:
         common = {
             "target-file-size-bytes": self._policy.target_bytes,
             "partial-progress.enabled": "true",
-            "partial-progress.max-commits": COMMITS_A_CALL,
+            "partial-progress.max-commits": COMMITS_PER_CALL,
         }
         pairs = ", ".join(f"'{name}', '{value}'" for name, value in (common | dict(options)).items())
         ranges = [self._range(day) for day in days if day is not None]
@@ -217,4 +217,4 @@ def _chunks(days: Sequence[date | None]) -> list[Sequence[date | None]]:
     """Days that are rewritten together; what has no day, also of a table that got its days later, is the whole table's affair."""
     known = [day for day in days if day is not None]
     whole: list[Sequence[date | None]] = [[None]] if None in days else []
-    return [*whole, *(known[start : start + DAYS_A_CALL] for start in range(0, len(known), DAYS_A_CALL))]
+    return [*whole, *(known[start : start + DAYS_PER_CALL] for start in range(0, len(known), DAYS_PER_CALL))]

@@ -20,18 +20,18 @@ from pyspark.sql import functions as sf
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
 from manifold.lake.commits import patiently
 from manifold.settings import Settings
-from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
+from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.maintenance.delete_collected import remove, replace_rows
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
 from pipelines.maintenance.ecq_rows import planned
-from pipelines.maintenance.removing import remove, replace_rows
 from pipelines.populate.snapshot_range import range_since
 
-SETTLED = timedelta(days=1)  # an acknowledgement that comes later than this is not expected
+COMPACTION_DELAY = timedelta(days=1)  # an acknowledgement that comes later than this is not expected
 COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: the snapshots, by table, in which nothing was left to do
 WATCHED = (ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
 
@@ -79,7 +79,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     run_id = f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
     run = Attempt(Run(spark, catalog, settings, run_id, now))
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    changes = planned(run, base, partial(compaction, settled_before=now - SETTLED)).persist()
+    changes = planned(run, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
     seqnos = _older_seqnos(run.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
     try:
         counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}

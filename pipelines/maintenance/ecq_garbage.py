@@ -19,16 +19,16 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, SEGMENT
 from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
+from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.maintenance.delete_collected import remove
 from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, overdue
 from pipelines.maintenance.ecq_rows import planned
-from pipelines.maintenance.garbage_run import SAMPLE, Removal
-from pipelines.maintenance.removing import remove
+from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import counted
 
@@ -113,7 +113,7 @@ def _cut(settings: Settings, now: datetime) -> datetime:
 
 
 def _removal(found: DataFrame) -> Removal:
-    sample = found.orderBy("seq").limit(SAMPLE).collect()
+    sample = found.orderBy("seq").limit(SAMPLE_SIZE).collect()
     return Removal(found.count(), [f"{row['client_id']} {row['seq']}" for row in sample])
 
 

@@ -12,7 +12,7 @@ from pipelines.maintenance.ecq_plan import CHANGES_IN_SPARK
 from pipelines.populate.ecq_fold import UNITED, united
 from pipelines.spark.parallelism import parallelism
 
-ROWS_A_PART = 400_000
+ROWS_PER_PARTITION = 400_000
 
 Plan = Callable[[pa.Table], Iterator[pa.Table]]
 
@@ -21,7 +21,7 @@ def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
     """What `plan` makes of index and state as they were in `base`: rows as `ecq_plan.CHANGES`."""
     rows = united(run.main(ECQ_INDEX, base[ECQ_INDEX.name]), run.main(ECQ_STATE, base[ECQ_STATE.name]))
     count = sum(_total(run, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
-    parts = max(parallelism(run.spark), -(-count // ROWS_A_PART))
+    parts = max(parallelism(run.spark), -(-count // ROWS_PER_PARTITION))
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]

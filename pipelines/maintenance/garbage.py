@@ -13,10 +13,10 @@ from manifold.archive.flush import flush
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lease import check
+from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks

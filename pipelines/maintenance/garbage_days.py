@@ -22,10 +22,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.lake.commits import patiently
 from pipelines.ingest.branches import properties_of
-from pipelines.ingest.removal import REMOVES_DAYS
+from pipelines.ingest.delete_rows import REMOVES_DAYS
 
 DAYS_OVER = "manifold.days-over"  # property of `sdv_fanout_ids`
-MOST_REMEMBERED = 10_000  # days, the newest of them; some eight characters each, in metadata that every commit writes anew
+MAX_REMEMBERED = 10_000  # days, the newest of them; some eight characters each, in metadata that every commit writes anew
 KEEPING = (Operation.APPEND, Operation.REPLACE)  # snapshots that take no row away
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class DaysOver:
     def to_text(self) -> str:
         """JSON: the two snapshots, and runs of days that follow each other: the first one, and the numbers of all."""
         runs: list[tuple[date, list[int]]] = []
-        for day, count in sorted(self.entries.items())[-MOST_REMEMBERED:]:
+        for day, count in sorted(self.entries.items())[-MAX_REMEMBERED:]:
             if not runs or runs[-1][0] + timedelta(days=len(runs[-1][1])) != day:
                 runs.append((day, []))
             runs[-1][1].append(count)
@@ -58,7 +58,7 @@ class DaysOver:
             entries: dict[date, int] = {}
             for first, counts in content["days"]:
                 start = date.fromisoformat(first)
-                entries |= {start + timedelta(days=place): int(count) for place, count in enumerate(counts[:MOST_REMEMBERED])}
+                entries |= {start + timedelta(days=place): int(count) for place, count in enumerate(counts[:MAX_REMEMBERED])}
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
             return None
         return cls(ids, outcomes, entries)

@@ -20,7 +20,7 @@ from manifold.settings import Settings
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
-from pipelines.maintenance.garbage_run import SAMPLE, Removal
+from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 from pipelines.maintenance.snapshots import cut_of, needed_runs, old_snapshots
 
 _NODE = re.compile(r"\d+-(\d+)")
@@ -37,7 +37,7 @@ def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_
     cut = now - timedelta(days=settings.quarantine_retention_days)
     midnight = cut.replace(hour=0, minute=0, second=0, microsecond=0)
     old = spark.table(name).where(sf.col("received_at") < sf.lit(midnight))
-    removed = Removal(old.count(), [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE).collect()])
+    removed = Removal(old.count(), [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE_SIZE).collect()])
     if removed.count and not dry_run:
         spark.sql(f"DELETE FROM {name} WHERE received_at < TIMESTAMP '{midnight:%Y-%m-%d} 00:00:00+00:00'")  # noqa: S608  # ours
     return removed
@@ -54,7 +54,7 @@ def expire_snapshots(
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
-        removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE]])
+        removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
         if old and not dry_run:
             # Those named, and none by age alone: what Iceberg itself would take for old may be what a run began from.
             named = f"snapshot_ids => array({', '.join(map(str, old))}), older_than => TIMESTAMP '1970-01-01 00:00:00+00:00'"
@@ -74,7 +74,7 @@ def remove_orphans(
         if not catalog.load_table(table.identifier).location().startswith(ON_DISK):
             arguments += ", prefix_listing => true"
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
-        removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE])
+        removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE_SIZE])
         if found and not dry_run:
             log.info(
                 "removing files that no snapshot knows", table=table.name, files=len(found), sample=removed[table.name].sample
@@ -110,7 +110,7 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
             for segment in old:
                 archive.remove(segment.path)
             _remove_empty_folders(archive, old)
-        sample = [*removed.sample, *(each.path for each in old)][:SAMPLE]
+        sample = [*removed.sample, *(each.path for each in old)][:SAMPLE_SIZE]
         removed = Removal(removed.count + len(old), sample, (removed.bytes or 0) + sum(segments[each.path].size for each in old))
     return removed
 

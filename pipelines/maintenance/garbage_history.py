@@ -13,11 +13,11 @@ from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, Le
 from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.lake.catalog import where
 from manifold.settings import Settings
+from pipelines.maintenance.expire_partitions import OldDays, midnight
 from pipelines.maintenance.garbage_run import Removal
-from pipelines.maintenance.old_days import OldDays, midnight
 
-ROWS_AT_ONCE = 5_000_000
-A_DAY = timedelta(days=1)
+ROW_BATCH_SIZE = 5_000_000
+ONE_DAY = timedelta(days=1)
 KEYS = ("vin", "seq")
 
 
@@ -38,10 +38,10 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
 
 def _all_ended(catalog: Catalog, base: dict[str, int], day: date, rows: int) -> bool:
     """Whether every entry of this day has an outcome; looked at in parts of the day, where it has very many."""
-    parts = 1 + rows // ROWS_AT_ONCE
+    parts = 1 + rows // ROW_BATCH_SIZE
     start = datetime.combine(day, time(), UTC)
     for part in range(parts):
-        since, until = start + A_DAY * part / parts, start + A_DAY * (part + 1) / parts
+        since, until = start + ONE_DAY * part / parts, start + ONE_DAY * (part + 1) / parts
         entries, ended = (_keys(catalog, table, base[table.name], since, until) for table in (IDS, OUTCOMES))
         if entries.join(ended.cast(entries.schema), keys=list(KEYS), join_type="left anti").num_rows:
             return False

@@ -20,11 +20,11 @@ from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.commits import patiently
 from manifold.settings import Settings
-from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.ledger import PRUNED_BEFORE, Ledger, pruned_before
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.removal import remove_rows
-from pipelines.maintenance.garbage_run import SAMPLE, Removal
+from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
 
@@ -43,11 +43,11 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     paths = _gone(Ledger(loaded), archive, cut)
-    result = Removal(len(paths), paths[:SAMPLE])
+    result = Removal(len(paths), paths[:SAMPLE_SIZE])
     if not paths or dry_run:
         return result
     _say_pruned(catalog, cut)
-    run = Amendment(catalog, "prune", base, now)
+    run = MaintenanceRun(catalog, "prune", base, now)
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": paths})))
     log.info("the ledger is pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
     return result

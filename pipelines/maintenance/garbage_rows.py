@@ -20,9 +20,9 @@ from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
 from pipelines.spark.parallelism import parallelism
 
-ROWS_A_PART = 400_000
-MOST_DAYS = 60  # old days that are read one by one; if there are more, all are read
-A_DAY = timedelta(days=1)
+ROWS_PER_PARTITION = 400_000
+MAX_DAYS = 60  # old days that are read one by one; if there are more, all are read
+ONE_DAY = timedelta(days=1)
 
 
 class Rows:
@@ -33,7 +33,7 @@ class Rows:
         self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
         self._entries = self._counts(IDS)
         self._days = days_to_read(self._entries, days_over(run.catalog, self.base), before=self._cut.date())
-        self._parts = max(parallelism(run.spark), -(-sum(self._entries.values()) // ROWS_A_PART))
+        self._parts = max(parallelism(run.spark), -(-sum(self._entries.values()) // ROWS_PER_PARTITION))
 
     def overdue(self) -> DataFrame:
         """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""
@@ -79,11 +79,11 @@ class Rows:
         return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
 
     def _of_days(self, column: str) -> Column:
-        if len(self._days) > MOST_DAYS:
+        if len(self._days) > MAX_DAYS:
             return sf.lit(True)
         first = _midnight(self._cut.date())
         starts = [_midnight(day) for day in self._days]
-        ranges = [(sf.col(column) >= sf.lit(at)) & (sf.col(column) < sf.lit(at + A_DAY)) for at in starts]
+        ranges = [(sf.col(column) >= sf.lit(at)) & (sf.col(column) < sf.lit(at + ONE_DAY)) for at in starts]
         return reduce(Column.__or__, ranges, sf.col(column) >= sf.lit(first))
 
 

@@ -22,11 +22,11 @@ from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.publish import finish, publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import instant_of
+from pipelines.maintenance.delete_collected import remove
 from pipelines.maintenance.garbage_rows import Rows
-from pipelines.maintenance.removing import remove
 from pipelines.populate.pending import KEYS
 
-SAMPLE = 20
+SAMPLE_SIZE = 20
 
 log = structlog.get_logger(__name__)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -134,12 +134,12 @@ def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Removal:
 
 
 def _entries(overdue: DataFrame) -> Removal:
-    sample = overdue.orderBy("seq", "vin").limit(SAMPLE).collect()
+    sample = overdue.orderBy("seq", "vin").limit(SAMPLE_SIZE).collect()
     return Removal(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
 
 
 def _data(rows: Rows, unneeded: DataFrame) -> Removal:
-    sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE).collect()]
+    sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE_SIZE).collect()]
     size = rows.main(DATA).join(unneeded, "data_id", "left_semi").agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("b"))
     row = size.first()
     assert row is not None  # an aggregation has one row

@@ -7,8 +7,8 @@ from pyiceberg.catalog import Catalog
 from manifold.contracts.tables import SIGNAL_TABLES
 from manifold.lake.catalog import has_signals
 from manifold.settings import Settings
+from pipelines.maintenance.expire_partitions import OldDays, midnight
 from pipelines.maintenance.garbage_run import Removal
-from pipelines.maintenance.old_days import OldDays, midnight
 
 KEPT = "MANIFOLD_SIGNALS_RETENTION_DAYS is 0: signals are kept"
 OLD_SIGNALS = OldDays("signals", SIGNAL_TABLES, counted=SIGNAL_TABLES, kept_because=KEPT)

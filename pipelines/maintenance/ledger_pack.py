@@ -12,7 +12,7 @@ from pyiceberg.table import FileScanTask
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files, write_files
-from pipelines.ingest.amending import Amendment
+from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 
 DAYS = timedelta(days=2)  # older ones are left to compaction
@@ -32,7 +32,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
     tasks = [task for some in by_day.values() if len(some) >= MIN_FILES for task in some]
     if not tasks:
         return 0
-    run = Amendment(catalog, "pack", base, now)
+    run = MaintenanceRun(catalog, "pack", base, now)
     try:
         run.publish(partial(_pack, catalog, tasks))
     except ConcurrentPublish:

@@ -18,20 +18,20 @@ from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts import tables
 from manifold.settings import Settings
-from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.conflict_history import refused_for_their_bytes
+from pipelines.ingest.delete_rows import remove_rows
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.refused_bytes import refused_for_their_bytes
-from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from pipelines.maintenance.check import Checked, Comparison, check, disagreements
 from pipelines.maintenance.check_plan import REPAIRABLE, Found, Trouble
 
 log = structlog.get_logger(__name__)
 
 
-@told("repair", reads=["archive"])
+@emits_lineage("repair", reads=["archive"])
 def repair(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
 ) -> Checked:
@@ -60,7 +60,7 @@ def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *,
 
 def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
     base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
-    run = Amendment(catalog, "repair", base, now)
+    run = MaintenanceRun(catalog, "repair", base, now)
     for table, named in _to_remove(catalog, Comparison(catalog, settings, base, now), segments, base):
         if named.num_rows:
             run.change(table, partial(remove_rows, catalog, table, named))

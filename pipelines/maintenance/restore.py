@@ -20,15 +20,15 @@ from manifold.lake.catalog import ensure_tables, run_tables_of
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
-from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
-from pipelines.ingest.contents import replace_content
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import current_snapshots, finish
+from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from pipelines.populate.lock import populate_lock
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
@@ -48,7 +48,7 @@ class Restored:
         return json.dumps(asdict(self))
 
 
-@told("restore", reads=["archive"])
+@emits_lineage("restore", reads=["archive"])
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
     """`restore` of the lake of these settings, with all that the recorder has written until now."""
     flush(settings)
@@ -93,7 +93,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     except OutcomeUnknown as exc:
         log.warning("a run that counts has lost what it wrote; the archive has it", reason=str(exc))
     base = current_snapshots(catalog, segments)
-    run = Amendment(catalog, "restore", base, now)
+    run = MaintenanceRun(catalog, "restore", base, now)
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             run.change(table, partial(replace_content, catalog, table, None))

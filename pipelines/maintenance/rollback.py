@@ -23,14 +23,14 @@ from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
-from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
-from pipelines.ingest.contents import replace_content
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import Ledger
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import counting, main_snapshots, pins_in
-from pipelines.ingest.repeating import is_change_of
-from pipelines.lineage import told
+from pipelines.ingest.rebase import is_change_of
+from pipelines.ingest.restore_snapshot import replace_content
+from pipelines.lineage import emits_lineage
 
 EXPIRED = (
     "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore makes the lake again "
@@ -54,7 +54,7 @@ class RolledBack:
         return json.dumps(asdict(self))
 
 
-@told("rollback")
+@emits_lineage("rollback")
 def rollback_run(settings: Settings, run_id: str) -> RolledBack:
     """`rollback` in the lake of these settings, now.
 
@@ -88,7 +88,7 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
             f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; taken back, they would be "
             "lost: bring them back from a copy first"
         )
-    run = Amendment(catalog, "rollback", base, now)
+    run = MaintenanceRun(catalog, "rollback", base, now)
     for table in (table for table in EVERY_RUN_TABLE if table.name in before and table is not SEGMENTS):
         run.change(table, partial(replace_content, catalog, table, before[table.name]))
     undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
@@ -119,7 +119,7 @@ def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot
 
 
 def _before(table: IcebergTable, written: set[int]) -> Snapshot:
-    changes = [s for s in ancestors(table) if any(is_change_of(table, s, snapshot_id) for snapshot_id in written)]
+    changes = [s for s in ancestors(table) if any(is_change_of(s, snapshot_id) for snapshot_id in written)]
     parent = changes[-1].parent_snapshot_id if len(changes) == len(written) else None
     before = table.snapshot_by_id(parent) if parent is not None else None
     if before is None:

@@ -26,7 +26,7 @@ from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import Difference
 from pipelines.maintenance.verify_repair import repair_queues
 
-MOST_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
+MAX_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +86,6 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
 
 def _report(found: DataFrame, settings: Settings, now: datetime) -> str:
     reports, folder, content = open_reports(settings), f"{QUEUES}/{now:%Y%m%dT%H%M%S}", io.BytesIO()
-    pq.write_table(found.orderBy("difference", "vin", "seq").limit(MOST_REPORTED).toArrow(), content)
+    pq.write_table(found.orderBy("difference", "vin", "seq").limit(MAX_REPORTED).toArrow(), content)
     reports.write(f"{folder}/differences.parquet", content.getvalue())
     return reports.address(folder)

@@ -38,7 +38,7 @@ from pipelines.spark.parallelism import parallelism
 
 BUCKETS = 1 << 18  # a vehicle that differs has those of its bucket compared with it
 SEED = np.uint64(42)  # that of Spark's `xxhash64`
-MOST_WALKERS = 8  # Redis answers one after the other
+MAX_WALKERS = 8  # Redis answers one after the other
 COLUMNS = ("waiting", "young", "odd", "entries", "digest")
 ROWS = ", ".join(f"{column} bigint" for column in ("bucket", *COLUMNS))
 ROW_SCHEMA = pa.schema([(column, pa.int64()) for column in ("bucket", *COLUMNS)])
@@ -76,7 +76,7 @@ def compare_digests(lake: PinnedLake) -> Digests:
     Raises:
         redis.RedisError: Redis is away or refuses.
     """
-    walkers = min(parallelism(lake.spark), MOST_WALKERS)
+    walkers = min(parallelism(lake.spark), MAX_WALKERS)
     walk = _walk(lake.settings.redis, walkers, lake.newest_of_node)
     walked = lake.spark.range(0, walkers, 1, walkers).mapInArrow(walk, ROWS)
     both = _in_lake(lake.entries(), 1).unionByName(_in_lake(lake.ended(), -1)).unionByName(walked)

@@ -25,7 +25,7 @@ from pipelines.populate.worker_errors import Batches
 from pipelines.populate.workers import counted
 from pipelines.spark.parallelism import parallelism
 
-CLIENTS_AT_ONCE = 1000
+CLIENT_BATCH_SIZE = 1000
 ON_ITS_WAY = timedelta(hours=1)  # by then an acknowledgement is in the lake, and a dispatcher has ended what expired
 COLLECTED = timedelta(days=1)  # by then garbage collection has ended what expired and is in no queue
 
@@ -116,7 +116,7 @@ def _comparing(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batc
         pending_from = policy.ecq_pending_from(now_ms)
         loader, left = EcqLoader(connect(url), policy), folded(pa.concat_tables(tables or [UNITED.empty_table()]))
         counts: Counter[str] = Counter()
-        while some := list(islice(left, CLIENTS_AT_ONCE)):
+        while some := list(islice(left, CLIENT_BATCH_SIZE)):
             wrong: list[FoldedQueue] = []
             for lake, (_, queue) in zip(some, loader.read([each.client_id for each in some]), strict=True):
                 kinds = set(differences(lake, queue, now=now, policy=policy))

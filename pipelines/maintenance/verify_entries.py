@@ -20,7 +20,7 @@ from pipelines.maintenance.verify_redis import ROWS, Difference, QueueKey, reche
 from pipelines.populate.pending import KEYS, pending
 from pipelines.spark.parallelism import parallelism
 
-ROWS_A_PART = 400_000
+ROWS_PER_PARTITION = 400_000
 DIFFERENCES = "difference string, vin string, seq bigint, request_id string, data_id string, outcome string"
 
 
@@ -30,7 +30,9 @@ def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Ite
 
     `in_queues`: how many entries all queues hold.
     """
-    comparison = _Comparison(lake, Buckets(frozenset(buckets)), parts=-(-in_queues * len(buckets) // (BUCKETS * ROWS_A_PART)))
+    comparison = _Comparison(
+        lake, Buckets(frozenset(buckets)), parts=-(-in_queues * len(buckets) // (BUCKETS * ROWS_PER_PARTITION))
+    )
     found = comparison.differences().persist()
     try:
         yield found

@@ -25,7 +25,7 @@ from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
 from pipelines.ingest.reading import Source
 
-RECORDS_A_PAGE = 5000
+RECORDS_PER_PAGE = 5000
 ROWS = "vin string, seq bigint"
 Page = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -57,7 +57,7 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
 def _in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
     """The outcomes that no recorder has settled."""
     start = "-"
-    while page := cast(Page, redis.xrange(keys.OUTCOMES, start, "+", count=RECORDS_A_PAGE)):
+    while page := cast(Page, redis.xrange(keys.OUTCOMES, start, "+", count=RECORDS_PER_PAGE)):
         for _, fields in page:
             try:
                 record = OutcomeRecord.from_wire(fields.get(b"o", b""))

@@ -17,8 +17,8 @@ from manifold.contracts import keys
 from manifold.queues import is_spoilt
 from manifold.runtime.redis import connect
 
-KEYS_A_PAGE = 2000
-ENTRIES_A_FLUSH = 5000
+KEYS_PER_PAGE = 2000
+ENTRIES_PER_FLUSH = 5000
 
 log = structlog.get_logger(__name__)
 Integers = npt.NDArray[np.int64]
@@ -87,8 +87,8 @@ def recheck(url: str) -> Batches:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
             for batch in batches:
-                for start in range(0, batch.num_rows, ENTRIES_A_FLUSH):
-                    some = batch.slice(start, ENTRIES_A_FLUSH)
+                for start in range(0, batch.num_rows, ENTRIES_PER_FLUSH):
+                    some = batch.slice(start, ENTRIES_PER_FLUSH)
                     yield some.filter(pa.array(_hold(redis, some), pa.bool_()))
 
     return read
@@ -98,11 +98,11 @@ def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
     """Owner and kind of every key of these kinds, some at a time; a key may come twice."""
     queue_keys = {queue_key.value: queue_key for queue_key in kinds}
     page: Page = []
-    for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_A_PAGE):
+    for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_PER_PAGE):
         owner, word = keys.owner_of(raw.decode())
         if word in queue_keys:
             page.append((owner, queue_keys[word]))
-        if len(page) >= KEYS_A_PAGE:
+        if len(page) >= KEYS_PER_PAGE:
             yield page
             page = []
     yield page

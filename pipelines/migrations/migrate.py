@@ -23,12 +23,12 @@ from manifold.lake.catalog import make_missing_tables, tables_of
 from manifold.lake.commits import MAIN, append_nothing, patiently
 from manifold.lake.compat import require
 from manifold.lake.versions import FIRST, require_not_newer, version_of
-from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import Step
 
-TRIES = 50  # at a run of one's own, each overtaken by another's
+MAX_ATTEMPTS = 50  # at a run of one's own, each overtaken by another's
 
 log = structlog.get_logger(__name__)
 
@@ -138,12 +138,12 @@ def _fence(catalog: Catalog, table: Table) -> None:
     if table not in EVERY_RUN_TABLE:
         append_nothing(catalog, table, MAIN, {})
         return
-    until_not_overtaken(TRIES)(lambda: _fence_run(catalog, table))
+    until_not_overtaken(MAX_ATTEMPTS)(lambda: _fence_run(catalog, table))
 
 
 def _fence_run(catalog: Catalog, table: Table) -> None:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    run = Amendment(catalog, "migrate", base, datetime.now(UTC))
+    run = MaintenanceRun(catalog, "migrate", base, datetime.now(UTC))
     if table is not SEGMENTS:
         run.change(table, partial(append_nothing, catalog, table))
     run.publish(partial(append_nothing, catalog, SEGMENTS))

@@ -24,7 +24,7 @@ from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
 from pipelines.spark.parallelism import parallelism
 
-ROWS_A_PART = 400_000  # of one partition: a worker folds them in memory
+ROWS_PER_PARTITION = 400_000  # of one partition: a worker folds them in memory
 
 
 def load_queues(
@@ -60,7 +60,7 @@ def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, sinc
         clients = news.unionByName(rewound).distinct().persist()
         index, state = (each.join(clients, "client_id", "left_semi") for each in (index, state))
     rows = added.index.rows + added.state.rows if added.is_everything else 0
-    parts = max(parallelism(spark), -(-rows // ROWS_A_PART))
+    parts = max(parallelism(spark), -(-rows // ROWS_PER_PARTITION))
     return united(index, state).repartition(parts, "client_id")
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from manifold.contracts.ecq_rows import RecordedState, StateRow
 from manifold.contracts.tables import INSTANT
 
-CLIENTS_AT_ONCE = 1000
+CLIENT_BATCH_SIZE = 1000
 MESSAGE = "message"  # kind of a row that is of the index; the other kinds are those of the state
 UNITED = pa.schema(
     [
@@ -61,7 +61,7 @@ def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
     """Every client of these united rows, which have all of each client's."""
     states = _states(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
     lists = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
-    for batch in lists.to_batches(max_chunksize=CLIENTS_AT_ONCE):
+    for batch in lists.to_batches(max_chunksize=CLIENT_BATCH_SIZE):
         columns = (batch[name].to_pylist() for name in ("client_id", "seq_list", "key_list"))
         for client_id, seqs, keys in zip(*columns, strict=True):
             yield FoldedQueue(client_id, sorted(zip(seqs, keys, strict=True)), states.pop(client_id, ()))

@@ -20,7 +20,7 @@ from manifold.queues import Loader, LoadResult, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.publish import finish
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from pipelines.populate import ecq, ecq_news
 from pipelines.populate.ids_news import unpopulated
 from pipelines.populate.lock import populate_lock
@@ -30,12 +30,12 @@ from pipelines.populate.worker_errors import SPOILT, TRIGGERS
 from pipelines.populate.workers import counted, forget_ended, loading
 from pipelines.spark.parallelism import parallelism
 
-FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
-ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory
-MOST_NAMED = 20  # vehicles, where something is to be said of many
+MAX_BROADCAST_ROWS = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
+ROWS_PER_PARTITION = 400_000  # entries of one partition: a worker groups them in memory
+MAX_NAMED = 20  # vehicles, where something is to be said of many
 REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger rebuild_queues, or run `manifold rebuild`"
-REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
-SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
+ENDED_LOOKBACK = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
+PERSISTED_AFTER = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
 
 READ = (DATA, META, IDS, OUTCOMES, ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE)
 
@@ -77,7 +77,7 @@ class Populated:
         return json.dumps(asdict(self))
 
 
-@told("populate", reads=READ, writes=["queues"])
+@emits_lineage("populate", reads=READ, writes=["queues"])
 def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
     """Offer what is pending to the queues, and prune what they remember of ended entries.
 
@@ -111,18 +111,20 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
         lock.check()
         if not kept:  # else the next populate looks at the same outcomes again
             redis.set(keys.DONE_PRUNED, ended.end)
-        settled = newest_before(catalog, IDS, now - SETTLED)  # Redis may lose its last second, and that must be offered again
+        settled = newest_before(
+            catalog, IDS, now - PERSISTED_AFTER
+        )  # Redis may lose its last second, and that must be offered again
         if settled is not None:
             redis.set(keys.POPULATED, settled)
-        ecq_news.remember(redis, catalog, settled=now - SETTLED)
+        ecq_news.remember(redis, catalog, settled=now - PERSISTED_AFTER)
         if everything:
             Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), taken, taken_ecq)
     spoilt_queues = [ecq_queue(client_id) for client_id in compacted.spoilt]
     numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
     loader = Loader(redis, Policy.of(settings))
-    named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MOST_NAMED])
-    named += tuple(f"{queue}: a key of its queue holds another type" for queue in sorted(spoilt_queues)[:MOST_NAMED])
-    words = (len(loaded.spoilt) + len(spoilt_queues), named, len(triggers), tuple(triggers[:MOST_NAMED]))
+    named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MAX_NAMED])
+    named += tuple(f"{queue}: a key of its queue holds another type" for queue in sorted(spoilt_queues)[:MAX_NAMED])
+    words = (len(loaded.spoilt) + len(spoilt_queues), named, len(triggers), tuple(triggers[:MAX_NAMED]))
     result = Populated(*numbers, False, *words, compacted.owners, compacted.queued)
     if triggers:
         log.warning("keys of triggers in Redis are spoilt: delete them", keys=result.spoilt_triggers_named)
@@ -137,11 +139,13 @@ def _pending_and_ended(
     since = now - timedelta(days=settings.retention_days)
     entries = candidates(_rows(spark, settings, ids), since=since, everything=everything)
     outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
-    parts = max(parallelism(spark), -(-ids.rows // ROWS_A_PART))
-    waiting = pending(entries, outcomes.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= FEW)
+    parts = max(parallelism(spark), -(-ids.rows // ROWS_PER_PARTITION))
+    waiting = pending(
+        entries, outcomes.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= MAX_BROADCAST_ROWS
+    )
     gone = _rows(spark, settings, ended)
     if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else
-        gone = gone.where(sf.col("ended_at") >= sf.lit(now - REMEMBERED))
+        gone = gone.where(sf.col("ended_at") >= sf.lit(now - ENDED_LOOKBACK))
     return waiting, gone.select("vin", "seq")
 
 

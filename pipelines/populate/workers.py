@@ -13,8 +13,8 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, error_of, reporting_errors
 
-MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
-VEHICLES_AT_ONCE = 500
+MAX_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
+VEHICLE_BATCH_SIZE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 
 
@@ -60,7 +60,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     piece: list[pa.RecordBatch] = []
     for batch in batches:
         piece.append(batch)
-        if sum(b.num_rows for b in piece) >= MOST_ROWS:
+        if sum(b.num_rows for b in piece) >= MAX_ROWS:
             yield pa.Table.from_batches(piece)
             piece = []
     if piece:
@@ -78,7 +78,7 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
     """Each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing costs a fraction of sorting all rows."""
     lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
     grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
-    for batch in grouped.to_batches(max_chunksize=VEHICLES_AT_ONCE):
+    for batch in grouped.to_batches(max_chunksize=VEHICLE_BATCH_SIZE):
         owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
         if with_request_id:
             for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):

@@ -22,14 +22,14 @@ from manifold.lake.catalog import has_signals, where
 from manifold.lake.commits import append_nothing
 from manifold.lake.key_ring import require_ring
 from manifold.settings import Settings
-from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.delete_rows import days_of
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
+from pipelines.ingest.overwrite_days import remake_days
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.remaking import remake_days
-from pipelines.ingest.removal import days_of
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 
-ROWS_AT_ONCE = 50_000
-A_DAY = timedelta(days=1)
+ROW_BATCH_SIZE = 50_000
+ONE_DAY = timedelta(days=1)
 _READ = ("device_id", "captured_at", "content_digest", "seq", "received_at", "schema_version", "correlation_id", "payload")
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Processed:
         return json.dumps(asdict(self))
 
 
-@told("process_signals", reads=[XRAY_RAW])
+@emits_lineage("process_signals", reads=[XRAY_RAW])
 def process_again(
     catalog: Catalog,
     settings: Settings,
@@ -86,7 +86,7 @@ def _days(catalog: Catalog, start: datetime | None, end: datetime | None) -> lis
     days = {day for task in loaded.scan().plan_files() for day in days_of(loaded, task.file)}
     first, last = (at.astimezone(UTC) if at is not None else None for at in (start, end))
     return sorted(
-        day for day in days if (first is None or _midnight(day) + A_DAY > first) and (last is None or _midnight(day) < last)
+        day for day in days if (first is None or _midnight(day) + ONE_DAY > first) and (last is None or _midnight(day) < last)
     )
 
 
@@ -96,7 +96,7 @@ def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, 
     if not again and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
         return None
     counts = {"rows": 0, "unread": 0}
-    run = Amendment(catalog, "process", base, now)
+    run = MaintenanceRun(catalog, "process", base, now)
 
     def pieces() -> Iterator[pa.Table]:
         counts.update(rows=0, unread=0)
@@ -120,8 +120,8 @@ def _is_stale(catalog: Catalog, at: int, day: date) -> bool:
 def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Iterator[pa.Table]:
     scan = catalog.load_table(XRAY_RAW.identifier).scan(_of(day), _READ, snapshot_id=at)
     for batch in scan.to_arrow_batch_reader():
-        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            rows = batch.slice(start, ROWS_AT_ONCE)
+        for start in range(0, batch.num_rows, ROW_BATCH_SIZE):
+            rows = batch.slice(start, ROW_BATCH_SIZE)
             made = processing.made_of(rows["seq"].to_pylist(), rows["payload"].to_pylist())
             schema = XRAY_PROCESSED.arrow_schema
             columns = [made[name] if name in made.schema.names else rows[name] for name in schema.names]
@@ -129,7 +129,7 @@ def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Itera
 
 
 def _of(day: date) -> BooleanExpression:
-    return And(where(GreaterThanOrEqual, "received_at", _midnight(day)), where(LessThan, "received_at", _midnight(day) + A_DAY))
+    return And(where(GreaterThanOrEqual, "received_at", _midnight(day)), where(LessThan, "received_at", _midnight(day) + ONE_DAY))
 
 
 def _midnight(day: date) -> datetime:

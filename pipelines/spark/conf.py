@@ -20,13 +20,13 @@ LOOPBACK = "127.0.0.1"
 EXTENSIONS = "spark.sql.extensions"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 REDACTED = "spark.sql.redaction.options.regex"  # names of what no page, no event log and no plan of Spark shows
-CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.classes` makes it)
+CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.cds_archive` makes it)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three seconds of CPU
 # A short job ends before the optimising compiler has paid for itself.
-SHORT_JVM = "-XX:TieredStopAtLevel=1"
-SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
-FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so many bytes
+C1_COMPILER = "-XX:TieredStopAtLevel=1"
+MAX_SMALL_RUN_BYTES = 16 << 20  # of the archive: some 1.5 million entries
+SMALL_RUN_CONF = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so many bytes
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
@@ -80,7 +80,7 @@ def jars_for(settings: Settings) -> list[str]:
 
 def java_options(size: int) -> str:
     """The driver's options for a job over so many bytes of the archive."""
-    return SHORT_JVM if size <= SHORT_BYTES else ""
+    return C1_COMPILER if size <= MAX_SMALL_RUN_BYTES else ""
 
 
 def launch_conf(settings: Settings) -> dict[str, str]:

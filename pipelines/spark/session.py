@@ -16,10 +16,10 @@ from manifold.settings import Settings
 from pipelines.spark.compat import site_conf
 from pipelines.spark.conf import (
     EXTENSIONS,
-    FEW_ROWS,
     GREAT_EXPECTATIONS,
+    MAX_SMALL_RUN_BYTES,
     REDACTED,
-    SHORT_BYTES,
+    SMALL_RUN_CONF,
     SUBMITTED,
     extensions_with,
     jars_for,
@@ -88,7 +88,7 @@ def configure(spark: SparkSession, settings: Settings) -> None:
 
 def tune_for_few_rows(spark: SparkSession) -> SparkSession:
     """Let the session plan for few rows: of a query over a hundred of them, most of the time is the planning of its tasks."""
-    for name, value in FEW_ROWS.items():
+    for name, value in SMALL_RUN_CONF.items():
         spark.conf.set(name, value)
     return spark
 
@@ -107,7 +107,7 @@ def session(
         imported = [pool.submit(import_module, name) for name in meanwhile]
         with opened as spark:
             note_application(spark.conf.get("spark.app.id") or "")
-            if size is not None and size <= SHORT_BYTES:
+            if size is not None and size <= MAX_SMALL_RUN_BYTES:
                 tune_for_few_rows(spark)
             yield spark
             for module in imported:

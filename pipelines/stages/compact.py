@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 
 if TYPE_CHECKING:
     from pipelines.maintenance.compact import Compacted
@@ -23,7 +23,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     return compact_tables(settings).to_json()
 
 
-@told("compact")
+@emits_lineage("compact")
 def compact_tables(settings: Settings) -> "Compacted":
     """Compact all tables; returns what was done, by table. Spark starts only if there is work.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 
 if TYPE_CHECKING:
     from pipelines.maintenance.garbage import Collected
@@ -24,7 +24,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     return collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()
 
 
-@told("garbage", unless="dry_run")
+@emits_lineage("garbage", unless="dry_run")
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
     """Collect garbage; returns what was removed, or with `dry_run` would be.
 

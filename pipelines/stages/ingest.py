@@ -42,9 +42,9 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _judged(run: "Run") -> "Ingested":
-    from pipelines.ingest.aside import ingest_and_judge
     from pipelines.ingest.audit import AuditFailed
     from pipelines.ingest.lineage import tell_held_back
+    from pipelines.ingest.quarantine_offenders import ingest_and_judge
     from pipelines.ingest.write import written_result
 
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 
 if TYPE_CHECKING:
     from pipelines.migrations.migrate import Migrated
@@ -23,7 +23,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     return migrate_lake(settings, plan=options.plan).to_json()
 
 
-@told("migrate", unless="plan")
+@emits_lineage("migrate", unless="plan")
 def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
     """Migrate the tables; returns the steps that they took, or with `plan` would take.
 

@@ -29,12 +29,12 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     Runs that publish have been judged, so the charts over time are drawn here.
     """
     from pipelines.catalog import open_lake
+    from pipelines.ingest.audit_result import may_be_published, passed_already
     from pipelines.ingest.discover import POPULATE, queues_lag
     from pipelines.ingest.lineage import tell_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
-    from pipelines.ingest.verdict import may_be_published, passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
@@ -56,7 +56,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     """From its segments on."""
     from manifold.archive.store import Archive
-    from pipelines.ingest.aside import segments_of
+    from pipelines.ingest.quarantine_offenders import segments_of
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_audit_publish
     from pipelines.spark.session import session

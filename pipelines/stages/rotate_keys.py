@@ -7,7 +7,7 @@ import structlog
 
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     return json.dumps({"wrapped": wrapped, "gone": gone})
 
 
-@told("rotate_keys", reads=["keys"], writes=["keys"])
+@emits_lineage("rotate_keys", reads=["keys"], writes=["keys"])
 def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
     """How many keys were wrapped again, and those that the ring cannot unwrap."""
     from manifold.lake.day_keys import DayKeys

@@ -21,7 +21,7 @@ FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"
 RECENT = timedelta(days=1)  # where new segments usually are; the rest of the archive is listed now and then
 WHOLE_EVERY = timedelta(hours=1)
-NOTHING = "[]"
+NO_SEGMENTS = "[]"
 
 
 class Paths(InputPartition):
@@ -37,12 +37,12 @@ class NewSegments(DataSourceStreamReader):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.last = NOTHING
+        self.last = NO_SEGMENTS
         self.listed_whole_at = datetime.min.replace(tzinfo=UTC)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
         """Nothing has been offered."""
-        return {"segments": NOTHING}
+        return {"segments": NO_SEGMENTS}
 
     def latestOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
         """The next micro-batch; the last one again while nothing is new."""

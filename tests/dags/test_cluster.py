@@ -29,7 +29,7 @@ from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import key_ring, new_key_line, read_keys
 from manifold.queues import EcqLoader, Policy
 from manifold.settings import Settings
-from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
+from pipelines.spark.cluster_bundle import CODE, ENVIRONMENT, Shipped, ship
 from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.dags.watching import Watched, watching
@@ -63,7 +63,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
     Not pressed: it goes over no wire here, and three processes of each job unpack it. `with_driver`, below, it is.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("pipelines.spark.ship.QUICK", 0)
+        monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
         made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
         defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")

@@ -4,8 +4,8 @@ import asyncio
 
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
+from dispatcher._monotonic import steady_ms
 from dispatcher._publisher import Publisher, Window
-from dispatcher._steady import steady_ms
 from manifold.contracts.names import Owner
 from manifold.messaging.mqtt import Mqtt
 from tests.manifold.messaging.test_mqtt import cuttable, run, until, url

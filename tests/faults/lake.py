@@ -33,7 +33,7 @@ TODAY_MS = 40 * DAY_MS
 CUT = at(TODAY_MS - 30 * DAY_MS)
 TURNS = 40
 KILLS = 0.08  # of turns
-MOST_STEPS = 12  # of one turn
+MAX_STEPS = 12  # of one turn
 
 Work = Callable[[SqlCatalog, Settings, str], Any]
 
@@ -74,7 +74,7 @@ def play(lake: Lake, seed: int) -> dict[str, int]:
             player.kill()
             happened["killed"] += 1
         else:
-            player.go(chance.randrange(MOST_STEPS))
+            player.go(chance.randrange(MAX_STEPS))
     for player in chance.sample(list(players.values()), len(players)):
         player.go()
     tomorrow = at(TODAY_MS + 2 * DAY_MS)

@@ -14,7 +14,7 @@ from tests.support.redis_users import PROGRAM, SERVICES, RedisUsers, refused
 from tests.support.servers import Server, start_redis, stopping
 
 Act = Callable[[Redis], Any]
-OF_A_VEHICLE, OF_A_DEVICE = keys.pending("V1"), of_door.once("device", "key")
+OF_PER_VEHICLE, OF_PER_DEVICE = keys.pending("V1"), of_door.once("device", "key")
 WRITES = "return redis.call('SET', KEYS[1], 1)"
 
 FOR_NOBODY: dict[str, Act] = {
@@ -32,16 +32,16 @@ MUST_NOT: list[tuple[str, str, Act]] = [
     *((service, what, act) for service in SERVICES for what, act in FOR_NOBODY.items()),
     *((service, "name keys", lambda redis: redis.scan(0)) for service in ("recorder", "signals", "api")),
     *((service, "name a key", lambda redis: redis.randomkey()) for service in ("recorder", "signals", "api")),
-    ("api", "write a queue", lambda redis: redis.zadd(OF_A_VEHICLE, {"1": 1})),
-    ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_A_VEHICLE)),
+    ("api", "write a queue", lambda redis: redis.zadd(OF_PER_VEHICLE, {"1": 1})),
+    ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
     ("api", "say that the queues are whole", lambda redis: redis.set(keys.LOADED, 1)),
     ("api", "read what the door remembers", lambda redis: redis.get(of_door.once("device", "key"))),
-    ("signals", "read a queue", lambda redis: redis.zrange(OF_A_VEHICLE, 0, -1)),
-    ("signals", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_A_VEHICLE)),
+    ("signals", "read a queue", lambda redis: redis.zrange(OF_PER_VEHICLE, 0, -1)),
+    ("signals", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
     ("signals", "record an outcome", lambda redis: redis.xadd(keys.OUTCOMES, {"o": "x"})),
-    ("recorder", "forget what the door remembers", lambda redis: redis.delete(OF_A_DEVICE)),
+    ("recorder", "forget what the door remembers", lambda redis: redis.delete(OF_PER_DEVICE)),
     ("recorder", "say how long the queues are", lambda redis: redis.delete(keys.QUEUE_STATS)),
-    ("dispatcher", "forget what the door remembers", lambda redis: redis.delete(OF_A_DEVICE)),
+    ("dispatcher", "forget what the door remembers", lambda redis: redis.delete(OF_PER_DEVICE)),
     ("dispatcher", "give seqs", lambda redis: redis.hset(keys.recorders(0), "place", "claim")),
     ("dispatcher", "forget what was published twice", lambda redis: redis.delete(keys.dedupe("digest"))),
 ]
@@ -75,7 +75,7 @@ def test_a_service_needs_its_password(service: str, server: Server) -> None:
 def test_what_services_wrote_is_there_again_after_a_restart(tmp_path: Path) -> None:
     """Redis plays the transactions of its file, scripts among them, as the user default, and drops what that may not."""
     users = RedisUsers(tmp_path, exact=True)
-    written = {OF_A_VEHICLE: "1", keys.done("V1"): "2"}
+    written = {OF_PER_VEHICLE: "1", keys.done("V1"): "2"}
     with stopping(start_redis(tmp_path / "redis", append_only=True, users=users.file)) as server:
         with users.connect("recorder", server.port) as redis:
             redis.eval("for n, key in ipairs(KEYS) do redis.call('SET', key, ARGV[n]) end", 2, *written, *written.values())
@@ -96,6 +96,6 @@ def test_a_user_without_rights_and_rights_without_a_user_are_named() -> None:
 
 def test_the_door_does_its_work(users: RedisUsers, server: Server) -> None:
     with users.connect("signals", server.port) as redis:
-        assert redis.eval(WRITES, 1, OF_A_DEVICE) == b"OK"
+        assert redis.eval(WRITES, 1, OF_PER_DEVICE) == b"OK"
         assert redis.hset(of_door.nonces("device", 1).decode(), "nonce", 1) == 1
         assert redis.hset(keys.recorders(7), "place", "claim") == 1

@@ -13,7 +13,7 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest import aside
+from pipelines.ingest import quarantine_offenders
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Aside
@@ -74,14 +74,14 @@ def a_run(settings: Settings) -> Run:
     ],
 )
 def test_the_messages_behind_a_row_are_found(settings: Settings, table: Table, key: tuple[Any, ...], behind: list[int]) -> None:
-    found = aside.offenders(a_run(settings), failed({table.name: [key]}))
+    found = quarantine_offenders.offenders(a_run(settings), failed({table.name: [key]}))
 
     why = f"set aside by the audit: {table.name}: is_not_bad (the reason)"
     assert found == Aside({seq_at(ms): why for ms in behind})
 
 
 def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -> None:
-    found = aside.offenders(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
+    found = quarantine_offenders.offenders(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
 
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
@@ -102,11 +102,11 @@ class Lake:
         self.messages, self.rounds = messages, list(rounds)
         self.asides: list[Aside] = []
         self.instants: list[Any] = []
-        monkeypatch.setattr(aside, "ingest", self.ingest)
-        monkeypatch.setattr(aside, "audit_run", self.audit)
+        monkeypatch.setattr(quarantine_offenders, "ingest", self.ingest)
+        monkeypatch.setattr(quarantine_offenders, "audit_run", self.audit)
 
-    def ingest(self, run: Run, aside: Aside) -> Ingested:
-        self.asides.append(aside)
+    def ingest(self, run: Run, quarantine_offenders: Aside) -> Ingested:
+        self.asides.append(quarantine_offenders)
         self.instants.append(run.now)
         return Ingested(RUN, read={"trigger": self.messages})
 
@@ -117,7 +117,7 @@ class Lake:
         return Audit(RUN, True, (), (), {}, "report")
 
     def run(self, settings: Settings) -> tuple[Ingested, Audit | None]:
-        return aside.ingest_and_judge(a_run(settings))
+        return quarantine_offenders.ingest_and_judge(a_run(settings))
 
 
 def test_it_is_written_again_without_what_offends_until_nothing_does(
@@ -159,7 +159,7 @@ def test_what_does_not_help_is_not_repeated(settings: Settings, monkeypatch: pyt
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(seq,)]} for seq in range(9)])
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == aside.ROUNDS
+    assert len(lake.asides) == quarantine_offenders.MAX_AUDIT_ATTEMPTS
 
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):

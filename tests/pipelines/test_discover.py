@@ -9,11 +9,11 @@ from manifold.contracts.envelope import Stream
 from manifold.lake.catalog import ensure_tables
 from manifold.settings import Settings
 from pipelines.ingest.audit import audit_run
+from pipelines.ingest.audit_result import passed_already
 from pipelines.ingest.discover import discover
 from pipelines.ingest.publish import publish
-from pipelines.ingest.verdict import passed_already
 from pipelines.ingest.write import ingest
-from pipelines.spark.conf import SHORT_BYTES, SHORT_JVM, java_options
+from pipelines.spark.conf import C1_COMPILER, MAX_SMALL_RUN_BYTES, java_options
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
 from tests.support.servers import Server, free_port
@@ -28,7 +28,7 @@ def test_only_what_there_is_to_do_follows(spark_lake: SparkLake, redis_server: S
     assert discover(here.catalog, here.settings, now=at(0)).next == []
     here.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     found = discover(here.catalog, here.settings, now=at(0))
-    assert (found.segments, found.next, found.java_options) == (1, ["ingest"], SHORT_JVM)
+    assert (found.segments, found.next, found.java_options) == (1, ["ingest"], C1_COMPILER)
     assert discover(here.catalog, here.settings, now=at(0), dry_run=True).next == []
     here.ingest()
     assert discover(here.catalog, here.settings, now=at(0)).segments == 0
@@ -44,8 +44,8 @@ def test_where_redis_does_not_answer_populate_has_to_see(spark_lake: SparkLake) 
 
 
 def test_a_large_job_gets_the_optimising_compiler() -> None:
-    assert java_options(SHORT_BYTES) == SHORT_JVM
-    assert java_options(SHORT_BYTES + 1) == ""
+    assert java_options(MAX_SMALL_RUN_BYTES) == C1_COMPILER
+    assert java_options(MAX_SMALL_RUN_BYTES + 1) == ""
 
 
 def test_a_verdict_holds_for_the_attempt_that_it_was_about(spark_lake: SparkLake) -> None:

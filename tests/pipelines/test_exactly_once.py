@@ -13,8 +13,8 @@ from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import aside, run_all, write
 from pipelines.ingest import publish as publication
+from pipelines.ingest import quarantine_offenders, run_all, write
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, head_of
 from pipelines.ingest.publish import ConcurrentPublish, publish
@@ -60,7 +60,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
 ) -> None:
     write_some(spark_lake)
     ingest(spark_lake.run("run"))
-    bring = publication._bring_to_main
+    bring = publication._fast_forward
 
     def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, branch: str) -> None:
         if pinned.table is table:
@@ -121,7 +121,7 @@ WRITING = {
     "before the run is whole": Death(Attempt, "close"),
 }
 WRITTEN = {
-    "before the audit": Death(aside, "audit_run"),
+    "before the audit": Death(quarantine_offenders, "audit_run"),
     "before publication": Death(run_all, "publish"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }

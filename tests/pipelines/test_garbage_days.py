@@ -11,11 +11,11 @@ from pyiceberg.catalog import Catalog
 
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest.contents import replace_content
+from pipelines.ingest.delete_rows import remove_days, remove_rows
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots
-from pipelines.ingest.removal import remove_days, remove_rows
-from pipelines.maintenance.garbage_days import DAYS_OVER, MOST_REMEMBERED, DaysOver, carry_over, days_over, remember
+from pipelines.ingest.restore_snapshot import replace_content
+from pipelines.maintenance.garbage_days import DAYS_OVER, MAX_REMEMBERED, DaysOver, carry_over, days_over, remember
 from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, seq_at
@@ -146,7 +146,7 @@ def test_it_is_read_as_it_was_written(entries: dict[date, int]) -> None:
 def test_ten_years_of_days_are_a_few_kilobytes_and_more_than_anybody_has_are_cut() -> None:
     decade = {FIRST - timedelta(days=n): 1_000_000 + n for n in range(3650)}
     assert len(DaysOver(1, 2, decade).to_text()) < 30_000
-    ages = {date(1970, 1, 1) + timedelta(days=n): 1 for n in range(MOST_REMEMBERED + 5)}
+    ages = {date(1970, 1, 1) + timedelta(days=n): 1 for n in range(MAX_REMEMBERED + 5)}
     kept = DaysOver.from_text(DaysOver(1, 2, ages).to_text())
     assert kept is not None
     assert sorted(kept.entries) == sorted(ages)[5:]

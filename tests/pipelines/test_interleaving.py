@@ -19,10 +19,10 @@ from manifold.lake.commits import append_nothing
 from manifold.settings import Settings
 from pipelines.ingest import lease
 from pipelines.ingest import publish as publication
-from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.lease import LeaseLost, rewriting
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import counting, finish, main_snapshots
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, trigger
@@ -145,7 +145,7 @@ def erasing(catalog: Catalog, _: Settings) -> None:
 
 def erase_once(catalog: Catalog) -> None:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    run = Amendment(catalog, "erasure", base, at(YOUNG_MS))
+    run = MaintenanceRun(catalog, "erasure", base, at(YOUNG_MS))
     run.change(IDS, partial(erase_rows, catalog, IDS, pa.table({"vin": ["V1"]})))
     run.publish(partial(append_nothing, catalog, SEGMENTS))
 

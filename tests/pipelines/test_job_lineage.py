@@ -23,7 +23,7 @@ from manifold.runtime import secret_files
 from manifold.settings import Settings
 from pipelines.erasure.run import erase_vehicle
 from pipelines.ingest.run_all import ingest_audit_publish, rebuild
-from pipelines.lineage import jobs, told
+from pipelines.lineage import emits_lineage, jobs
 from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run
 from pipelines.populate.load import Populated
@@ -74,7 +74,7 @@ def one(file: Path, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_job_names_the_tables_that_it_has_changed_as_they_were_and_as_they_are(settings: Settings, file: Path) -> None:
     before = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
 
-    @told("work", reads=["archive"], writes=["queues"])
+    @emits_lineage("work", reads=["archive"], writes=["queues"])
     def work(settings: Settings) -> str:
         appended(settings, 2)
         appended(settings, 3)
@@ -111,7 +111,7 @@ for table in (IDS, SEGMENTS):
     append_rows(open_catalog(Settings(home=sys.argv[1])), table, table.arrow_schema.empty_table(), {})
 """
 
-    @told("work")
+    @emits_lineage("work")
     def work(settings: Settings) -> None:
         appended(settings)
         subprocess.run([sys.executable, "-c", script, str(settings.home)], cwd=ROOT, check=True, timeout=60)
@@ -135,7 +135,7 @@ for table in (IDS, SEGMENTS):
 def test_a_job_that_is_not_done_tells_why_and_how_far_it_came_and_names_no_vehicle(
     settings: Settings, file: Path, error: BaseException, ended: str, why: str | None
 ) -> None:
-    @told("work", writes=["queues"])
+    @emits_lineage("work", writes=["queues"])
     def work(settings: Settings, vin: str) -> None:
         appended(settings)
         raise error
@@ -149,7 +149,7 @@ def test_a_job_that_is_not_done_tells_why_and_how_far_it_came_and_names_no_vehic
 
 
 def test_a_result_with_a_problem_is_a_failure(settings: Settings, file: Path) -> None:
-    @told("work", writes=["queues"])
+    @emits_lineage("work", writes=["queues"])
     def work(settings: Settings) -> Populated:
         return Populated(rebuild_needed=True)
 
@@ -161,7 +161,7 @@ def test_a_result_with_a_problem_is_a_failure(settings: Settings, file: Path) ->
 def test_what_goes_wrong_in_telling_does_not_reach_the_job(
     settings: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @told("work", writes=["queues"])
+    @emits_lineage("work", writes=["queues"])
     def work(settings: Settings) -> str:
         appended(settings)
         return "done"
@@ -176,11 +176,11 @@ def test_what_goes_wrong_in_telling_does_not_reach_the_job(
 
 
 def test_a_job_inside_another_names_it_and_the_outer_one_whoever_has_started_it(settings: Settings, file: Path) -> None:
-    @told("outer")
+    @emits_lineage("outer")
     def outer(settings: Settings) -> None:
         inner(settings)
 
-    @told("inner")
+    @emits_lineage("inner")
     def inner(settings: Settings) -> None:
         pass
 
@@ -194,7 +194,7 @@ def test_a_job_inside_another_names_it_and_the_outer_one_whoever_has_started_it(
 
 @pytest.mark.parametrize("argument", [pytest.param("plan", id="a plan"), pytest.param("dry_run", id="a dry run")])
 def test_a_job_that_changes_nothing_is_not_told(settings: Settings, file: Path, argument: str) -> None:
-    @told("work", unless=argument)
+    @emits_lineage("work", unless=argument)
     def work(settings: Settings, **_: bool) -> None:
         pass
 

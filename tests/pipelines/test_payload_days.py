@@ -13,19 +13,19 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, META, QUARANTINE
 from pipelines.ingest import transforms, write
 from pipelines.ingest.audit import AuditFailed, audit_run
-from pipelines.ingest.payload_days import MOST_SPANS, spans_of
+from pipelines.ingest.payload_days import MAX_SPANS, spans_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import read, rewrite
 
-A_DAY = timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 DAY_MS = 86_400_000
 
 
 def days(*numbers: int) -> list[date]:
-    return [date(2026, 1, 1) + number * A_DAY for number in numbers]
+    return [date(2026, 1, 1) + number * ONE_DAY for number in numbers]
 
 
 def test_spans_are_of_whole_days_and_days_that_touch_share_one() -> None:
@@ -39,12 +39,12 @@ def test_what_the_index_does_not_place_may_lie_anywhere() -> None:
     assert spans_of([*days(0), None], []) is None
 
 
-@given(st.sets(st.integers(0, 3000), max_size=4 * MOST_SPANS))
+@given(st.sets(st.integers(0, 3000), max_size=4 * MAX_SPANS))
 def test_however_many_days_there_are_all_are_in_a_few_spans(numbers: set[int]) -> None:
     spans = spans_of(days(*numbers), []) or []
     noons = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in days(*numbers)]
     assert all(sum(first <= noon <= last for first, last in spans) == 1 for noon in noons)
-    assert len(spans) <= MOST_SPANS
+    assert len(spans) <= MAX_SPANS
     assert all(before[1] < after[0] for before, after in pairwise(spans))
 
 

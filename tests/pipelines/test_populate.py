@@ -72,7 +72,7 @@ def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
     return [fields for _, fields in found]
 
 
-@pytest.mark.parametrize("few", [0, population.FEW], ids=["many entries", "few entries"])
+@pytest.mark.parametrize("few", [0, population.MAX_BROADCAST_ROWS], ids=["many entries", "few entries"])
 def test_what_direct_enqueue_left_over_is_queued_in_seq_order(
     filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:

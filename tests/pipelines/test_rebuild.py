@@ -64,7 +64,7 @@ def queued(redis: Redis) -> dict[str, list[int]]:
 def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
     catalog: Catalog, settings: Settings, redis: Redis, one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_loader, "OWNERS_A_FLUSH", A_FLUSH)
+    monkeypatch.setattr(_loader, "OWNERS_PER_FLUSH", A_FLUSH)
     flush, flushes = Loader._flush, []
 
     def die_at_the_third(self: Loader, *arguments: Any) -> Any:

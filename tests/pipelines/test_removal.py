@@ -5,8 +5,8 @@ import pyarrow as pa
 from manifold.contracts.tables import OUTCOMES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import branch_of, create_branch, open_run
+from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.publish import finish, main_snapshots, publish
-from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run import Ingested
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at

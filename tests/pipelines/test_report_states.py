@@ -13,8 +13,8 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
 from pipelines.ingest import run_all, transforms
-from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.quarantine_offenders import ingest_and_judge
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
 from pipelines.stages import ingest as ingest_stage

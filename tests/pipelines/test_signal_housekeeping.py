@@ -15,7 +15,7 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from manifold.lake.catalog import where
 from manifold.lake.key_ring import new_key_line
-from pipelines.ingest.amending import Amendment
+from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.maintenance.check import check
 from pipelines.maintenance.compact import compact
 from pipelines.maintenance.garbage_signals import drop_signals
@@ -120,14 +120,14 @@ def test_signals_are_processed_again_by_other_bounds_or_when_their_keys_are_back
 def test_what_is_processed_again_counts_though_main_is_rewritten_meanwhile(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_it = Amendment.publish
+    publish_it = MaintenanceRun.publish
 
-    def rewritten_first(self: Amendment, *arguments: Any) -> None:
+    def rewritten_first(self: MaintenanceRun, *arguments: Any) -> None:
         table = spark_lake.catalog.load_table(XRAY_PROCESSED.identifier)
         table.append(XRAY_PROCESSED.arrow_schema.empty_table())
         publish_it(self, *arguments)
 
-    monkeypatch.setattr(Amendment, "publish", rewritten_first)
+    monkeypatch.setattr(MaintenanceRun, "publish", rewritten_first)
     dry = spark_lake.settings.model_copy(update={"signals_bounds": "humidity=10..100 %"})
     assert process_again(spark_lake.catalog, dry, now=at(60_000), again=True).rows == 2
     assert spark_lake.rows(XRAY_PROCESSED, "anomaly_types") == ["", "humidity_low"]

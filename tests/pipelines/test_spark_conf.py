@@ -14,10 +14,10 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
+from pipelines.spark.cluster_bundle import libraries_for
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.parallelism import asked, parallelism
 from pipelines.spark.session import configure
-from pipelines.spark.ship import libraries_for
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at
 from tests.support.servers import ROOT

@@ -13,7 +13,7 @@ from manifold.contracts.tables import QUALITY, SEGMENTS
 from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
 from manifold.settings import Settings
 from pipelines.ingest.ledger import PRUNED_BEFORE
-from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
+from pipelines.ingest.trends import draw_trends, refresh_trends, trends_if_held_back
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
 from tests.support.lake_rows import append, new_lake
@@ -109,7 +109,7 @@ def test_a_lake_without_tables_has_no_charts(settings: Settings) -> None:
 
 
 def test_after_a_run_they_are_drawn_however_it_ended(catalog: Catalog, settings: Settings) -> None:
-    with pytest.raises(Retryable), trends_afterwards(settings):
+    with pytest.raises(Retryable), refresh_trends(settings):
         raise Retryable("another run was in the way")
 
     assert "run0" in page(settings)

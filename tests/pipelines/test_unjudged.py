@@ -13,13 +13,13 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from pipelines.ingest import run_all
-from pipelines.ingest.begin import begin
+from pipelines.ingest.audit_result import keep_verdict, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
+from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
-from pipelines.ingest.verdict import keep_verdict, may_be_published, passed_already
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake

@@ -143,7 +143,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
         vehicle.connect().say(Sign.HEARTBEAT)
         wait_until(lambda vin=vehicle.vin: "connected" in platform.presence(vin))  # type: ignore[misc]
 
-    monkeypatch.setattr(_loader, "OWNERS_A_FLUSH", 2)
+    monkeypatch.setattr(_loader, "OWNERS_PER_FLUSH", 2)
     flush, new = Loader._flush, list[int]()
 
     def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-A_DAY = timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,7 @@ def _certificate(
     extension: x509.ExtensionType,
 ) -> x509.Certificate:
     now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now - A_DAY, now + A_DAY)
+    builder = x509.CertificateBuilder(
+        issuer, subject, key.public_key(), x509.random_serial_number(), now - ONE_DAY, now + ONE_DAY
+    )
     return builder.add_extension(extension, critical=True).sign(signed_by, hashes.SHA256())

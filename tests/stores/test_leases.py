@@ -13,8 +13,8 @@ from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.commits import append_nothing
 from manifold.settings import Settings
-from pipelines.ingest.amending import Amendment
 from pipelines.ingest.lease import LEASE_S, Lease, LeaseHeld, LeaseLost, rewriting
+from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import is_published, main_snapshots
 from tests.stores import places
 from tests.stores.servers import postgresql
@@ -48,7 +48,7 @@ def test_one_of_many_gets_the_lease_and_only_its_holder_publishes(place: str, re
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     late = NOON + timedelta(seconds=3 * LEASE_S)
     with rewriting(catalog, "collection", clock=lambda: late):
-        run = Amendment(catalog, "collection", base, late)
+        run = MaintenanceRun(catalog, "collection", base, late)
         Lease(open_catalog(settings), "erasure").take()
         with pytest.raises(LeaseLost):
             run.publish(partial(append_nothing, catalog, SEGMENTS))

@@ -9,7 +9,7 @@ from manifold.contracts.tables import IDS
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from manifold.settings import Settings
-from pipelines.lineage import told
+from pipelines.lineage import emits_lineage
 from tests.pipelines.makers import at, seq_at
 from tests.stores.places import WAREHOUSE, on_object_storage
 from tests.support.lake_rows import new_lake
@@ -19,7 +19,7 @@ from tests.support.servers import Server
 ROW = {"vin": "V", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d", "applied": False}
 
 
-@told("work", reads=["archive"])
+@emits_lineage("work", reads=["archive"])
 def work(settings: Settings) -> None:
     rows = pa.Table.from_pylist([ROW], schema=IDS.arrow_schema)
     append_rows(open_catalog(settings), IDS, rows, {})

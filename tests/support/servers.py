@@ -22,14 +22,14 @@ from manifold.sandbox.platform import airflow, broker
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 from manifold.settings.embedded_broker import outer_socket
-from pipelines.spark.conf import SHORT_JVM
+from pipelines.spark.conf import C1_COMPILER
 from tests.support.warm import Forked, fork_of
 
 ROOT = Path(__file__).parents[2]
 START_S = 60
 END_S = 30  # longer than any gives those that it has started itself, which a kill would leave behind
 # Of a JVM that ends soon. The table of names begins as large as Spark's classes make it: to grow there takes a tenth of a start.
-SHORT_LIVED = f"{SHORT_JVM} -XX:+UseSerialGC -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576"
+SHORT_LIVED = f"{C1_COMPILER} -XX:+UseSerialGC -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576"
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
 _WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _given: set[int] = set()

@@ -9,7 +9,7 @@ from manifold.archive.parsing.common import BLANK, Limits, Parser
 from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
 from manifold.archive.parsing.fanout import (
     DATA,
-    IDS_A_ROW,
+    IDS_PER_ROW,
     OTHER_BYTES,
     OUTCOMES,
     TRIGGERS,
@@ -38,7 +38,7 @@ __all__ = [
     "DATA",
     "ECQ",
     "ECQ_BRIEF",
-    "IDS_A_ROW",
+    "IDS_PER_ROW",
     "OTHER_BYTES",
     "OUTCOMES",
     "PARSERS",

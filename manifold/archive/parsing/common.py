@@ -9,7 +9,7 @@ import pyarrow as pa
 from manifold.contracts.messages import Refused
 from manifold.contracts.tables import INSTANT
 
-BYTES_A_BATCH = 16 << 20
+BYTES_PER_BATCH = 16 << 20
 LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 BLANK = "refused; the archive gives a blank reason"
 
@@ -65,7 +65,7 @@ def text(value: str | None) -> str | None:
 def batches(messages: pa.Table) -> Iterator[pa.RecordBatch]:
     """The messages, some megabytes at a time."""
     if messages.num_rows:
-        rows = max(1, messages.num_rows * BYTES_A_BATCH // max(messages["payload"].nbytes, 1))
+        rows = max(1, messages.num_rows * BYTES_PER_BATCH // max(messages["payload"].nbytes, 1))
         yield from messages.to_batches(max_chunksize=rows)
 
 

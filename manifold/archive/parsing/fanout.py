@@ -15,7 +15,7 @@ from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
 from manifold.contracts.vins import are_iso_3779
 
-IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
+IDS_PER_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
 
 
@@ -149,8 +149,8 @@ def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
         if trigger.data is not None:
             yield columns | {"vins": []}
         return
-    for first in range(0, len(trigger.ids), IDS_A_ROW):
-        yield columns | {"vins": trigger.ids[first : first + IDS_A_ROW]}
+    for first in range(0, len(trigger.ids), IDS_PER_ROW):
+        yield columns | {"vins": trigger.ids[first : first + IDS_PER_ROW]}
 
 
 def _is_duplicate(row: Row) -> bool:

@@ -10,7 +10,7 @@ from manifold.archive.parsing.common import Limits, batches
 from manifold.archive.parsing.signals import SIGNALS, raw_records, signal_rows
 from manifold.contracts.errors import SettingsError
 from manifold.contracts.signals.bounds import Bounds, read_bounds
-from manifold.contracts.signals.processing import NOTHING, RULES, Anomaly, ProcessedData, Reading, process
+from manifold.contracts.signals.processing import NO_DATA, RULES, Anomaly, ProcessedData, Reading, process
 from manifold.contracts.signals.records import RawRecord
 from manifold.contracts.tables import XRAY_PROCESSED
 from manifold.lake.day_keys import DayKeys
@@ -85,8 +85,8 @@ class Processing:
     def _opened(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
         """What it says, and the problem."""
         if self.keys is None:
-            return NOTHING, "the key ring cannot be read"
+            return NO_DATA, "the key ring cannot be read"
         try:
             return process(self.keys.open(sealed, seq=seq), self.bounds), None
         except (KeyIsGone, Broken) as exc:
-            return NOTHING, str(exc)
+            return NO_DATA, str(exc)

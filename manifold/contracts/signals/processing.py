@@ -15,8 +15,8 @@ from manifold.contracts.signals.numbers import number
 from manifold.contracts.signals.tracks import is_track, track_readings
 
 RULES = 1
-MOST_READINGS = 10_000  # of one signal; what is beyond is left in the payload
-MOST_ANOMALIES = 1_000
+MAX_READINGS = 10_000  # of one signal; what is beyond is left in the payload
+MAX_ANOMALIES = 1_000
 _TYPES = {kind.value: kind for kind in ReadingType}
 LONGEST_UNIT = 16
 _UNIT = re.compile(r"[A-Za-z°µ%/²³ ]+")  # so that a unit is one, and no place for text
@@ -63,7 +63,7 @@ class ProcessedData(Struct, frozen=True):
         return found
 
 
-NOTHING = ProcessedData([], [])
+NO_DATA = ProcessedData([], [])
 
 
 def process(payload: bytes, bounds: Bounds) -> ProcessedData:
@@ -71,9 +71,9 @@ def process(payload: bytes, bounds: Bounds) -> ProcessedData:
     try:
         said = msgspec.json.decode(payload)
     except (ValueError, RecursionError):
-        return NOTHING
+        return NO_DATA
     if not isinstance(said, dict):
-        return NOTHING
+        return NO_DATA
     if isinstance(said.get("readings"), list):
         readings, left_out, of = _taken_over(said["readings"])
         missing = [_unreadable(AnomalyType.UNREADABLE, left_out, of)] if left_out else []
@@ -82,14 +82,14 @@ def process(payload: bytes, bounds: Bounds) -> ProcessedData:
         readings = [Reading(ReadingType.MOTION.value, value, unit, name=name) for name, value, unit in summary]
         missing = [_unreadable(AnomalyType.POINT, left_out, of)] if left_out else []
     else:
-        return NOTHING
+        return NO_DATA
     outside = [anomaly for reading in readings if (anomaly := _outside(reading, bounds)) is not None]
-    return ProcessedData(readings, [*missing, *outside[:MOST_ANOMALIES]])
+    return ProcessedData(readings, [*missing, *outside[:MAX_ANOMALIES]])
 
 
 def _taken_over(entries: list[Any]) -> tuple[list[Reading], int, int]:
     """The readings, how many entries are left out, and of how many."""
-    readings = [reading for entry in entries[:MOST_READINGS] if (reading := _reading(entry)) is not None]
+    readings = [reading for entry in entries[:MAX_READINGS] if (reading := _reading(entry)) is not None]
     return readings, len(entries) - len(readings), len(entries)
 
 

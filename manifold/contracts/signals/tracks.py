@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from manifold.contracts.signals.numbers import number
 
 EARTH_RADIUS_M = 6_371_000
-MOST_KMH = 1e6  # so that no sum overflows; whether a speed can be is a matter of bounds
+MAX_KMH = 1e6  # so that no sum overflows; whether a speed can be is a matter of bounds
 
 
 class Point(NamedTuple):
@@ -60,5 +60,5 @@ def _points(data: list[Any]) -> Iterator[Point]:
             latitude, longitude, speed = map(number, entry[1])
             if latitude is None or longitude is None or speed is None:
                 continue
-            if abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MOST_KMH:
+            if abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MAX_KMH:
                 yield Point(latitude, longitude, speed)

@@ -63,7 +63,7 @@ _ECQ_OF_PRESENCE = (
     5,
     3,
 )  # of `ecq_keys`: pending, inflight, attempts, messages, keys, as update_presence.lua takes them
-_NOTHING = ClaimReply(ClaimWord.NONE)
+_NO_CLAIM = ClaimReply(ClaimWord.NONE)
 
 
 class Claim(Verb, frozen=True):
@@ -153,7 +153,7 @@ class ReleaseReply(NamedTuple):
     @property
     def next(self) -> ClaimReply:
         """No claim."""
-        return _NOTHING
+        return _NO_CLAIM
 
 
 class Release(Verb, frozen=True):

@@ -16,7 +16,7 @@ from manifold.sandbox.fleet._vehicle import ConnectionState, FleetListener, Rece
 from manifold.settings import Settings
 
 CONNECT_S = 60.0
-_AT_ONCE = 100  # connections under way: fewer than the broker's backlog
+_MAX_CONCURRENT_CONNECTS = 100  # connections under way: fewer than the broker's backlog
 _LOOKS = 4  # at each connection, in a keep-alive interval
 _SPARE_FILES = 100
 
@@ -135,7 +135,7 @@ class Fleet:
         try:
             async with asyncio.timeout(within_s):
                 while wanted or under_way:
-                    while wanted and len(under_way) < _AT_ONCE:
+                    while wanted and len(under_way) < _MAX_CONCURRENT_CONNECTS:
                         vehicle = wanted.popleft()
                         under_way[vehicle] = vehicle.arrivals
                         vehicle.come(clean_start=clean_start)

@@ -56,7 +56,7 @@ CODES: Mapping[Kind, Code] = {  # of the kinds that are refused
 }
 DUPLICATES = frozenset({Kind.RESENT, Kind.REPEATED})
 REFERRING = DUPLICATES | {Kind.REPLAYED, Kind.CONFLICTING}  # to a message that has to come before
-REMEMBERED = 1000  # good messages, to the last of which others refer
+MAX_REMEMBERED = 1000  # good messages, to the last of which others refer
 KEYED = 0.3  # of good signals have a key of their own in x-idempotency-key
 MIX: Mapping[Kind, float] = {  # shares of all messages; what is left is good
     Kind.RESENT: 0.05,
@@ -110,7 +110,7 @@ class SignalMix:
     ) -> None:
         self._chance, self._secret, self._shares, self._bytes = random.Random(seed), secret, shares, payload_bytes
         self.devices = [f"{prefix or f'gateway-{seed}'}-{number:03}" for number in range(devices)]
-        self._before: deque[SignalMessage] = deque(maxlen=REMEMBERED)  # good ones, to which others refer
+        self._before: deque[SignalMessage] = deque(maxlen=MAX_REMEMBERED)  # good ones, to which others refer
         self._made = 0
 
     def messages(self, count: int, at: datetime) -> Iterator[SignalMessage]:

@@ -24,7 +24,7 @@ from manifold.runtime import secret_files
 from manifold.runtime.redis import connect
 from manifold.runtime.renewal import written_at
 from manifold.runtime.secret_files import write
-from manifold.sandbox.platform import issued, revocations, succession
+from manifold.sandbox.platform import ca_rotation, cert_registry, revocations
 from manifold.sandbox.platform.authority import (
     FRONT_DOOR,
     INNER,
@@ -37,7 +37,7 @@ from manifold.sandbox.platform.authority import (
     pem_of,
     signer,
 )
-from manifold.sandbox.platform.succession import CA_DAYS, Step
+from manifold.sandbox.platform.ca_rotation import CA_DAYS, Step
 from manifold.settings import Settings
 
 LEAF_DAYS = 30.0
@@ -72,7 +72,7 @@ def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
         done += renew(settings, now=today)
         if revocations.keep(home, today):
             done.append(REVOKED)
-    issued.forget_ended(home, now=today)
+    cert_registry.forget_ended(home, now=today)
     secret_files.sweep(home)
     return done
 
@@ -80,16 +80,16 @@ def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
 def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
     """Do what is to be done next with this CA; None: nothing."""
     folder, revoked_now = secret_files.folder(home), revoked(home)
-    needed = {row.issuer for row in issued.of_home(home, now=now) if row.serial not in revoked_now}
-    step = succession.next_step(succession.standing(folder, ca), needed, now)
+    needed = {row.issuer for row in cert_registry.of_home(home, now=now) if row.serial not in revoked_now}
+    step = ca_rotation.next_step(ca_rotation.standing(folder, ca), needed, now)
     match step:
         case Step.ANNOUNCE:
-            succession.announce(home, ca, now)
+            ca_rotation.announce(home, ca, now)
         case Step.SUCCEED:
-            succession.succeed(folder, ca)
+            ca_rotation.succeed(folder, ca)
         case Step.DROP:
             revocations.keep(home, now)  # before nobody believes whoever has signed the one that there is
-            succession.drop(folder, ca, needed, now)
+            ca_rotation.drop(folder, ca, needed, now)
     return step
 
 
@@ -163,8 +163,8 @@ def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
     folder = secret_files.folder(home)
     found = []
     for ca in (FRONT_DOOR, INNER):
-        standing = succession.standing(folder, ca)
-        if step := succession.next_step(standing, {name for name, _ in standing.former}, yesterday):
+        standing = ca_rotation.standing(folder, ca)
+        if step := ca_rotation.next_step(standing, {name for name, _ in standing.former}, yesterday):
             found.append(f"{ca.certificate} ends {standing.ends_at:%Y-%m-%d} ({step} is due)")
     until = yesterday + timedelta(days=RENEWED_DAYS)
     for leaf in leaves(settings):
@@ -203,7 +203,7 @@ def issue(
         raise Permanent(f"{name!r} has {len(name)} characters: a common name has 1 to 64")
     key = ec.generate_private_key(ec.SECP256R1())
     made = certificate(name, key.public_key(), folder, days, ca, hosts=hosts, now=now)
-    issued.note(home, made)
+    cert_registry.note(home, made)
     return made + pem_of(key)
 
 

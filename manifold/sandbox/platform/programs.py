@@ -99,7 +99,7 @@ def command(program: Program, settings: Settings) -> list[str]:
         case "airflow":
             return [sys.executable, "-m", "manifold.sandbox.platform.airflow"]
         case "keeper":
-            return [sys.executable, "-m", "manifold.sandbox.platform.keeper"]
+            return [sys.executable, "-m", "manifold.sandbox.platform.cert_renewer"]
         case "dispatcher":
             return [sys.executable, "-m", "dispatcher", "--replica", program.name.rpartition("-")[2]]
         case _:

@@ -8,7 +8,7 @@ from cryptography import x509
 
 from manifold.contracts.tls import REVOKED
 from manifold.runtime import secret_files
-from manifold.sandbox.platform import issued
+from manifold.sandbox.platform import cert_registry
 from manifold.sandbox.platform.authority import FRONT_DOOR, LISTED_DAYS, revocation_list, signer
 
 
@@ -34,7 +34,7 @@ def keep(home: Path, now: datetime) -> bool:
     Raises:
         Permanent: there is no CA.
     """
-    ended = {row.serial for row in issued.all_of(home) if row.ends_at <= now}
+    ended = {row.serial for row in cert_registry.all_of(home) if row.ends_at <= now}
     found, on_it = _read(home), listed(home)
     kept = {serial: since for serial, since in on_it.items() if serial not in ended}  # what nobody has on record stays
     if found is not None and len(kept) == len(on_it) and _lasts(home, found, now):

@@ -9,7 +9,7 @@ from threading import Event
 from urllib.parse import quote
 
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.contracts.faces import require_token
+from manifold.contracts.http_access import require_token
 from manifold.contracts.signals.rights import RIGHTS
 from manifold.messaging.amqp import USER, password_file
 from manifold.runtime import secret_files

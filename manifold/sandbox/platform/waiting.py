@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
 
-_TRIES = 4  # starts of one program after which waiting ends
+_MAX_STARTS = 4  # starts of one program after which waiting ends
 _LOOK_S = 0.2
 _LOG_LINES = 15
 
@@ -68,7 +68,7 @@ def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict
         if state is None:
             continue
         starts[program.name].add(state.started)
-        if state.state != "RUNNING" and len(starts[program.name]) >= _TRIES:
+        if state.state != "RUNNING" and len(starts[program.name]) >= _MAX_STARTS:
             raise Permanent(f"{program.name} does not stay up ({state.reason or state.state}); {_last_lines(layout, program)}")
 
 

@@ -10,7 +10,7 @@ from manifold.sandbox.tap.scanner import SUBSCRIBE, PublishHead, Scanner
 from manifold.sandbox.tap.sessions import Session, Sessions
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80
-NOTHING: Properties = {USER: {}}
+NO_PROPERTIES: Properties = {USER: {}}
 
 
 class MessageTracker:
@@ -44,7 +44,7 @@ class MessageTracker:
 
     def publishes(self, head: PublishHead, crc: int, size: int) -> None:
         """The client publishes."""
-        props = read_properties(head.properties) if self.version >= 5 else NOTHING
+        props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[0], self._aliases[0])
         match = self._all.request(topic)
         if match is None or not (head.qos or self._all.tell_delivered):
@@ -61,7 +61,7 @@ class MessageTracker:
             self._unconfirmed[head.mid] = (publication, head.qos, head.retain)
 
     def _topic(self, head: PublishHead, props: Properties, scanner: Scanner, aliases: dict[int, bytes]) -> bytes:
-        alias = props.pop("Topic-Alias", None) if props is not NOTHING else None
+        alias = props.pop("Topic-Alias", None) if props is not NO_PROPERTIES else None
         if alias is None:
             return head.topic
         scanner.wanted = _every  # from now on any publish may give this alias another topic
@@ -109,7 +109,7 @@ class MessageTracker:
     def delivers(self, head: PublishHead, crc: int, size: int) -> None:
         """The broker sends a message to the client."""
         session = self.session
-        props = read_properties(head.properties) if self.version >= 5 else NOTHING
+        props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[1], self._aliases[1])
         match = self._all.request(topic)
         if match is None or session is None or not self.open:

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from manifold.contracts.names import is_service
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
-from manifold.sandbox.tap.message_tracker import NOTHING, MessageTracker
+from manifold.sandbox.tap.message_tracker import NO_PROPERTIES, MessageTracker
 from manifold.sandbox.tap.packets import (
     Connect,
     packet,
@@ -155,11 +155,11 @@ class SessionObserver:
 
     def taken_over(self, clean_start: bool) -> None:
         """The broker has accepted another connection with this client id."""
-        self._over("discarded" if clean_start else "takenover", NOTHING, keep=True)
+        self._over("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
 
     def client_closed(self) -> None:
         """The client's socket has gone."""
-        self._over("tcp_closed", NOTHING)
+        self._over("tcp_closed", NO_PROPERTIES)
 
     def broker_closed(self, silent_for_s: float) -> int | None:
         """The broker has closed the connection, `silent_for_s` seconds after it last heard the client.
@@ -170,7 +170,7 @@ class SessionObserver:
         if newer and newer[-1] is not self and newer[-1].asked is not None:
             self.taken_over(newer[-1].asked.clean_start)
         else:
-            self._over(self._said or self._guess(silent_for_s), NOTHING)
+            self._over(self._said or self._guess(silent_for_s), NO_PROPERTIES)
         told = self._messages.version >= 5 and self._said is None
         return _GOODBYES.get(self._ended_by or "") if told else None
 
@@ -182,7 +182,7 @@ class SessionObserver:
 
     def tap_closes(self) -> None:
         """The tap itself is being stopped."""
-        self._over("server_shutting_down", NOTHING)
+        self._over("server_shutting_down", NO_PROPERTIES)
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
         self._all.answered(self)

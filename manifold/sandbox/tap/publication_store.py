@@ -19,7 +19,9 @@ import structlog
 
 from manifold.sandbox.tap.properties import PAIRS, Properties
 
-REMEMBERED = 1_000_000  # publications at most; the oldest are forgotten first, and on 3.1.1 their acknowledgements have no seq
+MAX_PUBLICATIONS = (
+    1_000_000  # publications at most; the oldest are forgotten first, and on 3.1.1 their acknowledgements have no seq
+)
 REWRITE_BYTES = 16 << 20  # the file is written anew when it has grown by this much, and doubled
 
 log = structlog.get_logger(__name__)
@@ -82,7 +84,7 @@ class PublicationStore:
         self._add(made)
         if keep and self._path is not None:
             self._lines.append(_line(made))
-        if len(self._all) > REMEMBERED:
+        if len(self._all) > MAX_PUBLICATIONS:
             self.forgotten_early += 1
             self.forget(next(iter(self._all.values())))
         return made

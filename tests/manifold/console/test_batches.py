@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from manifold.api._lake_half import MOST
+from manifold.api._lake_half import MAX_ENTRIES
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import IDS, OUTCOMES
@@ -24,7 +24,7 @@ from tests.manifold.console.test_commands import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT
 
-MANY = MOST + 15_000  # vehicles of one trigger: the API does not tell them one by one
+MANY = MAX_ENTRIES + 15_000  # vehicles of one trigger: the API does not tell them one by one
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifold.contracts.signals.bounds import DEFAULT_BOUNDS, read_bounds
-from manifold.contracts.signals.processing import ANOMALIES, NOTHING, RULES, process
+from manifold.contracts.signals.processing import ANOMALIES, NO_DATA, RULES, process
 from manifold.contracts.signals.tracks import Point, haversine_m
 
 BOUNDS = read_bounds(DEFAULT_BOUNDS)
@@ -94,7 +94,7 @@ def test_what_is_no_reading_is_left_out_and_said(entry: object) -> None:
     ],
 )
 def test_anything_else_has_no_readings(payload: bytes) -> None:
-    assert process(payload, BOUNDS) == NOTHING
+    assert process(payload, BOUNDS) == NO_DATA
 
 
 def test_a_track_comes_to_points_speeds_and_distance() -> None:

@@ -365,7 +365,7 @@ def test_a_queue_that_is_written_faster_than_it_is_read_is_told_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its seqs one would run after it forever; here until nothing is left to write."""
-    monkeypatch.setattr("manifold.history.ecq_from_queues.AT_ONCE", 1)
+    monkeypatch.setattr("manifold.history.ecq_from_queues.MESSAGE_BATCH_SIZE", 1)
     place.loaded()
     first, endless = 20, 3000
     place.do(*(Append(seq(n), f"k{n}", b"") for n in range(first)))

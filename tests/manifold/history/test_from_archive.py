@@ -16,7 +16,7 @@ from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.topics import TRIGGER
 from manifold.history.entry import Bounds
-from manifold.history.from_archive import MOST_NAMES, read_recorded, triggers_recorded
+from manifold.history.from_archive import MAX_NAMES, read_recorded, triggers_recorded
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 from tests.support.servers import ROOT, Server
@@ -83,7 +83,7 @@ def test_a_batch_is_found_by_its_name(settings: Settings, request_id: str, trigg
     assert list(triggers_recorded(settings, set(), request_id, Bounds())) == [seq(n) for n in triggers]
 
 
-@pytest.mark.parametrize("others", [pytest.param(0, id="searched for"), pytest.param(MOST_NAMES, id="too many to search for")])
+@pytest.mark.parametrize("others", [pytest.param(0, id="searched for"), pytest.param(MAX_NAMES, id="too many to search for")])
 def test_outcomes_of_a_batch_are_found_by_its_triggers_those_in_the_lake_among_them(settings: Settings, others: int) -> None:
     seqs = {seq(0), seq(1), *range(others)}
 

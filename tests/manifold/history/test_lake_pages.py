@@ -21,7 +21,7 @@ from tests.pipelines.makers import NOON
 from tests.support.lake_rows import append, new_lake
 
 DAYS = 5
-A_DAY = 3  # triggers
+ONE_DAY = 3  # triggers
 
 
 def seq(day: int, n: int = 0) -> int:
@@ -38,7 +38,7 @@ def catalog(tmp_path: Path) -> Catalog:
     """Days on which every trigger had the same request_id; a file a day, rows in the order of VINs."""
     catalog = new_lake(Settings(home=tmp_path))
     for day in range(DAYS):
-        rows = [row for n in range(A_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
+        rows = [row for n in range(ONE_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
         append(catalog, IDS, sorted([*rows, *entries(seq(day, 9), ["V1"], "another")], key=lambda row: str(row["vin"])))
     ended = {"vin": "V2", "outcome": "delivered", "ended_at": NOON}
     append(catalog, OUTCOMES, [ended | {"seq": of, "accepted_at": datetime_of(of)} for of in (seq(4, 2), seq(0))])
@@ -70,7 +70,7 @@ def pages(catalog: Catalog, request_id: str = "task", **bounds: int) -> list[lis
         before = page.before
 
 
-EVERY = sorted(seq(day, n) for day in range(DAYS) for n in range(A_DAY))
+EVERY = sorted(seq(day, n) for day in range(DAYS) for n in range(ONE_DAY))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 15, 100])

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from manifold.lake.hashes import AT_ONCE, standing_twice
+from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
 
-MOST_BYTES = 10 * AT_ONCE  # of NumPy; what Arrow holds at the same time is not seen here
+MAX_BYTES = 10 * HASH_BATCH_SIZE  # of NumPy; what Arrow holds at the same time is not seen here
 
 
 def hashes(*parts: list[int]) -> pa.ChunkedArray:
@@ -21,7 +21,7 @@ def test_hashes_that_stand_twice_are_found_once_wherever_they_stand() -> None:
 
 
 def test_as_many_as_are_compared_at_once_leave_the_driver_its_memory() -> None:
-    found = pa.chunked_array([np.arange(AT_ONCE), np.arange(2)])
+    found = pa.chunked_array([np.arange(HASH_BATCH_SIZE), np.arange(2)])
     tracemalloc.start()
     try:
         twice = standing_twice(found)
@@ -29,4 +29,4 @@ def test_as_many_as_are_compared_at_once_leave_the_driver_its_memory() -> None:
     finally:
         tracemalloc.stop()
     assert twice.tolist() == [0, 1]
-    assert peak <= MOST_BYTES
+    assert peak <= MAX_BYTES

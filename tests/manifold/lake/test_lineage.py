@@ -58,7 +58,7 @@ def test_nobody_waits_for_a_catalog_that_hangs_and_it_is_told_when_it_goes_on(tm
 def test_what_waits_for_a_catalog_that_hangs_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lineage, "MOST_WAITING", 2)
+    monkeypatch.setattr(lineage, "MAX_WAITING", 2)
     goes_on = threading.Event()
     with backend(lambda request: (goes_on.wait(), says(200)(request))[1]) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url)
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: p
 
 def test_an_event_without_bound_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "events.jsonl"
-    assert not tell(telling(Settings(home=tmp_path), f"file://{file}"), [{"why": "x" * lineage.MOST_BYTES}])
+    assert not tell(telling(Settings(home=tmp_path), f"file://{file}"), [{"why": "x" * lineage.MAX_BYTES}])
     assert told_in(file) == []
     assert "an event has more than" in caplog.text
 

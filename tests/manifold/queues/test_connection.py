@@ -140,13 +140,13 @@ def test_an_idle_connection_that_the_server_closed_is_replaced(kind: str, how: s
 def test_a_server_that_hangs_up_at_once_is_an_error() -> None:
     accepted = 0
 
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def abort(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal accepted
         accepted += 1
         writer.close()
 
     async def ask() -> None:
-        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        server = await asyncio.start_server(abort, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, connect(f"redis://127.0.0.1:{port}/0", retry=Retry(NoBackoff(), 0)) as redis:
             with pytest.raises(RedisConnectionError):

@@ -64,7 +64,7 @@ def held(redis: Redis) -> str:
 @pytest.fixture(params=[1, 2, 100], ids=["one a call", "two a call", "all at once"])
 def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many messages of a queue go in one call: what comes of it is the same."""
-    monkeypatch.setattr(_ecq_loader, "MESSAGES_A_CALL", request.param)
+    monkeypatch.setattr(_ecq_loader, "MESSAGES_PER_CALL", request.param)
     return int(request.param)
 
 

@@ -11,7 +11,7 @@ from manifold.contracts.ecq import Append
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import Trigger
 from manifold.messaging.mqtt import Message
-from manifold.recorder._hazards import Hazards
+from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._receipts import MAX_BYTES, MAX_LEVELS
 from manifold.settings import Settings
 from tests.manifold.recorder.cabled import through_cable
@@ -188,8 +188,8 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
 
 
 def test_a_message_that_was_in_hand_when_the_recorder_was_killed_is_taken_all_the_same(tmp_path: Path) -> None:
-    def hazards() -> Hazards:
-        found = Hazards(tmp_path / "in-hand", Settings(home=tmp_path))
+    def hazards() -> PoisonGuard:
+        found = PoisonGuard(tmp_path / "in-hand", Settings(home=tmp_path))
         found.load()
         return found
 

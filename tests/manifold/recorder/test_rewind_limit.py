@@ -12,7 +12,7 @@ from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _rewind_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
-from manifold.recorder._resent import ResentMessages
+from manifold.recorder._redelivered import ResentMessages
 from manifold.recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
 from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric

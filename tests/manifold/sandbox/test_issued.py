@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manifold.runtime import secret_files
-from manifold.sandbox.platform import certificates, issued
+from manifold.sandbox.platform import cert_registry, certificates
 from manifold.settings import Settings
 
 
@@ -19,24 +19,24 @@ def home(tmp_path: Path) -> Path:
 
 
 def names(home: Path, now: datetime | None = None) -> list[str]:
-    return [row.name for row in issued.of_home(home, now=now)]
+    return [row.name for row in cert_registry.of_home(home, now=now)]
 
 
 def test_what_ended_long_ago_goes_and_all_else_stays(home: Path) -> None:
     known = names(home)
     certificates.issue(home, "V1", days=400)
-    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + issued.KEPT
+    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION
 
-    assert issued.forget_ended(home) == 0
-    assert issued.forget_ended(home, now=later + timedelta(days=1)) == len(known)
+    assert cert_registry.forget_ended(home) == 0
+    assert cert_registry.forget_ended(home, now=later + timedelta(days=1)) == len(known)
     assert names(home) == ["V1"]
 
 
 def test_who_issues_meanwhile_loses_no_line(home: Path) -> None:
     known = len(names(home))
-    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + issued.KEPT + timedelta(days=1)
+    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION + timedelta(days=1)
     with ThreadPoolExecutor(4) as pool:
-        forgetting = [pool.submit(issued.forget_ended, home, now=later) for _ in range(20)]
+        forgetting = [pool.submit(cert_registry.forget_ended, home, now=later) for _ in range(20)]
         for number in range(20):
             certificates.issue(home, f"V{number}", days=400)
     assert sum(done.result() for done in forgetting) == known
@@ -45,7 +45,7 @@ def test_who_issues_meanwhile_loses_no_line(home: Path) -> None:
 
 def test_a_line_that_was_torn_costs_no_other(home: Path) -> None:
     known = names(home)
-    with (secret_files.folder(home) / issued.FILE).open("a") as out:
+    with (secret_files.folder(home) / cert_registry.FILE).open("a") as out:
         out.write('{"name": "V0", "ser')
     certificates.issue(home, "V1")
     assert names(home) == [*known, "V1"]

@@ -23,7 +23,7 @@ from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SER
 from manifold.runtime import renewal
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, revoked_serials, server_context, web_server_context
-from manifold.sandbox.platform import authority, certificates, issued, keeper, succession
+from manifold.sandbox.platform import authority, ca_rotation, cert_registry, cert_renewer, certificates
 from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, Authority, believed, signer
 from manifold.sandbox.platform.programs import command, programs
 from manifold.settings import Settings
@@ -108,13 +108,17 @@ def dropping(home: Path) -> Settings:
     settings = aged(home)
     certificates.keep(settings)
     for ca in (FRONT_DOOR, INNER):
-        by = [row.serial for row in issued.of_home(home) if row.issuer != str(names(home, ca)[-1]) and ca.is_issuer(row.issuer)]
+        by = [
+            row.serial
+            for row in cert_registry.of_home(home)
+            if row.issuer != str(names(home, ca)[-1]) and ca.is_issuer(row.issuer)
+        ]
         certificates.revoke(home, by)
     return settings
 
 
 def names(home: Path, ca: Authority) -> list[str]:
-    return [succession.name_of(each) for each in believed(home / SECRETS, ca)]
+    return [ca_rotation.name_of(each) for each in believed(home / SECRETS, ca)]
 
 
 @pytest.mark.parametrize("state", [announcing, aged, dropping])
@@ -141,7 +145,7 @@ def test_killed_between_any_two_steps_it_leaves_all_whole_and_the_next_one_ends_
 def keeping(settings: Settings) -> Iterator[None]:
     """A keeper that looks without a pause; it ends as soon as it is told to."""
     stop = Event()
-    loop = Thread(target=keeper.run, args=(settings, stop), daemon=True)
+    loop = Thread(target=cert_renewer.run, args=(settings, stop), daemon=True)
     loop.start()
     try:
         yield
@@ -177,7 +181,7 @@ def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_afte
     settings, former = aged(tmp_path), tmp_path / "former.pem"
     shutil.copy(tmp_path / SECRETS / OF_INNER.format(OPERATOR), former)
     for pause in ("LOOK_S", "AGAIN_S"):
-        monkeypatch.setattr(keeper, pause, 0.05)
+        monkeypatch.setattr(cert_renewer, pause, 0.05)
     monkeypatch.setattr(certificates, "ANSWER_S", 0.5)
     program = next(each for each in programs(settings) if each.kind == "redis")
     server = start(command(program, settings), port=settings.redis_port, log=tmp_path / "redis.log")
@@ -195,7 +199,7 @@ def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_afte
             (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
             certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
             wait_until(lambda: shows_what_is_there(settings), what="Redis to show what somebody else has renewed")
-            certificates.revoke(tmp_path, [row.serial for row in issued.of_home(tmp_path) if row.issuer == INNER.name])
+            certificates.revoke(tmp_path, [row.serial for row in cert_registry.of_home(tmp_path) if row.issuer == INNER.name])
             wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be believed no longer")
             assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
         assert client.client_id() == stays, "who was connected stays so"
@@ -209,7 +213,7 @@ def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_name
 
     def in_between(*of: Any) -> list[x509.Certificate]:
         monkeypatch.undo()
-        succession.succeed(folder, FRONT_DOOR)
+        ca_rotation.succeed(folder, FRONT_DOOR)
         return believed(*of)
 
     monkeypatch.setattr(authority, "believed", in_between)

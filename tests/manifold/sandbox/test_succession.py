@@ -9,9 +9,9 @@ from cryptography import x509
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
 from manifold.runtime.tls import revoked_serials
-from manifold.sandbox.platform import certificates, issued, revocations
+from manifold.sandbox.platform import cert_registry, certificates, revocations
 from manifold.sandbox.platform.authority import FRONT_DOOR, believed, signer
-from manifold.sandbox.platform.succession import Standing, Step, next_step
+from manifold.sandbox.platform.ca_rotation import Standing, Step, next_step
 from manifold.settings import Settings
 
 BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
@@ -119,4 +119,4 @@ def test_the_list_is_signed_anew_in_time_and_forgets_what_has_ended(tmp_path: Pa
     assert revocations.listed(tmp_path)[long] == BEGAN, "since when it is revoked"
     certificates.keep(settings, now=day(25))
     assert revoked_serials(folder / CA, folder / REVOKED) == {stranger}
-    assert [row.name for row in issued.of_home(tmp_path, now=day(3)) if row.name == "v"] == ["v"]
+    assert [row.name for row in cert_registry.of_home(tmp_path, now=day(3)) if row.name == "v"] == ["v"]

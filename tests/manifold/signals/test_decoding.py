@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pamqp.header import ContentHeader
 
-from manifold.signals._decoding import MOST_HEADERS, read_any_properties
+from manifold.signals._decoding import MAX_HEADERS, read_any_properties
 from manifold.signals._received import LEFT_OUT
 
 CONTENT_TYPE, HEADERS, CORRELATION_ID, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 6
@@ -63,7 +63,7 @@ def test_a_time_that_no_calendar_has_is_none(value: int) -> None:
     [
         pytest.param(short(b"deep") + deep(20_000), id="deep"),
         pytest.param(short(b"\xff") + b"V", id="a name that is no text"),
-        pytest.param(short(b"many") + b"A" + table(b"V" * MOST_HEADERS), id="more than can be read in time"),
+        pytest.param(short(b"many") + b"A" + table(b"V" * MAX_HEADERS), id="more than can be read in time"),
         pytest.param(short(b"at") + b"T" + struct.pack(">Q", 2**63), id="a time"),
     ],
 )

@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 
 from manifold.contracts.signals import topology
 from manifold.settings import Settings
-from manifold.signals._claims import Claims
-from manifold.signals._fate import EXPIRED, Fate, Refused
+from manifold.signals._claimed_identity import Claims
+from manifold.signals._disposition import EXPIRED, Disposition, Refused
+from manifold.signals._outcome_log import tell
 from manifold.signals._received import Accepted, Received
-from manifold.signals._telling import tell
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_checks import CHECKS, NOW, received
 from tests.support.servers import Server, wait_until
@@ -67,14 +67,14 @@ def _accepted() -> Accepted:
     return judged
 
 
-def _told(fate: Fate, group: list[Received], share: float) -> list[dict[str, Any]]:
+def _told(fate: Disposition, group: list[Received], share: float) -> list[dict[str, Any]]:
     with capture_logs() as lines:
         tell(fate, group, log_accepted=share)
     return [dict(line) for line in lines]
 
 
 def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None:
-    [line] = _told(Fate(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
+    [line] = _told(Disposition(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
 
     assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "a check failed: OSError", 0)
     assert line["device_id"] == _accepted().said.device_id
@@ -85,7 +85,7 @@ def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None
 def test_a_share_of_the_accepted_messages_is_logged_and_every_other_one(share: float, least: int, most: int) -> None:
     """At a half, a count outside of these bounds comes once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
-    fate = Fate(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
+    fate = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
     found = [line["status"] for line in _told(fate, [good.received] * 402, share)]
 
     assert least <= found.count("processed") + found.count("duplicate") <= most

@@ -18,7 +18,7 @@ from manifold.contracts.signals import topology
 from manifold.contracts.signals.records import read_raw
 from manifold.runtime import secret_files
 from manifold.settings import Settings, load_settings
-from manifold.signals._stay import HELD_BYTES
+from manifold.signals._consumer import HELD_BYTES
 from tests.manifold.signals.gateway import Door, Gateway, body_of, signed
 from tests.support.rabbitmq import DEFINITIONS, needs_rabbitmq, start_rabbitmq
 from tests.support.servers import Server, free_port, start_redis, wait_until

@@ -10,10 +10,10 @@ import pytest
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.messages import parse_raw
-from manifold.signals._decoding import MOST_HEADERS
+from manifold.signals._amqp_frames import AROUND
+from manifold.signals._decoding import MAX_HEADERS
 from manifold.signals._outgoing import dead_letter, reply, retry, without_headers
 from manifold.signals._received import Received
-from manifold.signals._wire import AROUND
 from tests.manifold.signals.gateway import body_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +54,7 @@ def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
 )
 def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[str, Any]) -> None:
     for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
-        assert len(one.properties.marshal()) < MOST_HEADERS  # or it is not read when it comes again
+        assert len(one.properties.marshal()) < MAX_HEADERS  # or it is not read when it comes again
         assert "x-left-out" in one.properties.headers
         assert one.properties.content_encoding == "gzip"  # or its body would be read as plain
 

@@ -13,13 +13,13 @@ from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
+from manifold.signals._amqp_frames import Frames, Wire
 from manifold.signals._outgoing import dead_letter, retry
 from manifold.signals._received import Received
 from manifold.signals._session import Session, open_session
-from manifold.signals._wire import Frames, Wire
 from tests.manifold.signals.gateway import Door, Gateway
 from tests.manifold.signals.test_alarm import ctl
-from tests.manifold.signals.test_wire import delivered
+from tests.manifold.signals.test_amqp_frames import delivered
 from tests.support.servers import wait_until
 
 

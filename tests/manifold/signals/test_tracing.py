@@ -130,6 +130,6 @@ def test_a_collector_that_is_away_and_headers_that_are_no_trace_hold_nothing_up(
 
 def test_a_door_without_a_collector_loads_nothing_that_tells_spans() -> None:
     names = ("opentelemetry.exporter", "opentelemetry.sdk.trace")
-    program = f"import sys, manifold.signals._door; print([name for name in sys.modules if name.startswith({names})])"
+    program = f"import sys, manifold.signals._service; print([name for name in sys.modules if name.startswith({names})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

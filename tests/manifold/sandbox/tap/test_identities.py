@@ -184,10 +184,10 @@ def outcome(port: int, context: ssl.SSLContext, claim: tuple[str, str], own: str
         return REFUSED
 
 
-IN_A_HANDSHAKE = [(names, on, tap) for names, on, tap, _ in CELLS if names != ("",)]  # the library signs no empty name
+IN_PER_HANDSHAKE = [(names, on, tap) for names, on, tap, _ in CELLS if names != ("",)]  # the library signs no empty name
 
 
-@pytest.mark.parametrize(("names", "listener", "expected"), IN_A_HANDSHAKE, ids=ids)
+@pytest.mark.parametrize(("names", "listener", "expected"), IN_PER_HANDSHAKE, ids=ids)
 def test_the_tap_knows_a_client_by_its_certificate_alone(
     site: Site, names: tuple[str, ...], listener: str, expected: str
 ) -> None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from manifold.contracts.topics import TRIGGER, request_filter
 from manifold.runtime.tls import client_context, revoked_serials
-from manifold.sandbox.platform import certificates, issued
+from manifold.sandbox.platform import cert_registry, certificates
 from manifold.sandbox.platform.authority import FRONT_DOOR, certificate, pem_of
 from manifold.sandbox.platform.programs import environment
 from manifold.sandbox.tap.identity import Identity, is_platform, is_vehicle
@@ -220,14 +220,14 @@ def test_one_that_is_revoked_is_cut_off_for_good(site: Site, vin: str) -> None:
 
 
 def test_the_command_issues_lists_and_revokes(site: Site, vin: str) -> None:
-    issued = ask(site.settings, "certificates", "issue", vin, "--days", "1")
-    file = Path(issued["file"])
+    cert_registry = ask(site.settings, "certificates", "issue", vin, "--days", "1")
+    file = Path(cert_registry["file"])
     assert file.stat().st_mode & 0o077 == 0
     with RawConnection(site.settings.mqtt_port, tls=client_context(TlsFiles(str(site.secrets / CA), str(file)))) as connection:
         assert connection.open(vin).reason == 0
         listed = ask(site.settings, "certificates", "list")
-        assert [(row["serial"], row["revoked"]) for row in listed if row["name"] == vin] == [(issued["serial"], False)]
-        assert ask(site.settings, "certificates", "revoke", vin)["serials"] == [issued["serial"]]
+        assert [(row["serial"], row["revoked"]) for row in listed if row["name"] == vin] == [(cert_registry["serial"], False)]
+        assert ask(site.settings, "certificates", "revoke", vin)["serials"] == [cert_registry["serial"]]
         with pytest.raises((EOFError, ConnectionError)):
             connection.next()
     assert [row["revoked"] for row in ask(site.settings, "certificates", "list") if row["name"] == vin] == [True]
@@ -274,7 +274,7 @@ def test_a_ca_follows_another_while_the_tap_runs(site: Site, vin: str, tmp_path:
             with RawConnection(site.settings.mqtt_port, tls=context) as connection:
                 assert connection.open(name).reason == 0
         assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "nobody was cut off"
-    of_old = [row.serial for row in issued.of_home(home) if row.issuer == FRONT_DOOR.name]
+    of_old = [row.serial for row in cert_registry.of_home(home) if row.issuer == FRONT_DOOR.name]
     certificates.revoke(home, of_old[:-1])
     assert certificates.keep(site.settings) == [], "one certificate of the old CA still counts"
     certificates.revoke(home, of_old)

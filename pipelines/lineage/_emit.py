@@ -1,4 +1,4 @@
-"""`@told`: a job that changes tables or queues tells that it began, what it read and wrote, and how it ended.
+"""`@emits_lineage`: a job that changes tables or queues tells that it began, what it read and wrote, and how it ended.
 
 Stages decorate their functions with it, so nothing is loaded here before there is an event to send.
 """
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def told(
+def emits_lineage(
     job: str, *, reads: "Sequence[Table | Place]" = (), writes: Sequence[Place] = (), unless: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Tell of each run of a function that takes the settings, as the job `manifold.<job>`.

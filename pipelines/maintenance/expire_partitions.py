@@ -13,10 +13,10 @@ from pyiceberg.expressions import LessThan
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import where
 from manifold.lake.commits import append_nothing
-from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.delete_rows import days_of, remove_days
+from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.removal import days_of, remove_days
-from pipelines.maintenance.garbage_run import SAMPLE, Removal
+from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
 MayGo = Callable[[Catalog, dict[str, int], date, int], bool]  # by main's snapshots of tables; a day and its counted rows
@@ -52,10 +52,10 @@ class OldDays:
         old = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in self.tables}
         rows = {day: sum(old[table.name].get(day, 0) for table in self.counted) for day in sorted({*chain(*old.values())})}
         days = [day for day, count in rows.items() if self.may_go(catalog, base, day, count)]
-        removed = Removal(sum(rows[day] for day in days), [day.isoformat() for day in days[:SAMPLE]])
+        removed = Removal(sum(rows[day] for day in days), [day.isoformat() for day in days[:SAMPLE_SIZE]])
         if dry_run or not days:
             return removed
-        run = Amendment(catalog, self.name, base, now)
+        run = MaintenanceRun(catalog, self.name, base, now)
         for table in self.tables:
             if not old[table.name].keys().isdisjoint(days):
                 run.change(table, partial(remove_days, catalog, table, days))

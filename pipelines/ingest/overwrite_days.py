@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
 from manifold.lake.data_files import write_files
-from pipelines.ingest.removal import days_of
+from pipelines.ingest.delete_rows import days_of
 
 
 @patiently

@@ -8,14 +8,14 @@ from typing import Any
 import structlog
 
 from manifold.signals import _metrics
-from manifold.signals._claims import claims_of
-from manifold.signals._fate import Fate
+from manifold.signals._claimed_identity import claims_of
+from manifold.signals._disposition import Disposition
 from manifold.signals._received import Received
 
 log = structlog.get_logger(__name__)
 
 
-def tell(fate: Fate, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
+def tell(fate: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
     """Count and log the messages of an acknowledged group; of accepted messages, the share `log_accepted` has a log line."""
     now = datetime.now(UTC)
     for received in group:
@@ -39,7 +39,7 @@ def tell(fate: Fate, group: Sequence[Received], *, log_accepted: float = 1.0) ->
     _log_all(fate, now, log_accepted)
 
 
-def _log_all(fate: Fate, now: datetime, log_accepted: float) -> None:
+def _log_all(fate: Disposition, now: datetime, log_accepted: float) -> None:
     """One log line for each message, with its device and correlation id; of a refused message, those that it claims."""
     for status, some in (("refused", fate.refused), ("expired", fate.expired)):
         for one in some:

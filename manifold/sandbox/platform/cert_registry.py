@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from manifold.runtime import secret_files
 
 FILE = "issued.jsonl"  # among the secrets, one line for each certificate, the oldest first
-KEPT = timedelta(days=30)  # after its end
+RETENTION = timedelta(days=30)  # after its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
     Raises:
         OSError: the record cannot be written.
     """
-    since = (now or datetime.now(UTC)) - KEPT
+    since = (now or datetime.now(UTC)) - RETENTION
     with _alone(home) as file:
         rows = _lines(file)
         kept = [line for line in rows if _row(line).ends_at > since]

@@ -17,8 +17,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from manifold.contracts.tables import META, Table
 from manifold.lake.commits import patiently
-from pipelines.ingest.branches import ATTEMPT, MERGES, OURS, REPEAT, REPEATS, RUN_ID, drop_branch, properties_of
-from pipelines.ingest.contents import replace_content
+from pipelines.ingest.branches import ATTEMPT, MERGES, OURS, REPEAT, REPEATS, drop_branch, properties_of
+from pipelines.ingest.restore_snapshot import replace_content
 
 
 @patiently
@@ -87,12 +87,6 @@ def _merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict
     table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=properties)
 
 
-def is_change_of(table: IcebergTable, snapshot: Snapshot, written: int) -> bool:
+def is_change_of(snapshot: Snapshot, written: int) -> bool:
     """Whether `snapshot` is what a run has written as the snapshot `written`, or repeats it."""
-    properties = properties_of(snapshot)
-    if snapshot.snapshot_id == written or properties.get(REPEATS) == str(written):
-        return True
-    if not properties.get(ATTEMPT, "").startswith(REPEAT) or REPEATS in properties:
-        return False
-    first = table.snapshot_by_id(written)  # earlier releases did not say what they repeated
-    return first is not None and properties_of(first).get(RUN_ID) == properties.get(RUN_ID)
+    return snapshot.snapshot_id == written or properties_of(snapshot).get(REPEATS) == str(written)

@@ -32,16 +32,16 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.populate.snapshot_range import SnapshotRange
 
-ROUNDS = 4  # what is set aside may bring another rule to light
-ALWAYS = 10  # messages that may be set aside, however small the run
-SHARE = 0.1  # of the run's messages; if more offend, it is held back
-NAMED = 5  # messages that an alert names
+MAX_AUDIT_ATTEMPTS = 4  # what is set aside may bring another rule to light
+MAX_OFFENDERS = 10  # messages that may be set aside, however small the run
+MAX_OFFENDER_SHARE = 0.1  # of the run's messages; if more offend, it is held back
+MAX_NAMES_IN_ALERT = 5  # messages that an alert names
 
 log = structlog.get_logger(__name__)
 
 Key = tuple[Any, ...]
 # Of tables whose rows have not the seq of their message: the streams to look into, how each is parsed, and the row's key there.
-BEHIND: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
+SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
     META.name: ({Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}, lambda row: (row["data_id"],)),
     OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
     ECQ_STATE.name: ({Stream.ECQ: parsing.ecq_brief}, lambda row: tuple(row[column] for column in ECQ_STATE.key)),
@@ -55,7 +55,7 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
         AuditFailed: it breaks rules, and too much of it, or nothing that can be named, stands behind that.
     """
     aside = Aside()
-    for attempt in range(ROUNDS):
+    for attempt in range(MAX_AUDIT_ATTEMPTS):
         # So that the rows of `quality_results` tell the attempts apart.
         once = replace(run, now=run.now + timedelta(milliseconds=attempt))
         written = ingest(once, aside)
@@ -63,7 +63,11 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
             judged = audit_run(once)
         except AuditFailed as exc:
             more = aside | offenders(run, exc.result)
-            if attempt + 1 == ROUNDS or len(more) == len(aside) or len(more) > max(ALWAYS, SHARE * sum(written.read.values())):
+            if (
+                attempt + 1 == MAX_AUDIT_ATTEMPTS
+                or len(more) == len(aside)
+                or len(more) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
+            ):
                 tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
             aside = more
@@ -82,7 +86,7 @@ def offenders(run: Run, audit: Audit) -> Aside:
         why = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
         if finding.table == SEGMENTS.name:
             aside |= Aside(files={str(key[0]): why for key in finding.keys})
-        elif finding.table in BEHIND:
+        elif finding.table in SOURCE_OF_ROWS:
             aside |= Aside(dict.fromkeys(_behind(run, finding), why))
         else:
             aside |= Aside({int(key[0]): why for key in finding.keys if key[0] is not None})
@@ -91,7 +95,7 @@ def offenders(run: Run, audit: Audit) -> Aside:
 
 def _behind(run: Run, finding: Finding) -> Iterator[int]:
     """The seqs of the messages that say something about these keys: looked up in the run's files, because it is seldom needed."""
-    parsers, key_of = BEHIND[finding.table]
+    parsers, key_of = SOURCE_OF_ROWS[finding.table]
     wanted, archive = set(finding.keys), run.archive
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
     for path, stream in segments_of(run.catalog, run.run_id):
@@ -118,7 +122,7 @@ def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
 
 def _tell(settings: Settings, run_id: str, aside: Aside) -> None:
     named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
-    shown = ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
+    shown = ", ".join(named[:MAX_NAMES_IN_ALERT]) + (", …" if len(named) > MAX_NAMES_IN_ALERT else "")
     why = sorted({*aside.messages.values(), *aside.files.values()})
     text = f"run {run_id} has set aside {len(aside)} of what it was to take in ({shown}): {'; '.join(why)}"
     alert(

@@ -16,7 +16,7 @@ from manifold.recorder._parser import PACKET_ID, Incoming
 from manifold.recorder._recorded import Recorded
 from manifold.recorder._rewind_limit import bounded
 
-REMEMBERED = 1 << 15  # messages
+MAX_REMEMBERED = 1 << 15  # messages
 _IDS = 1 << 16
 _DIGEST_BYTES = 16
 
@@ -59,7 +59,7 @@ class ResentMessages:
                 self._note(int(packet_id), envelope)
 
     def _note(self, mid: int, envelope: Envelope | None) -> None:
-        self._seqs[mid] = self._seqs[(mid + REMEMBERED) % _IDS] = 0
+        self._seqs[mid] = self._seqs[(mid + MAX_REMEMBERED) % _IDS] = 0
         if envelope is not None and envelope.stream is Stream.ECQ:
             self._seqs[mid] = envelope.seq if envelope.refused_because is None else -envelope.seq
             self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from manifold.contracts.signals import topology
-from manifold.signals._claims import Claims, claims_of
+from manifold.signals._claimed_identity import Claims, claims_of
 from manifold.signals._received import Received
 from tests.manifold.signals.gateway import body_of
 

@@ -1,4 +1,4 @@
-"""`python -m manifold.sandbox.platform.keeper`: renews CAs and certificates in time, while the platform runs with TLS."""
+"""`python -m manifold.sandbox.platform.cert_renewer`: renews CAs and certificates in time, while the platform runs with TLS."""
 
 import signal
 import sys

@@ -14,12 +14,12 @@ from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url, shown_url
 from manifold.settings import Settings
 from manifold.signals import _metrics
-from manifold.signals._fate import Fate, Key
+from manifold.signals._disposition import Disposition, Key
 from manifold.signals._freshness import Backlogs
 from manifold.signals._held_back import HeldBack
-from manifold.signals._patience import Patience
 from manifold.signals._processor import Processor
 from manifold.signals._received import Received
+from manifold.signals._retry import Retry
 from manifold.signals._session import AWAY, Session, open_session
 from manifold.signals._state import StateFile
 
@@ -35,10 +35,10 @@ WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, t
 log = structlog.get_logger(__name__)
 
 
-class Stay:
+class Consumer:
     """Takes messages and has them settled, for as long as `run` runs. `problem` says why nothing comes; None: it is consuming."""
 
-    def __init__(self, settings: Settings, processor: Processor, state: StateFile, patience: Patience) -> None:
+    def __init__(self, settings: Settings, processor: Processor, state: StateFile, patience: Retry) -> None:
         self.problem: str | None = "not connected yet"
         self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
@@ -178,7 +178,7 @@ class Stay:
             size += len(group[-1].body)
         return group
 
-    async def _finish(self, fate: Fate, session: Session) -> None:
+    async def _finish(self, fate: Disposition, session: Session) -> None:
         rejected = await self._processor.finish(fate, session, one_by_one=len(self._held_back) > 0)
         self._held_back.add(rejected)
         settled = [received for received in fate.received if received.tag not in rejected.rejected_by]

@@ -9,7 +9,7 @@ import structlog
 from manifold.contracts.signals import topology
 from manifold.signals import _metrics
 
-MOST = 50  # ways that are said; a binding by a pattern brings as many as there are keys
+MAX_LOGGED_ROUTES = 50  # ways that are said; a binding by a pattern brings as many as there are keys
 
 log = structlog.get_logger(__name__)
 
@@ -17,7 +17,7 @@ _OWN = {queue.name: (queue.exchange, queue.key) for queue in topology.QUEUES}
 _TO_PARTITIONS = (topology.EXCHANGE, topology.RAW)
 
 
-class Ways:
+class ForeignBindings:
     """Those by which messages have come to one queue."""
 
     def __init__(self, queue: str) -> None:
@@ -34,7 +34,7 @@ class Ways:
         A dead letter is not: it lies among the dead letters already, and refused again it would come again, and so on forever.
         """
         _metrics.FOREIGN.labels(self.queue).inc()
-        if (exchange, key) not in self._said and len(self._said) < MOST:
+        if (exchange, key) not in self._said and len(self._said) < MAX_LOGGED_ROUTES:
             self._said.add((exchange, key))
             log.warning(
                 "messages come by a binding that is not the door's; remove it unless it is meant",

@@ -13,7 +13,7 @@ import msgspec
 from manifold.contracts.signals.messages import DEVICE_ID, UUID_4
 from manifold.signals._received import DEVICE, Received
 
-MOST_DEVICES = 8  # that one message is found by
+MAX_DEVICES = 8  # that one message is found by
 LOOKED_AT = 1 << 20  # bytes of a body, inflated
 _NAMES = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
 
@@ -32,8 +32,8 @@ def claims_of(received: Received) -> Claims:
     devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
     own = said.get("correlationId")
     if isinstance(own, str) and UUID_4.fullmatch(own):
-        return Claims(tuple(devices)[:MOST_DEVICES], own)
-    return Claims(tuple(devices)[:MOST_DEVICES], received.correlation_id)
+        return Claims(tuple(devices)[:MAX_DEVICES], own)
+    return Claims(tuple(devices)[:MAX_DEVICES], received.correlation_id)
 
 
 def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[
     if (header := received.header(DEVICE)) is not None:
         yield header
     for place, found in enumerate(_NAMES.finditer(body)):
-        if place >= MOST_DEVICES:
+        if place >= MAX_DEVICES:
             return
         yield found[1].decode()
 

@@ -11,7 +11,7 @@ from manifold.queues import Queues, is_spoilt
 from manifold.queues.verbs.fills import EnqueueReply
 from manifold.queues.verbs.verb import Verb
 
-MOST_NAMED = 20
+MAX_NAMED = 20
 Sent = tuple[QueueName, Verb]
 T = TypeVar("T")
 
@@ -63,5 +63,5 @@ class Spoilt:
         what = await self._queues.spoilt_key(queue)
         if what is None:
             self._what.pop(queue, None)
-        elif queue in self._what or len(self._what) < MOST_NAMED:
+        elif queue in self._what or len(self._what) < MAX_NAMED:
             self._what[queue] = what

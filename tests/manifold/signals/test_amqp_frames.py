@@ -12,7 +12,7 @@ from pamqp.commands import Basic, Channel
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from manifold.signals._wire import Frames, Wire
+from manifold.signals._amqp_frames import Frames, Wire
 
 OURS, OTHER = 1, 2
 ROOM = 50  # bytes of a body that fit into a frame

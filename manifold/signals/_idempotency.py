@@ -29,7 +29,7 @@ class Claim(StrEnum):
 CLAIM, RELEASE = (Script(name, shares=NOBODYS, package="manifold.signals") for name in ("claim", "release"))
 
 
-class Once:
+class IdempotencyStore:
     """Nonces and idempotency keys.
 
     Raises:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.processing import ProcessedData
-from manifold.signals._claims import Claims, claims_of
-from manifold.signals._once import Claim
+from manifold.signals._claimed_identity import Claims, claims_of
+from manifold.signals._idempotency import Claim
 from manifold.signals._received import Accepted, Received
 
 NOTHING_LEFT = "it did not work, as often as it was tried"
@@ -34,7 +34,7 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Fate:
+class Disposition:
     """What became of a group."""
 
     taken: list[Accepted] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Fate:
         refused = (one.received for one in (*self.refused, *self.expired))
         return [*accepted, *refused, *(received for received, _ in self.later), *self.seen]
 
-    def split(self, tags: Collection[int]) -> tuple["Fate", "Fate"]:
+    def split(self, tags: Collection[int]) -> tuple["Disposition", "Disposition"]:
         """The messages with these delivery tags, and all others."""
         return self._where(lambda tag: tag in tags), self._where(lambda tag: tag not in tags)
 
-    def add(self, other: "Fate") -> None:
+    def add(self, other: "Disposition") -> None:
         """Append the messages of another group."""
         self.taken += other.taken
         self.data |= other.data
@@ -106,8 +106,8 @@ class Fate:
             self.later.remove((received, why))
             self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))
 
-    def _where(self, has: Callable[[int], bool]) -> "Fate":
-        return Fate(
+    def _where(self, has: Callable[[int], bool]) -> "Disposition":
+        return Disposition(
             taken=[one for one in self.taken if has(one.received.tag)],
             data={tag: data for tag, data in self.data.items() if has(tag)},
             duplicates=[one for one in self.duplicates if has(one.received.tag)],

@@ -20,7 +20,7 @@ from manifold.lake.commits import append_rows
 from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
-from pipelines.ingest.publish import counts
+from pipelines.ingest.publish import is_committed
 
 JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the instant that the rows of this verdict have
 PASSED = "manifold.passed"  # of `quality_results` only: whether the verdict lets the attempt be published
@@ -56,7 +56,7 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
     None: it has to be judged (again). A verdict on an earlier attempt is about rows that are not there any more.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
-    if BEGAN + branch_of(run_id) not in segments.properties or counts(segments, run_id):
+    if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
         return {"report": None, "warnings": 0}
     rows = _results(catalog, run_id)
     broken = [row["severity"] for row in rows if row["outcome"] == BROKEN]

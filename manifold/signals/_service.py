@@ -26,15 +26,15 @@ from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 from manifold.signals import _metrics
 from manifold.signals._checks import Checks
+from manifold.signals._consumer import Consumer
 from manifold.signals._dead_letter_pages import dead_letter_routes
+from manifold.signals._idempotency import IdempotencyStore
 from manifold.signals._judging import Judge
-from manifold.signals._once import Once
-from manifold.signals._patience import Patience
 from manifold.signals._processor import Processor
 from manifold.signals._publishing import Publishing
 from manifold.signals._recording import Recording
+from manifold.signals._retry import Retry
 from manifold.signals._state import StateFile
-from manifold.signals._stay import Stay
 from manifold.signals._tracing import Tracing
 
 STOP_WAIT_S = 10.0  # what is not settled or sealed by then comes again, or stays in the journal
@@ -62,7 +62,7 @@ class Signals:
         stores = ArchiveClaims(settings.archive, settings.s3, node), [RedisClaims(self._redis, node)]
         self._lease = Lease(node, self._folder, *stores, lease_s=settings.node_lease_seconds)
         self._secrets, self._keys = hmac_secrets(settings), DayKeys.of(settings)
-        self._patience, once = Patience(), Once(self._redis, settings)
+        self._patience, once = Retry(), IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
         judge = Judge(checks, once, bounds, self._patience, max_retries=settings.signals_max_retries)
         self._recording = Recording(self._keys, self._journal, self._lease.held, self._patience)
@@ -70,7 +70,7 @@ class Signals:
         processor = Processor(judge, self._recording, publishing, once, self._patience)
         processor.tracing = self._tracing = Tracing.of(settings)
         processor.log_accepted = settings.signals_log_accepted
-        self._stay = Stay(settings, processor, self._state, self._patience)
+        self._stay = Consumer(settings, processor, self._state, self._patience)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.

@@ -14,19 +14,19 @@ from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import ConcurrentPublish, pins_of, publish
 from pipelines.ingest.run import Ingested
 
-TRIES = 20
+MAX_ATTEMPTS = 20
 
 Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
 
 
-def until_not_overtaken(tries: int = TRIES) -> Retrying:
+def until_not_overtaken(tries: int = MAX_ATTEMPTS) -> Retrying:
     """Do a run again, from what it begins with, for as long as others are published first; at last raise `ConcurrentPublish`."""
     return Retrying(
         retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
     )
 
 
-class Amendment:
+class MaintenanceRun:
     """Such a run, open from its making on: at most one snapshot a table, that of `ingested_segments` last."""
 
     def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:

@@ -15,7 +15,7 @@ from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Parser
 from manifold.recorder._recorded import Recorded
-from manifold.recorder._resent import REMEMBERED, ResentMessages
+from manifold.recorder._redelivered import MAX_REMEMBERED, ResentMessages
 from manifold.recorder._rewind_limit import BURST
 from manifold.settings import Settings
 
@@ -84,10 +84,10 @@ def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> No
 def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_between() -> None:
     taking = Taking()
     seq = taking.take(7)
-    for mid in range(8, 7 + REMEMBERED):
+    for mid in range(8, 7 + MAX_REMEMBERED):
         taking.take(mid, "$SDV-FANOUT/data/d" if mid % 2 else TOPIC)
     assert taking.seq_of(again()) == seq
-    taking.take(7 + REMEMBERED, "$SDV-FANOUT/data/d")
+    taking.take(7 + MAX_REMEMBERED, "$SDV-FANOUT/data/d")
     assert taking.seq_of(again()) is None
 
 
@@ -110,10 +110,10 @@ def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> 
     archive.seal([each.envelope for each in taken[:2]], node)
     journal = scan(frames(each.envelope for each in taken[2:])).envelopes()
     resent = ResentMessages()
-    resent.recall([*archive.latest(Stream.ECQ, node, REMEMBERED), *journal])
+    resent.recall([*archive.latest(Stream.ECQ, node, MAX_REMEMBERED), *journal])
     assert [seq_of(resent, again(mid=mid)) for mid in (65_534, 65_535, 1, 2, 3)] == [*(each.seq for each in taken), None]
     assert [e.seq for e in archive.latest(Stream.ECQ, node, 1)] == [taken[1].seq]
-    assert archive.latest(Stream.ECQ, node + 1, REMEMBERED) == []
+    assert archive.latest(Stream.ECQ, node + 1, MAX_REMEMBERED) == []
 
 
 @given(st.lists(st.text(max_size=6), max_size=5))

@@ -16,8 +16,8 @@ from manifold.contracts.signals import keys, topology
 from manifold.contracts.signals.messages import RawSignal, parse_raw
 from manifold.queues import connect
 from manifold.settings import Settings
-from manifold.signals import _once
-from manifold.signals._once import Claim, Once
+from manifold.signals import _idempotency
+from manifold.signals._idempotency import Claim, IdempotencyStore
 from manifold.signals._received import Accepted, Received
 from tests.manifold.signals.gateway import body_of
 from tests.support.servers import Server
@@ -40,15 +40,15 @@ def redis(own_redis: Server) -> Redis:
 
 
 @pytest.fixture
-def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[Once], Awaitable[Any]]], Any]:
+def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencyStore], Awaitable[Any]]], Any]:
     """What an Once of its own answers; scripts are loaded anew each time, or not."""
     settings = Settings(home=tmp_path, signals_nonce_seconds=3600, signals_tolerance_seconds=300)
 
-    def ask(question: Callable[[Once], Awaitable[Any]]) -> Any:
+    def ask(question: Callable[[IdempotencyStore], Awaitable[Any]]) -> Any:
         async def answer() -> Any:
             client = connect(f"redis://127.0.0.1:{own_redis.port}/0")
             try:
-                return await question(Once(client, settings))
+                return await question(IdempotencyStore(client, settings))
             finally:
                 await client.aclose()
 
@@ -87,9 +87,9 @@ def test_a_nonce_is_known_for_as_long_as_it_has_to_be(
     ask: Any, monkeypatch: pytest.MonkeyPatch, at: float, later_s: float, known: Claim
 ) -> None:
     nonce = next(NONCES)
-    monkeypatch.setattr(_once, "time", _Clock(at))
+    monkeypatch.setattr(_idempotency, "time", _Clock(at))
     ask(lambda once: once.claim([message("a", nonce)]))
-    monkeypatch.setattr(_once, "time", _Clock(at + later_s))
+    monkeypatch.setattr(_idempotency, "time", _Clock(at + later_s))
 
     assert ask(lambda once: once.claim([message("b", nonce)])) == [known]
 
@@ -118,7 +118,7 @@ def test_every_key_goes_by_itself_and_none_names_its_device(ask: Any, redis: Red
 def test_a_nonce_takes_less_than_sixty_bytes(ask: Any, redis: Redis) -> None:
     """As docs/signals.md says; a hundred devices, a hundred nonces each."""
 
-    async def note(once: Once) -> None:
+    async def note(once: IdempotencyStore) -> None:
         for _ in range(100):
             await once.claim([message("a", next(NONCES), device=f"device-{d}", key="one") for d in range(100)])
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Patience:
+class Retry:
     """Tries until it works. Several may wait at once, each for its own server."""
 
     def __init__(self) -> None:

@@ -23,13 +23,13 @@ from manifold.recorder._parser import Parsed, Parser
 from manifold.settings import Settings
 
 DIGEST_BYTES = 16
-REMEMBERED = 64  # messages that have killed a process
+MAX_REMEMBERED = 64  # messages that have killed a process
 KILLED = "it ended the process that judged it, twice; its bytes are kept, look at them before they are sent again"
 
 log = structlog.get_logger(__name__)
 
 
-class Hazards:
+class PoisonGuard:
     """Remembers in a file which message is in hand: written to memory that the file shares, so that it outlives a kill."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
@@ -39,14 +39,14 @@ class Hazards:
 
     def load(self) -> None:
         """Learn what an earlier process had in hand when it died."""
-        size = DIGEST_BYTES * (1 + REMEMBERED)  # the first place is that of the message in hand
+        size = DIGEST_BYTES * (1 + MAX_REMEMBERED)  # the first place is that of the message in hand
         with self._path.open("a+b") as file:
             os.ftruncate(file.fileno(), size)
             self._memory = mmap.mmap(file.fileno(), size)
         places = [self._memory[at : at + DIGEST_BYTES] for at in range(0, size, DIGEST_BYTES)]
         nothing = bytes(DIGEST_BYTES)
         if places[0] != nothing:
-            places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + REMEMBERED]
+            places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + MAX_REMEMBERED]
             self._memory[:] = b"".join(places).ljust(size, b"\0")
             log.warning("the process before this one died of a message, or while it had one in hand; it is judged apart")
         self._known = set(places) - {nothing}

@@ -1,4 +1,4 @@
-"""Makes the JVM's class archive of Spark's jars, once, which shortens Spark's start: `python -m pipelines.spark.classes`.
+"""Makes the JVM's class archive of Spark's jars, once, which shortens Spark's start: `python -m pipelines.spark.cds_archive`.
 
 A start of Spark then takes a third less CPU. A small ingest is run for it, with its audit, in a home of its own that is
 removed; the JVM writes the classes down as it ends.
