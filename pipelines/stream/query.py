@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import orjson
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
 from manifold.archive.segment import Segment
@@ -40,7 +40,7 @@ from pipelines.stream.source import FORMAT, segment_of, source_of
 
 TRENDS = timedelta(minutes=5)  # between two drawings of the charts over time
 TIDY = timedelta(hours=1)  # between two times that old snapshots are forgotten
-LOOK_S = 0.5  # between two looks whether the stream is to stop
+LOOK_S = 0.2  # between two looks whether the stream is to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
 ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
@@ -66,7 +66,7 @@ class Streamed:
 
 
 class Streaming:
-    """One streaming query. `run` returns when it is told to stop, or, with `until_idle`, when nothing is left to take in.
+    """The stream. `run` returns when it is told to stop, or, with `until_idle`, when nothing is left to take in.
 
     The checkpoint lies beside the lake's state in `<home>/stream`. It may be lost: what is in the lake is not taken in again.
     """
@@ -88,21 +88,31 @@ class Streaming:
         """
         ensure_tables(self._catalog)
         self._spark.dataSource.register(source_of(self._settings))
-        every = {"processingTime": f"{self._settings.stream_seconds} seconds"}
+        if not until_idle:
+            self._query(stop, processingTime=f"{self._settings.stream_seconds} seconds")
+            return self._streamed
+        before = -1
+        while before < self._streamed.batches and not stop.is_set():
+            before = self._streamed.batches
+            self._query(stop, availableNow=True)  # what is there when it begins, and at most one micro-batch of it
+        return self._streamed
+
+    def _query(self, stop: threading.Event, **trigger: Any) -> None:
+        """One query, until it ends by itself or is told to stop."""
         writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._take)
-        query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**every).start()
-        while not stop.is_set() and query.isActive and not (until_idle and self._is_idle(query)):
+        query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**trigger).start()
+        while not stop.is_set() and query.isActive:
             stop.wait(LOOK_S)
-        self._stopping.set()
-        with self._at_work:  # the micro-batch under way is finished; one that begins now does nothing
-            pass
-        query.stop()
+        if stop.is_set():
+            self._stopping.set()
+            with self._at_work:  # the micro-batch under way is finished; one that begins now does nothing
+                pass
+            query.stop()
         failure = query.exception()
         if isinstance(self._problem, ManifoldError | RedisError):
             raise self._problem
         if failure is not None:
             raise Retryable(f"the stream failed, the next start goes on: {self._problem or failure}") from failure
-        return self._streamed
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         """One micro-batch."""
@@ -152,11 +162,6 @@ class Streaming:
         SEGMENTS.inc(len(segments))
         for table, rows in written.items():
             ROWS.labels(table).inc(rows)
-
-    def _is_idle(self, query: StreamingQuery) -> bool:
-        """Whether a look at the archive found nothing after the last micro-batch."""
-        status = query.status
-        return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
 def checkpoint_of(settings: Settings) -> Path:
