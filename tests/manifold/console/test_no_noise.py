@@ -113,9 +113,6 @@ CASES = {
     "signals erase": Case(f"{DEVICE} --why because --yes --json", "erase*A B*--why*because", NO_DEVICE),
 }
 BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
-# A JVM takes half a minute, and these start it by the same function as `ingest`, which stands for them. The mistakes of several
-# show that what spark-submit prints is not shown.
-LIKE_INGEST = {"compact", "gc", "lake check", "lake restore", "lake rollback", "populate", "rebuild", "stream", "verify"}
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def test_every_command_has_a_case() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S + 100)
-@pytest.mark.parametrize("command", [command for command in CASES if command not in LIKE_INGEST])
+@pytest.mark.parametrize("command", CASES)
 def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: Sandbox, command: str) -> None:
     case = CASES[command]
     named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
@@ -249,3 +246,15 @@ def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sand
     assert done.returncode == 1
     assert_ours_alone(done, json_too=False)
     assert re.search(r"port \d+", done.stderr), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_prints_its_steps_and_what_it_has_seen(tmp_path: Path) -> None:
+    done = manifold("demo", env=environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True)))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_ours_alone(done, json_too=False)
+    assert "all of it held" in done.stdout
+    assert "from trigger to vehicle, all 150 of the batch" in done.stdout
+    assert re.search(r"from a trigger for one vehicle to it +\d+ ms", done.stdout)
