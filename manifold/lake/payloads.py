@@ -20,6 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.tables import DATA, META, Table
 from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
+from manifold.lake.sightings import folded
 
 PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
 PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart
@@ -71,7 +72,7 @@ class StoredPayloads:
         """What the tables have as they are now, first what is not there."""
         try:
             payloads = _loaded(self._catalog, DATA)  # after the names: it has all that they name
-            wanted = self._instants(payloads, data_ids) if payloads is not None else {}
+            wanted = self._instants(data_ids) if payloads is not None else {}
             if missing := data_ids - wanted.keys():
                 yield dict.fromkeys(missing)
             if payloads is None or not wanted:
@@ -85,29 +86,16 @@ class StoredPayloads:
         if wanted and not failures:
             yield dict.fromkeys(wanted)
 
-    def _instants(self, payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
+    def _instants(self, data_ids: Collection[str]) -> dict[str, int]:
         """When the rows were stored, as microseconds since 1970; only of payloads that are there."""
         if self._names is None:
             return {}
-        instants: dict[str, int] = {}
-        unfilled = list[str]()
-        for rows in Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES):
-            for data_id, instant in zip(rows["data_id"].to_pylist(), micros(rows["stored_at"]), strict=True):
-                if instant is None:
-                    unfilled.append(data_id)
-                else:
-                    instants[data_id] = instant
-        return instants | _first_rows(payloads, unfilled)
-
-
-def _first_rows(payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
-    """The instants by a look into every file; of several rows of one data_id the first counts."""
-    first: dict[str, tuple[int, int | None]] = {}
-    for rows in Places(payloads, "data_id", data_ids).rows(("data_id", "seq", "first_seen_at"), PIECE_BYTES):
-        names, seqs, instants = rows["data_id"].to_pylist(), rows["seq"].to_pylist(), micros(rows["first_seen_at"])
-        for data_id, seq, instant in zip(names, seqs, instants, strict=True):
-            first[data_id] = min(first.get(data_id, (seq, instant)), (seq, instant))
-    return {data_id: instant for data_id, (_, instant) in first.items() if instant is not None}
+        pieces = Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES)
+        sightings = [folded(rows) for rows in pieces]  # of each piece first, so that little is in memory
+        if not sightings:
+            return {}
+        names = folded(pa.concat_tables(sightings))
+        return dict(zip(names["data_id"].to_pylist(), micros(names["stored_at"]), strict=True))
 
 
 def _walk(

@@ -11,7 +11,6 @@ from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.commits import append_rows
 from pipelines.ingest.branches import (
     ATTEMPT,
-    MERGES,
     RESULT,
     RUN_ID,
     branch_of,
@@ -76,22 +75,6 @@ class Attempt:
         """Take back what this attempt has written to the table's branch."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
-
-    def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
-        """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
-        create_branch(self.catalog, table, self.run_id, base)
-        changes.createOrReplaceTempView("changes")
-        said = self.properties | {MERGES: "true"}
-        properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in said.items()}
-        for name, value in properties.items():
-            self.spark.conf.set(name, value)
-        try:
-            self.spark.sql(f"MERGE INTO {self.name(table, on_branch=True)} AS t USING changes AS c {how}")
-        finally:
-            for name in properties:
-                self.spark.conf.unset(name)
-            self.spark.catalog.dropTempView("changes")
-        self.note(table, base)
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""

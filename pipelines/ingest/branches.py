@@ -23,7 +23,6 @@ OURS = "manifold."  # begins the properties below
 RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
 ATTEMPT = "manifold.attempt"  # tells two attempts at one run apart
 REPEATS = "manifold.repeats"  # the snapshot whose change this one makes again, because main was rewritten meanwhile
-MERGES = "manifold.merges"  # of `sdv_fanout_meta` only: this snapshot has merged what a run saw
 PINS = "manifold.pins"  # of `ingested_segments` only: table → snapshot
 UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs that do not count any more; EVERYTHING: all before
 EVERYTHING = "everything"

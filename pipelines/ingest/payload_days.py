@@ -1,11 +1,11 @@
 """The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not read years of them.
 
 The index says when a payload was stored by an earlier run, and the run's own rows say where it stores its payloads. A payload
-that the index does not have may be on any day. If payloads and index have not equally many rows, every payload may be on any
-day: an index that has lost a row takes a stored payload for new.
+that the index does not have may be on any day. If the index does not name as many payloads as there are, every payload may be on
+any day: an index that has lost a name takes a stored payload for new.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.contracts.tables import DATA, META
+from manifold.contracts.tables import DATA
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
@@ -27,17 +27,18 @@ Span = tuple[datetime, datetime]  # first and last instant
 log = structlog.get_logger(__name__)
 
 
-def is_index_whole(catalog: Catalog, versions: Mapping[str, int]) -> bool:
-    """Whether payloads and index have as many rows: of each payload, both have one. Only the snapshots' own totals are read.
+def is_index_whole(catalog: Catalog, payloads_at: int | None, names: int) -> bool:
+    """Whether there are as many payloads as the index names, by the total of the payloads' snapshot.
 
     Where both have lost as many, this does not tell; `manifold lake check` compares each.
 
     Args:
         catalog: the lake's.
-        versions: by table name, the snapshots to be compared; of a table that is not there, main's.
+        payloads_at: the snapshot of `sdv_fanout_data`; None: main's.
+        names: how many data ids the index has.
     """
-    payloads, names = (_rows(catalog.load_table(table.identifier), versions.get(table.name)) for table in (DATA, META))
-    if payloads is not None and payloads == names:
+    payloads = _rows(catalog.load_table(DATA.identifier), payloads_at)
+    if payloads == names:
         return True
     log.warning(
         "payloads and their index differ; all payloads are looked through: manifold lake check", payloads=payloads, names=names
@@ -55,7 +56,7 @@ def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
 
 
 def spans_of(named: Collection[date | None], stored: Collection[date | None]) -> list[Span] | None:
-    """Spans of whole days, in order, at most `MOST_SPANS`; None: a payload may lie anywhere.
+    """Spans of whole days, in order, at most `MAX_SPANS`; None: a payload may lie anywhere.
 
     Args:
         named: the days of `stored_at` in the index, of all data ids that the run has seen; None where the index does not say it.

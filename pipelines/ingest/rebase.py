@@ -1,23 +1,21 @@
 """A run's change once more, on top of a main whose files were rewritten since the run began.
 
 That is all that can have happened to main: runs count one after the other, each begins only when those before it are in every
-main, and whoever moves main otherwise changes files and no row. So rows that a run appended are appended once more, as the same
-files, and what it merged into `sdv_fanout_meta` is merged once more: a stream always has a run open, and would else take back
-every compaction. After any other change the table gets what the run has made of it, and is compacted again some other time.
+main, and whoever moves main otherwise changes files and no row. So the files that a run appended are appended once more: a stream
+always has a run open, and would else take back every compaction. After any other change the table gets what the run has made of
+it, and is compacted again some other time.
 """
 
 import secrets
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from manifold.contracts.tables import META, Table
+from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
-from pipelines.ingest.branches import ATTEMPT, MERGES, OURS, REPEAT, REPEATS, drop_branch, properties_of
+from pipelines.ingest.branches import ATTEMPT, OURS, REPEAT, REPEATS, drop_branch, properties_of
 from pipelines.ingest.restore_snapshot import replace_content
 
 
@@ -32,8 +30,6 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     try:
         if written.summary is not None and written.summary.operation is Operation.APPEND:
             _append(loaded, written, name, properties)
-        elif MERGES in said:
-            _merge(loaded, written, name, properties)
         else:
             replace_content(catalog, table, written, name, properties)
         made = catalog.load_table(table.identifier).snapshot_by_name(name)
@@ -68,23 +64,6 @@ def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(table.io)
         if entry.status == ManifestEntryStatus.ADDED
     ]
-
-
-def _merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Add to each data_id on `branch` what the run had added to it. The whole table is in memory, which is small."""
-    before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
-    after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
-    old = {row["data_id"]: row for row in before.to_pylist()}
-    changed = {row["data_id"]: row for row in after.to_pylist() if row != old.get(row["data_id"])}
-    here = table.scan(snapshot_id=table.refs()[branch].snapshot_id).to_arrow()
-    merged = []
-    for row in here.filter(pc.is_in(here["data_id"], pa.array(list(changed), pa.string()))).to_pylist():
-        new = changed.pop(row["data_id"])
-        seen = new["times_seen"] - old.get(row["data_id"], {"times_seen": 0})["times_seen"]
-        first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
-        merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
-    rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
-    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=properties)
 
 
 def is_change_of(snapshot: Snapshot, written: int) -> bool:

@@ -27,17 +27,12 @@ def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:
 
 
 def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
-    """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
-    table, snapshot_id, spark = pinned.table, pinned.snapshot_id, run.spark
+    """The rows that the run's snapshot adds."""
+    table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
-    name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
-    if table is META:
-        after = spark.read.option("versionAsOf", snapshot_id).table(name)
-        # Kept until all rules are judged: several ask for it, and each time two versions of the index would be compared.
-        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name)).persist()
-    between = {"start-snapshot-id": str(before), "end-snapshot-id": str(snapshot_id)}
-    return spark.read.options(**between, **SMALL_SPLITS).table(name)
+    between = {"start-snapshot-id": str(snapshot.parent_snapshot_id), "end-snapshot-id": str(snapshot_id)}
+    return run.spark.read.options(**between, **SMALL_SPLITS).table(f"{run.settings.catalog_name}.{table.identifier}")
 
 
 class ReferenceTables(Mapping[str, DataFrame]):
@@ -71,12 +66,16 @@ class ReferenceTables(Mapping[str, DataFrame]):
     def _narrowed(self, name: str, whole: DataFrame) -> DataFrame:
         if name == SEGMENTS.name:
             return whole.where(_of_none_or_between("began_at", _bounds(self._added[name], "began_at")))
-        if name == DATA.name and is_index_whole(self._run.catalog, self._versions):
+        if name == DATA.name and self._is_index_whole():
             return whole.where(self._near_payloads())
         if name == XRAY_RAW.name and name in self._added:
             # Literals, because Iceberg leaves files out by them.
             return whole.where(sf.col("captured_at").between(*map(sf.lit, _bounds(self._added[name], "captured_at"))))
         return whole
+
+    def _is_index_whole(self) -> bool:
+        names = self._whole(META).select("data_id").distinct().count()
+        return is_index_whole(self._run.catalog, self._versions.get(DATA.name), names)
 
     def _near_payloads(self) -> Column:
         """Rows of the days that can hold what the run has seen, and of none."""

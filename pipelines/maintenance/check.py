@@ -161,7 +161,7 @@ class Comparison:
         return Found(
             entries=Counter({key[0]: n for key, n in self._counted(IDS, ("seq",), "seq", entries, "ts").items()}),
             data=Counter({key[0]: n for key, n in self._counted(DATA, ("data_id",), "data_id", data_ids).items()}),
-            meta=Counter({key[0]: n for key, n in self._counted(META, ("data_id",), "data_id", data_ids).items()}),
+            meta=Counter(key[0] for key in self._counted(META, ("data_id",), "data_id", data_ids)),  # any sighting names it
             outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
             quarantine=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),

@@ -115,7 +115,7 @@ class Found:
 
     entries: Counter[int] = field(default_factory=Counter)
     data: Counter[str] = field(default_factory=Counter)
-    meta: Counter[str] = field(default_factory=Counter)
+    meta: Counter[str] = field(default_factory=Counter)  # 1 for each data_id, however many runs saw it
     outcomes: Counter[Key] = field(default_factory=Counter)
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)

@@ -73,9 +73,9 @@ def _to_remove(
 ) -> Iterator[tuple[tables.Table, pa.Table]]:
     """Entries and refused messages of the segments; outcomes only where they are there more than once.
 
-    A payload is known by its row in the index. Both stay where each is there once, and else both go: a row without its payload
-    would keep it from coming again, and a payload without its row would be stored twice. But what was refused because its data_id
-    stood for other bytes stays so (`refused_bytes`), and what nothing else here brings again does not go for its sake.
+    A payload is known by its rows in the index. Both stay where the payload is there once and has such a row, and else both go: a
+    row without its payload would keep it from coming again, and a payload without a row would be stored twice. But what was
+    refused because its data_id stood for other bytes stays so, and what nothing else here brings again does not go for its sake.
     """
     all_brought = [comparison.brought(segment) for segment in segments]
     found = Found()
@@ -86,8 +86,8 @@ def _to_remove(
     bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stays}
     yield tables.IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
     yield tables.QUARANTINE, _named(seq=sorted(refused - stays))
-    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or found.meta[d] != 1)])
-    yield tables.META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
+    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or not found.meta[d])])
+    yield tables.META, _named(data_id=[d for d in found.meta if d in bring and found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     messages = {seq for one in all_brought for seq in one.queues.messages}

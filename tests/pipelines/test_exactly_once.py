@@ -117,7 +117,7 @@ WRITING = {
     "before the first write": Death(write, "parsed"),
     "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
     "before payloads are written": Death(Attempt, "append", DATA),
-    "meta are merged, the reply is lost": Death(Attempt, "merge", META, after=True),
+    "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "close"),
 }
 WRITTEN = {
@@ -198,7 +198,7 @@ def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(spark_l
     publish(spark_lake.catalog, "run")
     publish(spark_lake.catalog, "run")
     assert spark_lake.rows(IDS, "vin") == ["V0", "V1"]
-    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [
+    assert spark_lake.seen("data_id", "times_seen", "last_seen_at") == [
         ("d0", 1, at(2)),
         ("d1", 2, at(6)),
         ("d2", 1, at(7)),

@@ -136,7 +136,12 @@ def test_data_known_with_other_bytes_is_refused_and_the_first_seq_wins(spark_lak
     spark_lake.write(Stream.DATA, [data(8, "d2", b"other"), data(9, "d2", b"two")])
     spark_lake.ingest("second")
     assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(5), seq_at(8)]
-    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
+    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [
+        ("d1", 1, at(4)),
+        ("d2", 1, at(6)),
+        ("d2", 1, at(9)),
+    ]
+    assert spark_lake.seen("data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
 
 
 def test_an_inline_trigger_brings_its_data(spark_lake: SparkLake) -> None:
@@ -162,7 +167,7 @@ def test_last_seen_only_grows_whatever_comes_late(spark_lake: SparkLake) -> None
     spark_lake.ingest("first")
     spark_lake.write(Stream.DATA, [data(3, "d1", b"x")])
     spark_lake.ingest("second")
-    assert spark_lake.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
+    assert spark_lake.seen() == [("d1", at(3), at(9), 2, sha1_hex(b"x"), at(9))]
 
 
 def test_an_entry_ends_once_whoever_says_it_again(spark_lake: SparkLake) -> None:
@@ -228,5 +233,5 @@ def test_payloads_lie_in_small_row_groups_and_are_found_by_the_instants_of_the_i
 
     (file, *_) = sorted(spark_lake.catalog.load_table(DATA.identifier).scan().plan_files(), key=lambda t: -t.file.record_count)
     assert pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups >= 4
-    assert spark_lake.rows(META, "data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
+    assert spark_lake.seen("data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
     assert read_payloads(spark_lake.catalog, [*payloads, "late"]) == payloads | {"late": b"late"}

@@ -18,7 +18,7 @@ from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, trigger
-from tests.pipelines.plain import read, rewrite
+from tests.pipelines.plain import read, rewrite, sightings
 
 ONE_DAY = timedelta(days=1)
 DAY_MS = 86_400_000
@@ -89,7 +89,7 @@ def test_payloads_that_come_again_late_and_out_of_order_break_nothing(old: Spark
         old.write(Stream.DATA, [data(day * DAY_MS + 2, "n40", b"new")])
         old.write(Stream.TRIGGER, [trigger(day * DAY_MS + 3, ["V1"], "m")])
         ingest_audit_publish(old.run(f"run{number}", 41 * DAY_MS))
-    seen = {row["data_id"]: (row["times_seen"], row["stored_at"]) for row in read(old.catalog, META)}
+    seen = {row["data_id"]: (row["times_seen"], row["stored_at"]) for row in sightings(old.catalog)}
     assert seen == {
         "a": (1, at(1)),
         "m": (4, at(2)),
@@ -112,8 +112,8 @@ def payloads_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
 
 
 def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right = transforms.meta_changes
-    patched.setattr(transforms, "meta_changes", lambda *given: right(*given).where("data_id = 'm'"))
+    right = transforms.sightings_of
+    patched.setattr(transforms, "sightings_of", lambda *given: right(*given).where("data_id = 'm'"))
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,3 @@ def test_a_payload_that_has_gone_is_missed_when_it_is_seen_again(old: SparkLake)
     rewrite(old.catalog, DATA, [row for row in read(old.catalog, DATA) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
-
-
-def test_where_the_index_of_an_earlier_release_says_no_place_all_days_are_looked_into(
-    old: SparkLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change(old, "m", stored_at=None)
-    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
-    judged(old, "good", 9 * DAY_MS + 10)
-    with monkeypatch.context() as patched:
-        payloads_are_lost(old, patched)
-        assert broken(old, "bad", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}

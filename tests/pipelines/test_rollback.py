@@ -12,7 +12,7 @@ from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, ecq_ack, ecq_write, seq_at, trigger
-from tests.pipelines.plain import compact, ingest, read
+from tests.pipelines.plain import compact, ingest, read, sightings
 
 ECQ = (ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, ECQ_SEQNO)
 TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # whatever the runs: ecq_seqno has a row for each
@@ -56,7 +56,7 @@ def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_run
     for table in TAKEN_IN:
         assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
     assert max(row["last_seq"] for row in read(catalog, ECQ_SEQNO)) == seq_at(33)
-    assert [row["times_seen"] for row in read(catalog, META)] == [2]
+    assert [row["times_seen"] for row in sightings(catalog)] == [2]
     assert is_published(catalog, "two")
 
 
@@ -100,7 +100,7 @@ def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs
         take_in(lake, f"more_{steps}")
         vins = sorted(row["vin"] for row in read(catalog, IDS))
         assert vins == ["V1", "V2", "V3", *(f"W{n}" for n in range(steps + 1))], player.steps
-        assert [row["times_seen"] for row in read(catalog, META)] == [2], player.steps
+        assert [row["times_seen"] for row in sightings(catalog)] == [2], player.steps
 
 
 def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> None:
