@@ -1,4 +1,4 @@
-"""docs/dispatch.md has a row for each test of a case, and a test for each row."""
+"""docs/guides/delivery.md has a row for each test of a case, and a test for each row."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import ROOT
 
 CASES = Path(__file__).parent
-ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "dispatch.md").read_text(), re.MULTILINE)
+ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "guides" / "delivery.md").read_text(), re.MULTILINE)
 
 
 def names_in(file: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""docs/ecq.md has a row for each test of a case, and a test for each row."""
+"""docs/guides/compacted-queues.md has a row for each test of a case, and a test for each row."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.dispatcher.cases.test_table import names_in
 from tests.support.servers import ROOT
 
-ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "ecq.md").read_text(), re.MULTILINE)
+ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "guides" / "compacted-queues.md").read_text(), re.MULTILINE)
 
 
 def test_every_case_has_its_row() -> None:

@@ -1,4 +1,4 @@
-"""docs/contracts.md says what the code says."""
+"""docs/reference/messages.md says what the code says."""
 
 import re
 
@@ -10,7 +10,7 @@ from manifold.contracts.outcomes import CODES, EntryState, Outcome
 from manifold.contracts.tables import EVERY_TABLE, Table
 from tests.support.servers import ROOT
 
-PAGE = (ROOT / "docs" / "contracts.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "messages.md").read_text()
 
 
 @pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)
