@@ -146,7 +146,7 @@ def http() -> str:
     """One row for each route of the API, from its OpenAPI document."""
     text = (
         "# HTTP API\n\nThe OpenAPI document is served at `/api/v1/openapi.json`. Limits, rights and errors are explained in "
-        "[the guide](../api.md).\n\n| method | path | answers |\n|---|---|---|\n"
+        "[the guide](../guides/http-api.md).\n\n| method | path | answers |\n|---|---|---|\n"
     )
     paths: Mapping[str, Mapping[str, Any]] = _document()["paths"]
     for path, methods in sorted(paths.items()):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class QueueState(NamedTuple):
-    """A queue as docs/ecq.md describes it."""
+    """A queue as docs/guides/compacted-queues.md describes it."""
 
     live: dict[str, int]  # key → seq of its newest message
     acknowledged: frozenset[int]  # the live messages that were acknowledged; what has not expired either is pending

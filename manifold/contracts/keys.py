@@ -95,7 +95,7 @@ def taken_field(node: int, *, of_ecq: bool = False) -> str:
 
 
 def ecq_keys(owner: Owner | str) -> list[str]:
-    """All keys of an owner's compacted queue, in the order in which its Lua verbs take them; docs/ecq.md says what each holds."""
+    """All keys of an owner's compacted queue, in the order in which its Lua verbs take them."""
     q = _of(owner)
     e = f"{q}ecq:"
     return [

@@ -1,4 +1,4 @@
-"""The small world around `step` with compacted queues: writes over a few keys, rewinds, and what docs/ecq.md promises of them."""
+"""The small world around `step` with compacted queues: writes over a few keys, rewinds, and what is promised of them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Proves what docs/ecq.md promises of compacted queues on a history, client by client. Pure.
+"""Proves what docs/guides/compacted-queues.md promises of compacted queues on a history, client by client. Pure.
 
 Their lines stand under the name of the queue (`ecq/<client id>`), and `request` is the key. The words, exactly:
 

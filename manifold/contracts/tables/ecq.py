@@ -1,4 +1,4 @@
-"""The tables of exclusive compacted queues. docs/ecq.md explains their rows; `manifold.contracts.ecq_rows` computes the state."""
+"""The tables of exclusive compacted queues; `manifold.contracts.ecq_rows` computes the state from their rows."""
 
 from enum import StrEnum
 

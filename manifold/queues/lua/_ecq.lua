@@ -1,4 +1,4 @@
--- _ecq.lua: what the verbs of a compacted queue share, behind _owner.lua: docs/ecq.md says what its keys hold.
+-- _ecq.lua: what the verbs of a compacted queue share, behind _owner.lua: docs/reference/redis.md lists its keys.
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] delivered   KEYS[6] messages   KEYS[7] attempts   KEYS[8] state
 local DELIVERED, MESSAGES, STATE = KEYS[5], KEYS[6], KEYS[8]
 local MESSAGE_AT_ONCE = 16384 -- bytes of a message that goes with the claim; a larger one is read by itself, when there is room for it

@@ -1,4 +1,4 @@
-"""The verbs of compacted queues, beside `Claim` and `Release`; docs/ecq.md says what they guarantee."""
+"""The verbs of compacted queues, beside `Claim` and `Release`; docs/guides/compacted-queues.md says what they guarantee."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -27,6 +27,7 @@ def beat(ground: Ground, vehicle: Vehicle) -> None:
 
 
 def test_what_is_not_acknowledged_comes_again_with_the_same_seq_and_ever_more_time(brisk: Ground, protocol: int) -> None:
+    """A silent vehicle must not block its queue."""
     vehicle = silent(brisk, protocol)
     waits: list[int] = []
 
@@ -62,6 +63,7 @@ def test_used_up_attempts_fail_the_entry_and_let_the_next_one_go(altered: Ground
 
 
 def test_a_subscription_with_qos_0_never_acknowledges_and_fails(altered: Ground, protocol: int) -> None:
+    """Nothing proves that the message arrived."""
     vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
     vehicle.subscribe(qos=0)
     altered.seen(vehicle, connected="yes", subscribed="yes")
@@ -75,6 +77,7 @@ def test_a_subscription_with_qos_0_never_acknowledges_and_fails(altered: Ground,
 def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_touch_no_other(
     brisk: Ground, protocol: int
 ) -> None:
+    """An acknowledgement names its seq."""
     vehicle = silent(brisk, protocol)
     first = brisk.batch(vehicle.vin, request_id="first")
     second = brisk.batch(vehicle.vin, request_id="second")
@@ -93,6 +96,7 @@ def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_to
 
 
 def test_an_acknowledgement_whose_event_is_lost_is_made_good_by_the_deadline(brisk: Ground, protocol: int) -> None:
+    """Delivery is at least once."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: what it acknowledges there, nobody tells
     vehicle.say(Sign.ONLINE)
@@ -110,6 +114,7 @@ def test_an_acknowledgement_whose_event_is_lost_is_made_good_by_the_deadline(bri
 
 
 def test_a_negative_acknowledgement_ends_the_entry_and_its_reason_is_kept(ground: Ground) -> None:
+    """The broker will not redeliver the message."""
     vehicle = silent(ground, 5)
     refused, following = ground.batch(vehicle.vin), ground.batch(vehicle.vin)
 
@@ -123,6 +128,7 @@ def test_a_negative_acknowledgement_ends_the_entry_and_its_reason_is_kept(ground
 
 
 def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protocol: int) -> None:
+    """It carries no seq of the dispatcher."""
     vehicle = silent(ground, protocol)
     seq = ground.batch(vehicle.vin, request_id="ours")
     vehicle.waits_for(1)
@@ -141,6 +147,7 @@ def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protoco
 
 
 def test_what_reaches_a_vehicle_is_in_flight_already(ground: Ground, protocol: int) -> None:
+    """An acknowledgement may come before the PUBACK of the publish, and must find its entry."""
     vehicle = silent(ground, protocol)
     vehicle.acks = True
     in_flight: list[int | None] = []

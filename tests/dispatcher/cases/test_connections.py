@@ -7,6 +7,7 @@ from tests.dispatcher.vehicle import Vehicle
 
 
 def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
+    """The session is the same."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -22,6 +23,7 @@ def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(groun
 
 
 def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
+    """The session is another one."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -36,6 +38,7 @@ def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: G
 
 
 def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+    """A new connection alone loses nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     names = [f"task_{n}" for n in range(12)]
@@ -57,6 +60,7 @@ def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground
 
 
 def test_what_its_connection_cannot_take_fails_with_the_reason_and_the_next_follows_at_once(ground: Ground) -> None:
+    """No attempt can succeed while this connection lasts."""
     vehicle = ground.here(Vehicle(ground, largest_packet=256).connect())
     too_large = ground.batch(vehicle.vin, data=bytes(5_000))
     small = [ground.batch(vehicle.vin, data=b"small") for _ in range(2)]

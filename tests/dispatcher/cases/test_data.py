@@ -16,6 +16,7 @@ DAY_MS = 86_400_000
 def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_ones_when_it_comes(
     ground: Ground, protocol: int
 ) -> None:
+    """One missing payload must not block a vehicle."""
     vehicle = Vehicle(ground, protocol=protocol)
     late = f"late-{protocol}"
     lacking = ground.batch(vehicle.vin, request_id="lacking", data=None, data_id=late)
@@ -40,6 +41,7 @@ def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_
 
 
 def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Ground, protocol: int) -> None:
+    """Its arrival wakes a dispatcher."""
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"alone-{protocol}"
     seq = ground.batch(vehicle.vin, data=None, data_id=data_id)
@@ -71,6 +73,7 @@ def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
 
 
 def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: Ground, protocol: int) -> None:
+    """What is found there goes back into Redis."""
     vehicle = Vehicle(altered, protocol=protocol)
     data_id, payload = f"lake-{protocol}", b"from the lake"
     seq = altered.batch(vehicle.vin, request_id="task_lake", data=payload, data_id=data_id)
@@ -94,6 +97,7 @@ def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: 
 
 
 def test_a_trigger_keeps_the_data_that_it_names_for_as_long_as_itself(ground: Ground) -> None:
+    """Age alone must not remove data that is still to be sent."""
     vehicle = Vehicle(ground)
     ground.data("aged", b"hello")
     with ground.platform.blocking() as redis:

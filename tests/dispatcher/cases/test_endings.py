@@ -28,6 +28,7 @@ def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
 
 
 def test_with_compaction_a_newer_batch_replaces_what_is_pending_and_not_what_is_in_flight(brisk: Ground, protocol: int) -> None:
+    """The vehicle may have that already."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False
     brisk.here(vehicle.connect())
@@ -48,6 +49,7 @@ def test_with_compaction_a_newer_batch_replaces_what_is_pending_and_not_what_is_
 
 
 def test_with_compaction_a_newer_batch_replaces_one_that_waits_for_its_data(brisk: Ground, protocol: int) -> None:
+    """Parked entries are pending."""
     vehicle = brisk.here(Vehicle(brisk, protocol=protocol).connect())
     data_id = f"old-{protocol}"
     old = brisk.batch(vehicle.vin, request_id="task_c", data=None, data_id=data_id)
@@ -66,6 +68,7 @@ def test_with_compaction_a_newer_batch_replaces_one_that_waits_for_its_data(bris
 
 
 def test_what_its_retention_has_passed_expires_and_is_never_sent(ground: Ground, protocol: int) -> None:
+    """It ends when its turn comes, and younger entries follow."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.data("aged-data", b"hello")
     expired = [queue_aged(ground, vehicle.vin, ground.retention_ms + 1000 * n, "aged-data") for n in (3, 2, 1)]
@@ -96,6 +99,7 @@ def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground
 
 
 def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk: Ground) -> None:
+    """A slow walk over all queues ends such entries."""
     away, lacking = Vehicle(brisk), Vehicle(brisk)  # neither ever connects
     age_ms = brisk.retention_ms + 10 * MINUTE_MS
     seq = queue_aged(brisk, away.vin, age_ms, "aged-alone")
@@ -125,6 +129,7 @@ def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
 def test_a_cancelled_batch_is_not_sent_any_more_and_what_the_vehicle_has_already_ends_by_its_word(
     ground: Ground, protocol: int
 ) -> None:
+    """What is in flight may have arrived."""
     busy, away = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
     busy.acks = False
     ground.here(busy.connect())
@@ -163,6 +168,7 @@ def test_one_vehicle_of_a_batch_can_be_cancelled(ground: Ground, protocol: int) 
 
 
 def test_what_is_cancelled_in_flight_and_not_acknowledged_is_not_sent_again(brisk: Ground, protocol: int) -> None:
+    """It ends as cancelled at its deadline."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False
     brisk.here(vehicle.connect())

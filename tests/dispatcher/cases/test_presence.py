@@ -7,6 +7,7 @@ from tests.support.servers import wait_until
 
 
 def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
+    """A connection is proof enough that it is here: no sign is needed."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, connected="yes", subscribed="yes")
 
@@ -24,6 +25,7 @@ def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground,
 
 
 def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
+    """Vehicles do not wait for each other."""
     vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
     for vehicle in vehicles:
         ground.seen(vehicle, connected="yes", subscribed="yes")
@@ -39,6 +41,7 @@ def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
 
 
 def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Ground, protocol: int) -> None:
+    """Heartbeats in between change nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     seqs = [ground.batch(vehicle.vin, request_id=f"task_a_{n}") for n in range(8, 13)]
@@ -57,6 +60,7 @@ def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Groun
 
 
 def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground, protocol: int) -> None:
+    """The vehicle says when it is ready."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.batch(vehicle.vin)
     vehicle.connect()
@@ -71,6 +75,7 @@ def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground
 
 
 def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Ground, protocol: int) -> None:
+    """The broker says that nobody had the message; the next sign brings it again."""
     vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(vehicle, connected="yes")
     seq = ground.batch(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
@@ -115,6 +120,7 @@ def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Groun
 
 
 def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol: int) -> None:
+    """The filter of a subscription is between the vehicle and its broker."""
     for topic_filter in (
         "agent/{vin}/#",
         "agent/{vin}/proxy/#",
@@ -131,6 +137,7 @@ def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol
 
 
 def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(ground: Ground, protocol: int) -> None:
+    """After a sign it is tried: the vehicle may have subscribed while nobody saw it."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, subscribed="yes")
     vehicle.unsubscribe()
@@ -150,6 +157,7 @@ def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(grou
 
 
 def test_a_vehicle_that_was_only_heard_is_served(brisk: Ground, protocol: int) -> None:
+    """A dispatcher may have been down when it connected."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.batch(vehicle.vin)
     vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: nobody tells that it connected

@@ -15,6 +15,7 @@ NO_SUBSCRIBERS = 16
 
 
 def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
+    """As `dispatch_on_connect` is off."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)
@@ -36,6 +37,7 @@ def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order
 
 @pytest.mark.parametrize("end", ["crash", "leave"])
 def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(ground: Ground, protocol: int, end: str) -> None:
+    """The broker holds the message and redelivers it, so the dispatcher must not."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     getattr(vehicle, end)()
@@ -55,6 +57,7 @@ def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(
 
 
 def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
+    """Acknowledgements are matched by seq."""
     vehicle = Vehicle(ground, protocol=protocol)
     first = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -71,6 +74,7 @@ def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Grou
 
 
 def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
+    """The session that held the message is gone."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -99,6 +103,7 @@ def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> Ou
 
 
 def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
+    """Nobody will redeliver it."""
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
@@ -108,6 +113,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
 
 
 def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
+    """The CONNECT said after how long."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -121,6 +127,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
 
 
 def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
+    """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
@@ -130,6 +137,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
 
 
 def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
+    """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=600)
@@ -145,6 +153,7 @@ def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) ->
 
 
 def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
+    """The broker will redeliver; publishing again would double the message."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.one_unacknowledged(vehicle)
     brisk.crashes(vehicle)
@@ -164,6 +173,7 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
 
 
 def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: Ground, protocol: int) -> None:
+    """Only own entries are waited for."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)

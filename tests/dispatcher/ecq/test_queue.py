@@ -10,6 +10,7 @@ from tests.support.servers import wait_until
 
 
 def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGround, protocol: int) -> None:
+    """The newest message of a key is its state."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.write_all(consumer, [(f"k{n % 10}", b"%d" % n) for n in range(1000)])
     ground.in_queue(consumer, 10)
@@ -75,6 +76,7 @@ def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground
 
 
 def test_a_resumed_session_gets_what_was_in_flight_from_the_broker_and_no_second_copy(ground: EcqGround, protocol: int) -> None:
+    """One copy for each session."""
     consumer = ground.consumer(protocol, acks=False)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
     consumer.waits_for(1)
@@ -90,6 +92,7 @@ def test_a_resumed_session_gets_what_was_in_flight_from_the_broker_and_no_second
 
 
 def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, protocol: int) -> None:
+    """The consumer of a queue is the client id, not a connection."""
     first = ground.consumer(protocol, acks=False)
     ground.write_all(first, [("a", b"1"), ("b", b"2")])
     first.waits_for(1)
@@ -104,6 +107,7 @@ def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, pro
 
 
 def test_a_negative_acknowledgement_counts_and_its_message_stays_readable(ground: EcqGround) -> None:
+    """The consumer has decided; the reason is kept."""
     consumer = ground.consumer(acks=False)
     seq = ground.write(consumer, "a", b"1")
     consumer.refuse(consumer.waits_for(1)[0], 0x83, "no such setting")
@@ -124,6 +128,7 @@ def test_large_and_empty_messages_come_as_they_were_written(ground: EcqGround, p
 
 
 def test_a_message_that_its_connection_cannot_take_is_passed_over_at_once(ground: EcqGround) -> None:
+    """No attempt can succeed while this connection lasts."""
     consumer = Vehicle(ground, largest_packet=256)
     seqs = ground.write_all(consumer, [("large", bytes(5_000)), ("larger", bytes(50_000)), ("small", b"1")])
     ground.listens(consumer.connect(subscribe=False))
@@ -135,6 +140,7 @@ def test_a_message_that_its_connection_cannot_take_is_passed_over_at_once(ground
 
 
 def test_a_rewind_to_the_earliest_brings_back_what_is_live_in_order(ground: EcqGround, protocol: int) -> None:
+    """Superseded messages are gone."""
     consumer, seqs = _served(ground, protocol, ["a", "b", "a", "c"])
 
     ground.rewind(consumer, "earliest")
@@ -155,6 +161,7 @@ def test_a_rewind_to_a_seq_brings_back_that_message_and_what_follows(ground: Ecq
 
 
 def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround, protocol: int) -> None:
+    """The time is in the seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     wait_until(lambda: ground.write(consumer, "later", b"") >> 22 > seqs[1] >> 22, what="a later millisecond")
     consumer.waits_for(3)
@@ -168,6 +175,7 @@ def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround
 
 
 def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alone(ground: EcqGround, protocol: int) -> None:
+    """Acknowledgements are matched by seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     consumer.acks = False
     last = ground.write(consumer, "c", b"")
@@ -199,6 +207,7 @@ def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(bri
 
 
 def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings_it_back(brisk: EcqGround) -> None:
+    """One message must not hold up the others."""
     consumer = brisk.consumer(acks=False)
     first = brisk.write(consumer, "a", b"1")
     second = brisk.write(consumer, "b", b"2")
