@@ -13,7 +13,7 @@ from manifold.settings import FORMER_NAMES, Settings
 from tests.docs.page import Step, steps
 from tests.support.servers import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 OTHERS = {"MANIFOLD_HOME", "MANIFOLD_FILE", *FORMER_NAMES}  # those that name folders and files, and those that once were settings
 
