@@ -1,4 +1,4 @@
-"""`python -m tests.docs docs/week.md`: do what a page says, on a platform of its own; does it come out as the page says?
+"""`python -m tests.docs docs/start/week.md`: do what a page says, on a platform of its own; does it come out as the page says?
 
 Takes as long as an operator would who does not pause. Ends with exit status 1 where anything came out otherwise.
 With PICTURES=1 it makes some of the pictures in docs/img again.

@@ -212,7 +212,7 @@ def test_receipts_that_a_bad_response_topic_prevents_are_watched() -> None:
 
 @pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
 def test_what_is_watched_is_a_counter_that_is_documented(rate: str, counter: str) -> None:
-    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "operations.md").read_text(), rate
+    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "reference" / "metrics.md").read_text(), rate
 
 
 @pytest.mark.slow
