@@ -95,7 +95,7 @@ def _metrics_in(file: Path) -> Iterator[tuple[str, str, str, str]]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS and len(node.args) >= 2:
             name, meaning = (_text(argument) for argument in node.args[:2])
-            if name is None or meaning is None or not name.startswith("manifold_"):
+            if name is None or meaning is None or not name.startswith(("manifold_", "signals_")):
                 continue
             given = [*node.args[2:3], *(keyword.value for keyword in node.keywords if keyword.arg == "labelnames")]
             labels = [f"`{label}`" for each in given for part in getattr(each, "elts", []) if (label := _text(part))]
