@@ -67,7 +67,7 @@ fix: $(READY) ## format, and repair what lint can repair
 
 docs: $(READY) ## the documentation as a site in build/site, its reference generated from the code, links checked
 	@.venv/bin/python -m infra.docs.reference
-	@.venv/bin/mkdocs build --quiet --strict
+	@.venv/bin/mkdocs build --strict
 
 bench: $(READY) ## the benchmarks of docs/benchmarks.md, against their limits
 	@.venv/bin/python -m benchmarks
