@@ -1,4 +1,4 @@
-"""Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/archives.md`.
+"""Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/guides/archives.md`.
 
 It needs no Spark, so that workers and commands can use it too.
 """

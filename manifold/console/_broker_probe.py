@@ -24,8 +24,8 @@ WAIT_S = 5.0
 TLS_SCHEMES = ("mqtts", "ssl")
 EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without these nothing is delivered
 FORGED = "probe"  # stands where an event's kind does; a dispatcher knows no such kind
-RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/emqx.md"
-ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/emqx.md"
+RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/guides/emqx.md"
+ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"
 
 
 class _Heard:
@@ -61,7 +61,7 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         heard = _Heard(service)
         await stack.enter_async_context(service)
         if not await _connected(service):
-            remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/emqx.md"
+            remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/guides/emqx.md"
             return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
         found = [Diagnostic("broker", True, settings.mqtt)]
         if not await _subscribed(service, f"{topics.EVENTS}/+/{vin}"):

@@ -1,4 +1,4 @@
-"""docs/scale.md says what the model says, and the model stands on what docs/benchmarks.md says."""
+"""docs/guides/scale.md says what the model says, and the model stands on what docs/benchmarks.md says."""
 
 import re
 
@@ -8,7 +8,7 @@ from benchmarks import capacity
 from tests.support.servers import ROOT
 
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
-PAGE = (ROOT / "docs" / "scale.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "scale.md").read_text()
 
 
 def test_every_cost_is_a_measured_one() -> None:

@@ -45,7 +45,7 @@ def test_a_broker_as_it_comes_tells_nothing_and_lets_everybody_do_everything(
     assert found["broker"].passed
     assert found["broker's events"].seen == "no event connected, subscribed, acked"
     assert found["broker's access rules"].seen == "a vehicle may publish events; a vehicle gets what is addressed to another one"
-    assert all("docs/emqx.md" in found[name].remedy for name in ("broker's events", "broker's access rules"))
+    assert all("docs/guides/emqx.md" in found[name].remedy for name in ("broker's events", "broker's access rules"))
 
 
 def test_a_broker_that_is_away_or_knows_no_vehicle_without_a_password_is_said(

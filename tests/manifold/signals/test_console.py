@@ -49,7 +49,7 @@ def test_where_there_are_no_signals_nothing_is_said_of_them(door: Door) -> None:
 
 
 def test_what_is_watched_of_the_door_is_documented() -> None:
-    page = (ROOT / "docs" / "signals.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name, _ in (OF_SIGNALS | WAITING).values() if f"| `{name}` |" not in page] == []
 
 

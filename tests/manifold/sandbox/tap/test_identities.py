@@ -241,7 +241,7 @@ def test_the_tap_refuses_a_certificate_that_is_good_no_longer(site: Site, listen
 
 @pytest.mark.parametrize("listener", ["listeners.ssl.default", "listeners.ssl.platform"])
 def test_emqx_looks_at_the_certificate_of_every_connection(listener: str) -> None:
-    """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/emqx.md). Resumption is off, so both hold."""
+    """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/guides/emqx.md). Sessions are not resumed."""
     text = (EMQX / "tls.conf").read_text()
     block = text[text.index(f"{listener} {{") :].partition("\n}\n")[0]
 
