@@ -1,4 +1,4 @@
-"""Checks before the start that every port is free; names the owner of one that is not, and the setting that chooses another."""
+"""Checks before the start that every port is free; for others names the process and the setting to change."""
 
 import errno
 import socket
@@ -17,19 +17,19 @@ class Port:
 
     setting: str
     number: int
-    offset: int = 0  # how far it is from the setting's value: replicas take the ports after the first
+    offset: int = 0  # from the setting's value: replicas use the ports after the first
 
     def remedy(self) -> str:
-        """The setting that chooses another port, in words."""
+        """Return advice to choose another port, with the setting's name."""
         several = f" (this is the port of replica {self.offset})" if self.offset else ""
         return f"choose another port: {PREFIX}{self.setting.upper()}=…{several}"
 
 
 def require_free(host: str, ports: Iterable[Port]) -> None:
-    """Return if all ports can be listened on.
+    """Check that all ports are free.
 
     Raises:
-        Permanent: some cannot; all are named together, with who uses them and the setting to change.
+        Permanent: some are in use; the message names all of them, their processes, and the settings to change.
     """
     problems: list[str] = []
     taken: dict[int, Port] = {}
@@ -46,7 +46,7 @@ def is_free(host: str, number: int) -> bool:
     """Whether a server could listen there now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections that linger do not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like servers do: ignore connections in TIME_WAIT
         try:
             probe.bind((host, number))
         except OSError as exc:
@@ -57,7 +57,7 @@ def is_free(host: str, number: int) -> bool:
 
 
 def user_of(number: int) -> str:
-    """Name and pid of the process that listens on this port, as far as the system tells."""
+    """Return name and pid of the process that listens on this port, if the system reveals it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if (

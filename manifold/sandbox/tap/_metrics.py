@@ -9,13 +9,13 @@ from manifold.sandbox.tap.service import Tap
 
 
 class TapMetrics(Collector):
-    """The tap's own counters, collected when they are requested, so that passing packets cost nothing for them."""
+    """The tap's counters, collected on each scrape, so that forwarding packets does not pay for metrics."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of `/metrics`."""
+        """Return the metrics for `/metrics`."""
         tap = self._tap
         events = CounterMetricFamily("manifold_tap_events", "Events told, by kind.", labels=["event"])
         for event, count in tap.events.items():
