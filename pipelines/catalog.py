@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class CatalogAway(Retryable):
-    """The catalog was unavailable for as long as a job waits. What was done so far stays; run the job again to go on."""
+    """The catalog was unavailable for as long as a job waits. Work done so far is kept; run the job again to continue."""
 
 
 def await_catalog(settings: Settings) -> Catalog:

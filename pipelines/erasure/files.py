@@ -42,7 +42,7 @@ class Found:
 
 
 def expire(catalog: Catalog, published: int, now: datetime) -> int:
-    """Expire every snapshot that nobody needs, and drop branches of runs that began before the erasure; return how many.
+    """Expire unneeded snapshots, and drop branches of runs that began before the erasure; return the number of snapshots.
 
     `published` is the snapshot of `ingested_segments` by which the erasure is committed: a run not based on it, or on a later
     one, can no longer be published. Main keeps the history that leads to the changes of runs that may have to be finished.

@@ -49,7 +49,7 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
 
 
 def erase_data(redis: Redis, named: Named) -> None:
-    """Remove the entries waiting for data (the vehicle's, and all under data ids that name it), and payloads and triggers.
+    """Remove payloads and triggers that name the vehicle, and notes of entries waiting for data (its own, or under its name).
 
     While the lake has the data, a dispatcher may put it back for another vehicle; afterwards only one that was reading then can.
     Other vehicles of a removed trigger still get their entry: a dispatcher that misses the trigger here reads it from the lake.

@@ -1,6 +1,6 @@
 """`manifold vin erase`: erases a vehicle from queues, archive and lake, and proves it. No Spark.
 
-The order ensures that a later step finds whatever an earlier one leaves, and that the next attempt finishes what a kill leaves:
+The order ensures that a later step finds whatever an earlier one leaves, and that the next attempt finishes after a kill:
 
 1. the queues: removed entries are neither sent nor ended any more;
 2. the recorders close their segments, so that everything accepted is in the archive;
@@ -112,7 +112,7 @@ def erase(
 ) -> Erased:
     """Erase the vehicle from everything accepted before `now`. A repeated call resumes where the last one stopped.
 
-    `seal` makes recorders archive what they have taken, and returns whether all of them did. `wait_s` bounds the wait for runs
+    `seal` makes recorders archive their open segments, and returns whether all of them did. `wait_s` bounds the wait for runs
     that began before; `say` is called with each step as it begins.
 
     Raises:
@@ -132,7 +132,7 @@ def erase(
             done.entries += erase_from_queues(redis, settings, named)
             if not seal(settings):
                 raise Retryable(UNSEALED)
-            done.entries += erase_from_queues(redis, settings, named)  # what a recorder still had to hand over
+            done.entries += erase_from_queues(redis, settings, named)  # of messages that a recorder still had to hand over
             _round(catalog, settings, named, done, wait_s if place == 0 else 0.0, say)
             erase_data(redis, named)
             lock.check()

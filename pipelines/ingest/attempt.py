@@ -73,7 +73,7 @@ class Attempt:
         self.note(table, base)
 
     def undo(self, table: Table) -> None:
-        """Drop the table's branch and forget what this attempt wrote to it."""
+        """Drop the table's branch, and with it what this attempt wrote."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 

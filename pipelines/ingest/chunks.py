@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from manifold.archive.segment import Segment
 from manifold.lake.grouping import grouped
 
-OPENING = 64 << 10  # bytes that a segment counts as, at least: opening one costs as much as reading this many
+OPENING = 64 << 10  # minimum size counted for a segment, in bytes: opening one costs as much as reading this many
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def _renew(lease: Lease, ended: threading.Event) -> None:
             lease.renew()
         except LeaseLost:
             return  # the job's next fence or check raises
-        except Exception as exc:  # noqa: BLE001  # the catalog may be away for a moment; the lease is longer than that
+        except Exception as exc:  # noqa: BLE001  # the catalog may be unavailable for a moment; the lease outlasts that
             log.warning("the lease could not be renewed", reason=str(exc))
 
 

@@ -102,7 +102,7 @@ class Overlaps:
 def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Aside | None = None) -> Plan:
     """Plan the new segments in this part of the archive.
 
-    `base` is read first and includes every committed run; whatever others publish later makes this run start again.
+    `base` is read first and includes every committed run; a run published later overtakes this one, which then starts again.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base, ledger = main_snapshots(catalog, loaded), Ledger(loaded)
@@ -187,7 +187,7 @@ def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Sp
 
 
 def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
-    """Paths of the segments whose seq range overlaps that of a fresh one, and of the fresh ones themselves."""
+    """Paths of both segments in each overlap of seq ranges that involves a fresh one."""
     touched: set[str] = set()
     is_fresh = {span.path for span in fresh}
     open_spans: list[Span] = []

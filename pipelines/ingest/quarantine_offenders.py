@@ -56,7 +56,7 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
     """
     aside = Aside()
     for attempt in range(MAX_AUDIT_ATTEMPTS):
-        # A distinct instant, so that rows of `quality_results` tell the attempts apart.
+        # A distinct instant, so that rows of `quality_results` distinguish the attempts.
         once = replace(run, now=run.now + timedelta(milliseconds=attempt))
         written = ingest(once, aside)
         try:

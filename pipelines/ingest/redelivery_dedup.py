@@ -1,7 +1,7 @@
 """Deduplicates statuses and refused messages that RabbitMQ has delivered twice.
 
 A consumer that dies between its journal and the ack receives the same message again, and records it again. Raw signals have
-a key of their own (`write_signals`). Statuses are equal if their fields are, refused messages if their digests are.
+their own key (`write_signals`). Statuses are equal if their fields are, refused messages if their digests are.
 """
 
 from collections.abc import Collection

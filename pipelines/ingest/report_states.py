@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 def settle_reports(catalog: Catalog, settings: Settings) -> None:
     """Record in each undecided report whether its run was published or overtaken, if that is certain by now.
 
-    On an error the report stays as it was, and the next run tries again.
+    On an error the reports keep their states, and the next run tries again.
     """
     try:
         reports = open_reports(settings)

@@ -86,7 +86,7 @@ def run_all(
     """Ingest, audit, publish, populate. Idempotent; with `everything`, rebuild the queues.
 
     Raises:
-        AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild goes on with what main has.
+        AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild continues with what main has.
         Retryable: a service was unavailable, or another run was in the way; run it again.
     """
     now = datetime.now(UTC)
@@ -130,7 +130,7 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
 
     Raises:
         AuditFailed: a chunk breaks a rule; chunks before it are published, it and those after it are not.
-        Retryable: as `ingest_audit_publish`; published chunks stay so, and the next start goes on with the rest.
+        Retryable: as `ingest_audit_publish`; published chunks stay published, and the next start continues with the rest.
     """
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)

@@ -65,7 +65,7 @@ class JobRun:
                     self._end(start, how, why, seen)
 
     def _end(self, start: Json, how: Ended, why: str, seen: Committed) -> None:
-        """Emit the end event, with the tables that the job has changed, however far it came."""
+        """Emit the end event, with the tables that the job changed, even if it failed."""
         inputs, outputs = list(start["inputs"]), []
         with self._quietly():
             catalog = open_catalog(self._settings)

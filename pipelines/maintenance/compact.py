@@ -5,7 +5,7 @@ First, unneeded rows of compacted queues are removed (`ecq_compact`), which chan
 It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with concurrent writes,
 and publication rebases earlier writes on top of it (see `pipelines.ingest.publish`). Only `ingested_segments` is skipped while a
 run is open, because that run would have to start again. After a kill, the next run does the rest. The lease keeps other jobs that
-rewrite tables away; what one of them left half done is finished first.
+rewrite tables away; what one of them left unfinished is finished first.
 """
 
 import json

@@ -70,7 +70,7 @@ def remove_orphans(
     removed: dict[str, Removal] = {}
     for table in tables_of(catalog):
         arguments = older_than
-        # Iceberg lists folders through Hadoop, which does not know s3://, unless it is told to list as it reads and writes.
+        # Iceberg lists folders through Hadoop, which does not know s3://, unless it lists by prefix, through the table's FileIO.
         if not catalog.load_table(table.identifier).location().startswith(ON_DISK):
             arguments += ", prefix_listing => true"
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]

@@ -6,7 +6,7 @@ even if the run dies in between:
 1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data is a row;
 2. entries past the retention end as `expired`: first in the queues, so that none is sent any more, then in the lake;
 3. data past the retention is removed, unless an entry without an outcome refers to it;
-4. only then files: snapshots that nobody can be reading, files that no snapshot references, segments that are in the lake.
+4. only then files: snapshots that no reader can be using, files that no snapshot references, segments that are in the lake.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set

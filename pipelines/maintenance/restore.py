@@ -64,7 +64,7 @@ def restore(
 
     Raises:
         Permanent: the lake has segments that the archive lacks; with `without_history`, they are given up instead.
-        AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` goes on.
+        AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` continues.
         LeaseHeld: another job is rewriting tables; nothing happened, except that unreadable tables were recreated, empty.
     """
     lost = _unreadable(catalog)

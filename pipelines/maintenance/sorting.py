@@ -1,4 +1,4 @@
-"""Registers the sort orders of compacted files with the table, so that each file tells by an id whether it is sorted."""
+"""Registers the sort orders of compacted files with the table, so that each file names its order by an id."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Finds outcomes that are on their way to the lake, to tell them from those that are recorded nowhere.
+"""Finds outcomes that are on their way to the lake, as opposed to outcomes that are recorded nowhere.
 
 An outcome moves from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. The search follows
 the same order, so that an outcome that moves in the meantime is found in at least one place.

@@ -35,7 +35,7 @@ def is_connect(settings: Settings) -> bool:
 def connected(settings: Settings) -> Iterator[SparkSession]:
     """Open a session on the server that `spark_master` names; its work ends with the block.
 
-    Sessions of earlier tries of the same task are ended first: without its client, a server goes on and commits.
+    Sessions of earlier tries of the same task are ended first: without its client, a server keeps running, and commits.
 
     Raises:
         Permanent: the server refuses the token.

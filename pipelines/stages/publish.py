@@ -1,6 +1,6 @@
-"""Publish a run that has passed its audit. No Spark, unless another run was published first: then this one is done again.
+"""Publish a run that has passed its audit. No Spark, unless another run was published first: then this one is redone.
 
-It is also done again if there is no audit result for its branches: an earlier attempt was doing it again, and was killed.
+It is also redone if there is no audit result for its branches: an earlier attempt to redo it was killed.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
-    """Do the run again, with the same segments."""
+    """Redo the run, with the same segments."""
     from manifold.archive.store import Archive
     from pipelines.ingest.quarantine_offenders import segments_of
     from pipelines.ingest.run import Run

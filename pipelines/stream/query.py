@@ -152,7 +152,7 @@ class Streaming:
         try:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
-        except Exception as exc:  # noqa: BLE001  # what is published stays; the next hour, or the night, retries
+        except Exception as exc:  # noqa: BLE001  # the batch is published; the next hour, or the night, retries
             log.warning("old snapshots are kept for now", reason=str(exc))
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
