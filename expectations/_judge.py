@@ -1,6 +1,6 @@
 """Checks rows with Great Expectations on Spark: a suite and a checkpoint per table, and Data Docs of all of them.
 
-Great Expectations 1.24 sends no data to third parties by itself; `GX_ANALYTICS_ENABLED` keeps releases that would from it.
+Great Expectations 1.24 sends no data to third parties by itself; `GX_ANALYTICS_ENABLED` stops releases that would.
 """
 
 import json
