@@ -28,7 +28,7 @@ class AsyncLake:
         self._is_readable = True
 
     async def ask(self, question: "Callable[[Catalog], T]", within_s: float) -> T:
-        """Run `question` in a thread. One that times out goes on, and its thread serves others once it returns.
+        """Run `question` in a thread. One that times out keeps running, and its thread serves others once it returns.
 
         Raises:
             Retryable: the lake cannot be read, or did not answer within so many seconds, the wait for a free thread included.

@@ -43,7 +43,7 @@ def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Want
     """Yield the messages that the lake has, in pieces of a few MiB. A message in no piece is not in the lake.
 
     Raises:
-        Exception: some cannot be read, in whatever way catalogs and object stores fail; all readable ones were yielded before.
+        Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
     """
     return look_again(wanted, partial(_look, catalog))
 

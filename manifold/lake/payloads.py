@@ -22,7 +22,7 @@ from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
 
 PIECE_BYTES = 4 << 20  # of payloads yielded together, and of what is decoded at once; a single one may be larger
-PIECE_S = 0.1  # what is found is not held back for longer, if payloads are far apart
+PIECE_S = 0.1  # maximum time for which found payloads are held back, if others are far apart
 MAX_FAILING_S = 30  # spent on unreadable files; after that, the rest are not tried
 LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
 WHOLE = (*LIGHT, "payload")
@@ -60,7 +60,7 @@ class StoredPayloads:
         """Yield the payloads of `data_ids` in pieces of about `bytes_`, or of a single larger one; None: the lake lacks it.
 
         Raises:
-            Exception: some cannot be read, in whatever way catalogs and object stores fail; the readable ones were yielded.
+            Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
         """
         return look_again(data_ids, partial(self._look, bytes_=bytes_), self._renew)
 
@@ -68,7 +68,7 @@ class StoredPayloads:
         self._names = _loaded(self._catalog, META)
 
     def _look(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
-        """Yield what the tables have as they are now; first what is missing."""
+        """Yield the payloads in the current tables; missing ones first."""
         try:
             payloads = _loaded(self._catalog, DATA)  # after the index, so that it has everything that the index names
             wanted = self._instants(payloads, data_ids) if payloads is not None else {}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-LOOKS = 3  # attempts, each with the tables loaded anew
+LOOKS = 3  # attempts, each with reloaded tables
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -13,7 +13,7 @@ Look = Callable[[set[K], list[Exception]], Iterator[dict[K, V]]]
 def look_again(wanted: Iterable[K], look: Look[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
     """Yield the pieces that `look` finds; if a file is gone, look for the rest again, after `renew`.
 
-    `look` gets the keys that are left, and a list to which it adds failures after which it went on.
+    `look` gets the keys that are left, and a list to which it adds the failures that did not stop it.
 
     Raises:
         Exception: the first failure of the last attempt; everything readable was yielded before.

@@ -16,7 +16,7 @@ LAST = chr(sys.maxunicode)
 def upper_bound(value: str, length: int | None) -> str | None:
     """The least string of at most `length` characters that is not less than `value`, or than any string with the same prefix.
 
-    None if there is none. A string that is no longer than that is its own bound.
+    None if there is none. A string of at most `length` characters is its own bound.
     """
     kept = value[:length]
     if kept == value:
