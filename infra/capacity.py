@@ -1,4 +1,7 @@
-"""`python -m benchmarks.capacity`: what a fleet needs, by the unit costs in docs/benchmarks.md. It measures nothing."""
+"""What a fleet needs: `python -m infra.capacity` multiplies measured unit costs by the size of a fleet. It measures nothing.
+
+docs/scale.md shows the table of needs and the table of costs; `python -m benchmarks` measures most of these costs.
+"""
 
 import argparse
 import sys
@@ -7,78 +10,77 @@ from math import ceil
 
 FLEETS = (1_000_000, 10_000_000, 100_000_000)
 DAY_S = 86_400
-FILLED = 0.6  # of a core; the rest is for what a mean hides
+FILLED = 0.6  # of a core; the rest absorbs what a mean hides
 REDIS_GIB = 12  # of one master, so that its copy to disk and to a replica stays short
 SPARE = 2  # of Redis' memory: a rewrite of its file copies what changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A measured cost, and the words of docs/benchmarks.md in which it stands."""
+    """A unit cost measured on two cores."""
 
     value: float
-    source: str
+    unit: str
+    what: str
+    measured: str  # date
 
 
-DISPATCHER_US = Cost(89, "| dispatcher CPU a delivery | 89 µs |")
-REDIS_US = Cost(75, "| CPU of the others a delivery: tap, broker, Redis, recorder | 84, 50, 75, 19 µs |")
-RECORDER_US = Cost(19, REDIS_US.source)
-OTHERS_US = Cost(84 + 50 + 75 + 19, REDIS_US.source)
-HEARTBEAT_US = Cost(28, "| heartbeats with nothing pending | 15,040/s, 28 µs of dispatcher CPU each |")
-HEARTBEAT_REDIS_US = Cost(
-    20, "| a heartbeat with nothing pending: dispatcher; Redis | 29, 25 µs; 17, 14 µs | 54, 21 µs; 20, 9 µs |"
-)
-ENTRY_B = Cost(121, "| Redis, an owner with one entry; an idle owner that was seen (of 1,000,000) | 121 B; 184 B |")
-SEEN_B = Cost(231, "| an idle vehicle that was seen, in Redis | 188 B | 231 B: it expires now |")
-ROWS_S = Cost(518_296, "| a whole run of 10 M ids, of bare Spark; by CPU | 518,296 rows/s |")  # on two cores
-REACHED = Cost(4_978, "| delivered and acknowledged, each woken for | 4,978/s |")  # on two cores, all of it
-EMQX_US = Cost(272, "EMQX 5.8.9 took 214 to 272 µs of CPU a delivery")
-DOOR_US = Cost(210, "| one door, 18,000 signals of 1 KB | 259; 585; 979/s | 2,420/s | 578; 413; 527 µs; 210 µs |")
-RABBITMQ_US = Cost(271, "| RabbitMQ beside one door | | | 416; 257; 365 µs; 271 µs |")
-ARCHIVE_B = Cost(19.8, "| archive, a delivery | 19.8, 19.8, 19.8 B |")
-# Of the smallest and the largest of three runs: what each delivery leaves in the lake, and what a run does, however small.
-LAKE_B = Cost(6.1, "| lake, a delivery | 154.3, 23.2, 7.6 B |")
-RUN_B = Cost(444_500, LAKE_B.source)
+DISPATCHER_US = Cost(89, "µs of CPU", "a delivery after a wake-up: dispatcher", "2026-11-21")
+REDIS_US = Cost(75, "µs of CPU", "a delivery after a wake-up: Redis", "2026-11-21")
+RECORDER_US = Cost(19, "µs of CPU", "a delivery after a wake-up: recorder", "2026-11-21")
+SANDBOX_US = Cost(134, "µs of CPU", "a delivery after a wake-up: event tap and Mosquitto", "2026-11-21")
+HEARTBEAT_US = Cost(28, "µs of CPU", "a heartbeat with nothing pending: dispatcher", "2026-11-21")
+HEARTBEAT_REDIS_US = Cost(20, "µs of CPU", "a heartbeat with nothing pending: Redis", "2026-11-22")
+EMQX_US = Cost(272, "µs of CPU", "a delivery: EMQX 5.8.9, with Manifold's rules", "2026-11-23")
+DOOR_US = Cost(210, "µs of CPU", "a signal: the AMQP door", "2026-11-23")
+RABBITMQ_US = Cost(271, "µs of CPU", "a signal: RabbitMQ", "2026-11-23")
+ENTRY_B = Cost(121, "B in Redis", "a vehicle with one entry", "2026-11-21")
+SEEN_B = Cost(231, "B in Redis", "a vehicle's presence", "2026-11-22")
+ARCHIVE_B = Cost(19.8, "B", "a delivery in the archive", "2026-11-23")
+# From the smallest and the largest of three runs: what each delivery adds to the lake, and what a run adds, however small.
+LAKE_B = Cost(6.1, "B", "a delivery in the lake", "2026-11-23")
+RUN_B = Cost(444_500, "B", "a run in the lake", "2026-11-23")
+ROWS_S = Cost(518_296, "rows/s", "a run written, judged and published by Spark on two cores", "2026-11-23")
 COSTS = (
+    DISPATCHER_US,
+    REDIS_US,
+    RECORDER_US,
+    SANDBOX_US,
+    HEARTBEAT_US,
+    HEARTBEAT_REDIS_US,
     EMQX_US,
     DOOR_US,
     RABBITMQ_US,
-    ARCHIVE_B,
-    LAKE_B,
-    DISPATCHER_US,
-    REDIS_US,
-    HEARTBEAT_US,
-    HEARTBEAT_REDIS_US,
     ENTRY_B,
     SEEN_B,
+    ARCHIVE_B,
+    LAKE_B,
+    RUN_B,
     ROWS_S,
-    REACHED,
 )
-PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # of one core each: another core does not help them
+REACHED = Cost(4_978, "deliveries/s", "each after a wake-up, on two cores, all processes together", "2026-11-21")
+PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # each uses one core: a second core does not help
 CORES = 2  # of the machine on which they were measured
 ARCHIVE_DAYS = 400  # the setting `archive_retention_days`
-LAKE_DAYS = 365  # by default the lake keeps everything: a year of it
-RUNS_PER_DAY, RUN_DAYS = (
-    288,
-    3,
-)  # the settings `ingest_schedule` and `snapshot_retention_days`: older small files were packed and let go
+LAKE_DAYS = 365  # the lake keeps everything by default: one year
+RUNS_PER_DAY, RUN_DAYS = 288, 3  # the settings `ingest_schedule` and `snapshot_retention_days`: compaction removed older files
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet and what is asked of it. All but its size are assumptions, to be replaced by one's own."""
+    """A fleet and its traffic. All but the size are assumptions; replace them with your own figures."""
 
     vehicles: int
-    online: float = 0.3  # the part that is connected at once
+    online: float = 0.3  # share connected at the same time
     deliveries_a_day: float = 10  # for each vehicle
-    peak: float = 5  # the busiest time against the mean
-    heartbeat_s: float = 300  # between two of one vehicle
-    signals_a_day: float = 10  # of each vehicle's devices, over AMQP
+    peak: float = 5  # busiest rate, as a multiple of the mean
+    heartbeat_s: float = 300  # between two heartbeats of one vehicle
+    signals_a_day: float = 10  # for each vehicle, over AMQP
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a fleet needs: rates at its busiest time, processes of one core, memory, Spark's work, storage."""
+    """What a fleet needs: peak rates, processes of one core, memory, Spark core hours, storage."""
 
     deliveries_s: float
     heartbeats_s: float
@@ -92,11 +94,11 @@ class Need:
     rabbitmq_cores: int
     archive_gib: float
     lake_gib: float
-    first: str  # which is full first where there is one of each, and how full one would be
+    first: str  # the process that saturates first if there is one of each, and how full it is
 
 
 def need(fleet: Fleet) -> Need:
-    """What the costs come to. What EMQX takes for a connection and a heartbeat is not in it, because it was not measured."""
+    """Multiply the costs. EMQX's cost of a connection and of a heartbeat is not included, because it was not measured."""
     deliveries = fleet.vehicles * fleet.deliveries_a_day / DAY_S * fleet.peak
     heartbeats = fleet.vehicles * fleet.online / fleet.heartbeat_s
     signals = fleet.vehicles * fleet.signals_a_day / DAY_S * fleet.peak
@@ -111,7 +113,7 @@ def need(fleet: Fleet) -> Need:
     gib = fleet.vehicles * (ENTRY_B.value + SEEN_B.value) * SPARE / 2**30
     first = max(PROCESSES, key=lambda name: cores[name])
     a_day = fleet.vehicles * fleet.deliveries_a_day / 2**30
-    rows = fleet.vehicles * fleet.deliveries_a_day * 2  # the entry, and how it ended
+    rows = fleet.vehicles * fleet.deliveries_a_day * 2  # the entry and its outcome
     return Need(
         deliveries_s=deliveries,
         heartbeats_s=heartbeats,
@@ -130,17 +132,17 @@ def need(fleet: Fleet) -> Need:
 
 
 def lake_bytes(deliveries: int) -> float:
-    """What each of so many deliveries leaves in the lake, where one run takes them in."""
+    """Bytes in the lake for each delivery, if one run ingests this many."""
     return LAKE_B.value + RUN_B.value / deliveries
 
 
 def predicted_s() -> float:
-    """Deliveries a second on the machine of the measurements, where every process shares its cores."""
-    return CORES * 1e6 / (DISPATCHER_US.value + OTHERS_US.value)
+    """Deliveries a second on the machine of the measurements, whose cores all processes share."""
+    return CORES * 1e6 / sum(cost.value for cost in (DISPATCHER_US, REDIS_US, RECORDER_US, SANDBOX_US))
 
 
 def table(fleets: list[Fleet]) -> str:
-    """The needs as a table in Markdown, a column each."""
+    """The needs as a Markdown table, one column for each fleet."""
     needs = [need(fleet) for fleet in fleets]
     rows = {
         "deliveries a second, at the peak": [f"{each.deliveries_s:,.0f}" for each in needs],
@@ -162,8 +164,14 @@ def table(fleets: list[Fleet]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def costs_table() -> str:
+    """The unit costs as a Markdown table."""
+    lines = [f"| {cost.what} | {cost.value:,.9g} {cost.unit} | {cost.measured} |" for cost in (*COSTS, REACHED)]
+    return "\n".join(["| what | cost | measured |", "| --- | --- | --- |", *lines])
+
+
 def main() -> int:
-    """Print the table for the usual fleets, or for one of a given size."""
+    """Print the needs of the usual fleets, or of fleets of the given sizes."""
     usual = Fleet(0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vehicles", type=int, nargs="+", default=list(FLEETS))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LinearLocator
 from PIL import Image
 
-from benchmarks.dashboards._units import SUFFIX, shown, ticks
+from infra.grafana.pictures._units import SUFFIX, shown, ticks
 
 Json = Mapping[str, Any]
 Ask = Callable[[str], list[Any]]  # the series of an expression: labels, and (instant, value) of each
