@@ -49,6 +49,17 @@ def keep(benchmark: str, results: Sequence[Result]) -> None:
     write([*kept, *results])
 
 
+def follow(aims: Mapping[str, Mapping[str, Aim]]) -> None:
+    """Adapt the results to the benchmarks that exist and to their aims, given by benchmark.
+
+    Add aims that are new as not measured; drop results of benchmarks that are gone, and aims that were dropped unmeasured.
+    """
+    kept = [each for each in read() if each.benchmark in aims and (each.date or each.what in aims[each.benchmark])]
+    known = {(each.benchmark, each.what) for each in kept}
+    new = [Result(name, what, aim=str(aim)) for name, of in aims.items() for what, aim in of.items() if (name, what) not in known]
+    write([*kept, *new])
+
+
 def write(results: Sequence[Result]) -> None:
     """Write these results, ordered by benchmark."""
     rows = [json.dumps(asdict(each), ensure_ascii=False) for each in sorted(results, key=lambda each: each.benchmark)]

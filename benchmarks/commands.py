@@ -124,9 +124,9 @@ def run(size: Size) -> list[Row]:
 
 
 def _slowest(what: str, questions: Sequence[Question], desk: Desk) -> Row:
-    spent = {question.name: question.ask(desk) for question in questions}
-    name = max(spent, key=lambda each: spent[each].wall_s)
-    return _row(what, spent[name], f", `{name}`")
+    spent = [(question.ask(desk), question.name) for question in questions]
+    slowest, name = max(spent, key=lambda each: each[0].wall_s)
+    return _row(what, slowest, f", `{name}`")
 
 
 def _row(what: str, spent: Spent, name: str = "") -> Row:

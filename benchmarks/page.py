@@ -1,10 +1,12 @@
-"""Write docs/benchmarks.md from `results.json`: `python -m benchmarks.page`. A test compares the page with the results."""
+"""Write docs/benchmarks.md from `results.json`: `python -m benchmarks.page`; aims that are new are added as not measured."""
 
+import importlib
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks._results import Result, read
+from benchmarks import names
+from benchmarks._results import Result, follow, read
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEAD = """\
@@ -48,4 +50,5 @@ def _cells(each: Result) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
+    follow({name: importlib.import_module(f"benchmarks.{name}").AIMS for name in names()})
     PAGE.write_text(page(read()))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import _results, names
 from benchmarks._measure import Aim, Cost, Row, Size, at_least, at_most, cost_of, multiples, percentile, speeds
-from benchmarks._results import Result, judge, keep, read, write
+from benchmarks._results import Result, follow, judge, keep, read, write
 from benchmarks.page import page
 from tests.support.servers import ROOT
 
@@ -52,6 +52,16 @@ def test_new_results_replace_those_of_their_benchmark_alone() -> None:
     keep("b", [Result("b", "new", "1 ms", "raw", 0.5)])
 
     assert read() == [Result("a", "one"), Result("a", "two"), Result("b", "new", "1 ms", "raw", 0.5)]
+
+
+@pytest.mark.usefixtures("results")
+def test_results_follow_the_benchmarks_that_exist_and_their_aims() -> None:
+    measured = Result("b", "rate", "5/s", "raw", 0.4, date=DAY, machine=MACHINE)
+    write([Result("a", "gone", date=DAY), measured, Result("b", "dropped", aim="≤ 1 s")])
+
+    follow({"b": {"rate": at_least(0.5), "start": at_most(3, "s")}, "c": {}})
+
+    assert read() == [measured, Result("b", "start", aim="≤ 3 s")]
 
 
 def test_the_page_says_what_is_not_measured_and_what_is_missed() -> None:

@@ -25,7 +25,7 @@ def test_the_page_stays_short() -> None:
 
 
 def test_results_are_of_benchmarks_that_exist() -> None:
-    assert {result.benchmark for result in read()} == set(names())
+    assert {result.benchmark for result in read()} <= set(names())
 
 
 @pytest.mark.parametrize("name", names())
