@@ -3,31 +3,23 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import uvloop
 
 from benchmarks._fleet import Fleet
 from benchmarks._ground import PAYLOAD, Ground, vin
+from benchmarks._rates import Rate, cpu_s, cpu_us
 from manifold.contracts import keys
 from manifold.contracts.topics import ecq_filter, ecq_write_topic
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.messaging.publisher import Publisher
 
-KINDS = ("dispatcher", "recorder", "tap", "broker", "redis")
 PUBLISHER = "sdv-pub-bench"
 MAX_UNACKNOWLEDGED = 500  # writes
 PAUSE_S, WITHIN_S = 0.02, 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Messages a second, and microseconds of CPU each, by kind of process."""
-
-    rate: float
-    cpu_us: dict[str, float]
 
 
 def latencies_ms(ground: Ground, consumers: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -46,16 +38,16 @@ def latencies_ms(ground: Ground, consumers: int, rounds: int) -> tuple[list[floa
     return found
 
 
-def write_and_deliver(ground: Ground, fleet: Fleet, consumers: int, count: int) -> Cost:
+def write_and_deliver(ground: Ground, fleet: Fleet, consumers: int, count: int) -> Rate:
     """Write to online consumers; each message is acknowledged before the next one of its consumer is written."""
     fleet.take()
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     turn = consumers
     for first in range(0, count, turn):
         uvloop.run(_write(ground, [(vin(n), f"k{first // turn % 10}") for n in range(turn)]))
         ended = fleet.wait(first + turn, WITHIN_S)
     _settle(ground, [vin(n) for n in range(consumers)])
-    return Cost(count / (ended - began), _spent(ground, before, count))
+    return Rate(count / (ended - began), cpu_us(ground, before, count))
 
 
 def rewrite_one_key(ground: Ground, count: int) -> list[float]:
@@ -76,18 +68,18 @@ def rewrite_one_key(ground: Ground, count: int) -> list[float]:
     return rates
 
 
-def come_and_drain(ground: Ground, fleet: Fleet, first: int, consumers: int, each: int) -> Cost:
+def come_and_drain(ground: Ground, fleet: Fleet, first: int, consumers: int, each: int) -> Rate:
     """Let consumers with `each` live keys come online, a hundred at a time, until all is delivered."""
     names = [vin(number) for number in range(first, first + consumers)]
     uvloop.run(_write(ground, [(name, f"k{k}") for k in range(each) for name in names]))
     count = consumers * each
     ground.seal()
     fleet.take()
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     fleet.connect(first, consumers)
     ended = fleet.wait(count, WITHIN_S * 2)
     _settle(ground, names)
-    return Cost(count / (ended - began), _spent(ground, before, count))
+    return Rate(count / (ended - began), cpu_us(ground, before, count))
 
 
 class _Consumer:
@@ -112,27 +104,20 @@ class _Consumer:
         return (self._at - began) * 1000
 
 
-class _clients:  # noqa: N801  # used as a function
-    def __init__(self, ground: Ground, consumers: int) -> None:
-        s = ground.settings
-        self._publisher = Mqtt(s.mqtt, PUBLISHER, username=PUBLISHER)
-        self._dispatcher = Mqtt(s.mqtt, "sdv-bench-plain", username=s.mqtt_username_dispatcher)
-        self._vehicles = [_Consumer(ground, f"LIGHT{n:03}") for n in range(consumers)]
-
-    async def __aenter__(self) -> tuple[Mqtt, Mqtt, list[_Consumer]]:
-        for mqtt in self._all():
-            await mqtt.__aenter__()
+@asynccontextmanager
+async def _clients(ground: Ground, consumers: int) -> AsyncIterator[tuple[Mqtt, Mqtt, list[_Consumer]]]:
+    """A publisher, a client with the dispatcher's rights, and consumers that have subscribed."""
+    s = ground.settings
+    publisher = Mqtt(s.mqtt, PUBLISHER, username=PUBLISHER)
+    dispatcher = Mqtt(s.mqtt, "sdv-bench-plain", username=s.mqtt_username_dispatcher)
+    vehicles = [_Consumer(ground, f"LIGHT{n:03}") for n in range(consumers)]
+    async with AsyncExitStack() as running:
+        for mqtt in (publisher, dispatcher, *(vehicle.mqtt for vehicle in vehicles)):
+            await running.enter_async_context(mqtt)
             await mqtt.wait_connected()
-        for vehicle in self._vehicles:
+        for vehicle in vehicles:
             await vehicle.mqtt.subscribe(ecq_filter(vehicle.name))
-        return self._publisher, self._dispatcher, self._vehicles
-
-    async def __aexit__(self, *_: object) -> None:
-        for mqtt in self._all():
-            await mqtt.close()
-
-    def _all(self) -> list[Mqtt]:
-        return [self._publisher, self._dispatcher, *(vehicle.mqtt for vehicle in self._vehicles)]
+        yield publisher, dispatcher, vehicles
 
 
 async def _write(ground: Ground, messages: Sequence[tuple[str, str]]) -> None:
@@ -163,11 +148,3 @@ def _pending(ground: Ground, names: Sequence[str]) -> int:
     for name in names:
         pipe.zcard(keys.ecq_keys(name)[0])
     return sum(pipe.execute())
-
-
-def _cpu(ground: Ground) -> dict[str, float]:
-    return {kind: ground.cpu_s(kind) for kind in KINDS}
-
-
-def _spent(ground: Ground, before: dict[str, float], count: int) -> dict[str, float]:
-    return {kind: (ground.cpu_s(kind) - before[kind]) / count * 1e6 for kind in KINDS}

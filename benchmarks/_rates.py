@@ -33,36 +33,36 @@ def drain(ground: Ground, fleet: Fleet, owners: Sequence[str], each: int) -> Rat
     """Deliver `each` entries to each owner, all online: every acknowledgement brings the next entry."""
     seqs, count = ground.seqs(each), each * len(owners)
     fleet.take()
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     ground.load(owners, seqs)
     ended = fleet.wait(count, WITHIN_S)
     ground.settle(owners)
-    return Rate(count / (ended - began), _spent(ground, before, count))
+    return Rate(count / (ended - began), cpu_us(ground, before, count))
 
 
 def wake(ground: Ground, fleet: Fleet, owners: Sequence[str], rounds: int) -> Rate:
     """Deliver one entry to every owner, `rounds` times: each delivery begins with a wake-up and no entry follows it."""
     fleet.take()
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     for number in range(rounds):
         ground.load(owners, ground.seqs(1))
         ended = fleet.wait((number + 1) * len(owners), WITHIN_S)
     ground.settle(owners)
     count = rounds * len(owners)
-    return Rate(count / (ended - began), _spent(ground, before, count))
+    return Rate(count / (ended - began), cpu_us(ground, before, count))
 
 
 def beat(ground: Ground, fleet: Fleet, vehicles: int, rounds: int) -> Rate:
     """Send heartbeats of vehicles for which nothing is pending."""
     count = vehicles * rounds
     heard_before = _heartbeats(ground)
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     fleet.beat(vehicles, rounds)
     while _heartbeats(ground) - heard_before < count:
         if time.monotonic() - began > WITHIN_S:
             raise TimeoutError(f"{_heartbeats(ground) - heard_before} of {count} heartbeats came")
         time.sleep(0.05)
-    return Rate(count / (time.monotonic() - began), _spent(ground, before, count))
+    return Rate(count / (time.monotonic() - began), cpu_us(ground, before, count))
 
 
 def latencies_ms(ground: Ground, fleet: Fleet, owners: Sequence[str], rate: float, for_s: float) -> list[float]:
@@ -91,11 +91,11 @@ def come_and_drain(ground: Ground, fleet: Fleet, first: int, vehicles: int, each
     ground.load(owners, ground.seqs(each))
     count = vehicles * each
     fleet.take()
-    before, began = _cpu(ground), time.monotonic()
+    before, began = cpu_s(ground), time.monotonic()
     fleet.connect(first, vehicles)
     ended = fleet.wait(count, WITHIN_S * 2)
     ground.settle(owners)
-    return Rate(count / (ended - began), _spent(ground, before, count))
+    return Rate(count / (ended - began), cpu_us(ground, before, count))
 
 
 def trigger_ms(ground: Ground, fleet: Fleet, vehicles: int, rounds: int) -> float:
@@ -120,11 +120,13 @@ async def _trigger_ms(ground: Ground, fleet: Fleet, vehicles: int, number: int) 
     return (ended - began) * 1000
 
 
-def _cpu(ground: Ground) -> dict[str, float]:
+def cpu_s(ground: Ground) -> dict[str, float]:
+    """Return the CPU seconds of each kind of process."""
     return {kind: ground.cpu_s(kind) for kind in KINDS}
 
 
-def _spent(ground: Ground, before: dict[str, float], count: int) -> dict[str, float]:
+def cpu_us(ground: Ground, before: dict[str, float], count: int) -> dict[str, float]:
+    """Return the microseconds of CPU of each kind of process since `before`, for each of `count`."""
     return {kind: (ground.cpu_s(kind) - before[kind]) / count * 1e6 for kind in KINDS}
 
 
