@@ -4,6 +4,7 @@ from benchmarks import (
     api,
     asking,
     audit,
+    campaigns,
     compaction,
     dispatch,
     grown,
@@ -41,5 +42,6 @@ if __name__ == "__main__":
     report("wiped", wiped.SETTING.format(**shape), wiped.run())
     report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
     report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())
+    report("campaigns", campaigns.SETTING.format(targets=campaigns.TARGETS), campaigns.Bench(campaigns.TARGETS).run())
     report("api", api.setting(api.VINS), api.run())
     report("asking", asking.setting(asking.VINS), asking.run())

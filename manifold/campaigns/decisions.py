@@ -8,7 +8,7 @@ from functools import reduce
 from msgspec import Struct
 from msgspec.structs import replace
 
-from manifold.campaigns.facts import Recorded
+from manifold.campaigns.facts import Again, Recorded
 from manifold.campaigns.parsing import plan_of, plan_sha256
 from manifold.campaigns.plan import Plan
 from manifold.contracts import campaigns as r
@@ -70,6 +70,7 @@ class Decided(Struct, frozen=True):
     paused_from: Stage = S.RUNNING
     tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
     counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts
+    again: tuple[Again, ...] = ()  # orders to try targets again, by seq
     epoch: int = 0  # of the newest campaigner
     tokens: Mapping[str, str] = {}  # token → digest of its order
     ignored: tuple[tuple[int, str], ...] = ()  # seq of an order without effect, and why

@@ -22,7 +22,7 @@ class Ending(StrEnum):
     CONFIRMED = "confirmed"  # the vehicle answered that it has done it
 
 
-_STRENGTH = {ending: strength for strength, ending in enumerate(Ending)}
+STRENGTH = {ending: strength for strength, ending in enumerate(Ending)}
 SUCCESSES = frozenset({Ending.DELIVERED, Ending.CONFIRMED})
 
 
@@ -68,6 +68,13 @@ class Attempt(Struct, frozen=True, gc=False):
     ended: int = 0  # the seq of the record that says so
 
 
+class Again(Struct, frozen=True):
+    """An order by which targets that have ended in certain ways wait again."""
+
+    seq: int
+    endings: frozenset[Ending]
+
+
 def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
     """The attempts of a target with one more word about one of them. The order of words, and their repetition, change nothing."""
     if not attempts:
@@ -79,4 +86,4 @@ def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
 
 def _word(attempt: Attempt) -> tuple[int, int]:
     """Orders words about one release: the stronger ending, then the record that came first."""
-    return (-1, 0) if attempt.ending is None else (_STRENGTH[attempt.ending], -attempt.ended)
+    return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended)

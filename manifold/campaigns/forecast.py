@@ -1,11 +1,16 @@
-"""How long a campaign takes, from how long vehicles have stayed away so far: draws of the fleet, each played through the plan."""
+"""How long a campaign takes, from how long vehicles have stayed away so far: draws of the fleet, each played through the plan.
+
+Targets of one wave and zone that come at one instant are played as one group, so a draw costs what the observations cost.
+"""
 
 import heapq
-import random
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import count
+from itertools import accumulate
 
+import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns.fold import Campaign
@@ -16,9 +21,12 @@ from manifold.campaigns.rate import MINUTE_MS
 from manifold.campaigns.step import Policy
 from manifold.campaigns.windows import Window, span_at
 
-MAX_DRAWS, MIN_DRAWS = 200, 5
-MAX_STEPS = 200_000  # targets times draws; a larger campaign has fewer draws, and needs fewer
+DRAWS = 200
+MAX_OBSERVATIONS = 1000  # of absences; of more, so many are taken at equal distances
 MILESTONES = (50, 90, 99)  # per cent of the targets
+
+Arrival = tuple[int, int | None, str, int]  # a wave, when its targets are here first (None: never), their zone, how many
+Delivery = tuple[int, int]  # when (Unix ms), how many
 
 
 class Quantiles(Struct, frozen=True):
@@ -39,7 +47,14 @@ class Forecast(Struct, frozen=True):
 
 
 def forecast(
-    campaign: Campaign, absences_ms: Sequence[int | None], policy: Policy, now_ms: int, *, ack_ms: int = 1000, seed: int = 0
+    campaign: Campaign,
+    absences_ms: Sequence[int | None],
+    policy: Policy,
+    now_ms: int,
+    *,
+    ack_ms: int = 1000,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Forecast:
     """The forecast of a campaign that starts at `now_ms`.
 
@@ -48,23 +63,48 @@ def forecast(
     """
     plan = campaign.decided.plan
     assert plan is not None
-    zone_of = plan.window.zone_of if plan.window is not None else lambda zone: zone or ""
-    targets = [(member.wave, zone_of(member.zone)) for member in campaign.members.values()]
-    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_STEPS // max(1, len(targets))))
-    chance, runs = random.Random(seed), list[list[int]]()
+    observed = _condensed(absences_ms)
+    targets = [
+        (wave, plan.window.zone_of(zone) if plan.window else "", number) for wave, zone, number in campaign.roster.groups()
+    ]
+    chance = np.random.default_rng(seed)
+    runs: list[_Run] = []
     for _ in range(draws):
-        absences = chance.choices(absences_ms, k=len(targets))
-        coming = [None if absence is None else now_ms + absence for absence in absences]
-        arrivals = [(wave, at_ms, zone) for (wave, zone), at_ms in zip(targets, coming, strict=True)]
-        runs.append(Draw(plan, arrivals, policy, now_ms, ack_ms).play())
-    total = len(targets)
-    delivered = {
-        percent: _quantiles([run[needed - 1] if len(run) >= (needed := -(-total * percent // 100)) else None for run in runs])
-        for percent in MILESTONES
-    }
-    ends = [run[-1] if len(run) == total else plan.ends_ms for run in runs]
-    never = sorted(total - len(run) for run in runs)[draws // 2]
+        arrivals: list[Arrival] = []
+        for wave, zone, number in targets:
+            counts = chance.multinomial(number, [weight for _, weight in observed]).tolist()
+            for (absence, _), count in zip(observed, counts, strict=True):
+                if count:
+                    arrivals.append((wave, None if absence is None else now_ms + absence, zone, count))
+        runs.append(_Run(Draw(plan, arrivals, policy, now_ms, ack_ms).play()))
+    total = len(campaign.roster)
+    delivered = {percent: _quantiles([run.reaches(-(-total * percent // 100)) for run in runs]) for percent in MILESTONES}
+    ends = [run.last_ms if run.number == total else plan.ends_ms for run in runs]
+    never = sorted(total - run.number for run in runs)[draws // 2]
     return Forecast(delivered, _quantiles(ends), never, draws)
+
+
+def _condensed(absences_ms: Sequence[int | None]) -> list[tuple[int | None, float]]:
+    """The distinct observations, each with its share."""
+    ordered = sorted(absences_ms, key=lambda absence: (absence is None, absence or 0))
+    taken = ordered
+    if len(ordered) > MAX_OBSERVATIONS:
+        taken = [ordered[(2 * place + 1) * len(ordered) // (2 * MAX_OBSERVATIONS)] for place in range(MAX_OBSERVATIONS)]
+    return [(absence, taken.count(absence) / len(taken)) for absence in dict.fromkeys(taken)]
+
+
+class _Run:
+    """The deliveries of one draw."""
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self._instants = [at_ms for at_ms, _ in deliveries]
+        self._numbers = list(accumulate(number for _, number in deliveries))
+        self.number = self._numbers[-1] if deliveries else 0
+        self.last_ms = self._instants[-1] if deliveries else 0
+
+    def reaches(self, number: int) -> int | None:
+        """When so many are delivered; None: never."""
+        return self._instants[bisect_left(self._numbers, number)] if number <= self.number else None
 
 
 class _Event(IntEnum):
@@ -72,76 +112,88 @@ class _Event(IntEnum):
 
     ACKNOWLEDGED = 0
     SOAKED = 1  # the gate passes, if its conditions have held all the time
-    READY = 2  # a target is here and its window is open
+    READY = 2  # targets are here and their window is open
     FREE = 3  # the rate allows a release again
 
 
 class Draw:
-    """One draw of the fleet, played event by event: when each target is delivered."""
+    """One draw of the fleet, played event by event: when how many targets are delivered."""
 
-    def __init__(
-        self, plan: Plan, arrivals: Iterable[tuple[int, int | None, str]], policy: Policy, now_ms: int, ack_ms: int
-    ) -> None:
+    def __init__(self, plan: Plan, arrivals: Iterable[Arrival], policy: Policy, now_ms: int, ack_ms: int) -> None:
         self._plan, self._ack_ms = plan, ack_ms
         self._openings = _Openings(plan.window, policy, plan.ends_ms)
-        self._waves: list[list[tuple[int | None, str]]] = [[] for _ in plan.waves]
-        for wave, at_ms, zone in arrivals:
-            self._waves[wave].append((at_ms, zone))
-        self._counts = [{"targets": len(wave), "released": 0, "known": 0, "success": 0} for wave in self._waves]
-        self._events: list[tuple[int, _Event, int, str]] = []
-        self._released, self.delivered = list[int](), list[int]()
-        self._ready, self._numbers, self._free_ms = list[tuple[int, int, str]](), count(), 0
+        self._waves: list[list[tuple[int | None, str, int]]] = [[] for _ in plan.waves]
+        for wave, at_ms, zone, number in arrivals:
+            self._waves[wave].append((at_ms, zone, number))
+        self._counts = [
+            {"targets": sum(number for *_, number in wave), "released": 0, "known": 0, "success": 0} for wave in self._waves
+        ]
+        self._events: list[tuple[int, _Event, int, str, int]] = []
+        self._ready = [deque[tuple[str, int]]() for _ in plan.waves]
+        self._recent, self._spent, self._free_ms = deque[Delivery](), 0, 0  # the releases of the last 60 s, and their sum
+        self._successes, self._deliveries = 0, list[Delivery]()
         self._open(0, max(now_ms, plan.starts_ms))
 
-    def play(self) -> list[int]:
-        """The instants of all deliveries before the plan's end, oldest first."""
+    def play(self) -> list[Delivery]:
+        """All deliveries before the plan's end, oldest first."""
         while self._events and self._events[0][0] < self._plan.ends_ms:
-            at_ms, event, wave, zone = heapq.heappop(self._events)
-            match event:
-                case _Event.READY:
-                    heapq.heappush(self._ready, (wave, next(self._numbers), zone))
-                    self._drain(at_ms)
-                case _Event.FREE:
-                    self._drain(at_ms)
-                case _Event.ACKNOWLEDGED:
-                    self.delivered.append(at_ms)
-                    self._counts[wave]["known"] += 1
-                    self._counts[wave]["success"] += 1
-                    self._judge(at_ms)
-                    self._drain(at_ms)
-                case _Event.SOAKED if wave == self._open_wave and at_ms == self._held_since + self._soak_ms:
-                    self._open(wave + 1, at_ms)
-        return self.delivered
+            now_ms = self._events[0][0]
+            while self._events and self._events[0][0] == now_ms:
+                self._happens(*heapq.heappop(self._events))
+            self._drain(now_ms)
+        return self._deliveries
 
-    @property
-    def _soak_ms(self) -> int:
-        return duration_ms(self._plan.waves[self._open_wave].gate.soak)
+    def _happens(self, at_ms: int, event: _Event, wave: int, zone: str, number: int) -> None:
+        match event:
+            case _Event.READY:
+                self._ready[wave].append((zone, number))
+            case _Event.ACKNOWLEDGED:
+                self._deliveries.append((at_ms, number))
+                self._successes += number
+                self._counts[wave]["known"] += number
+                self._counts[wave]["success"] += number
+                self._judge(at_ms)
+            case _Event.SOAKED if wave == self._open_wave and at_ms == self._held_since + self._soak_ms:
+                self._open(wave + 1, at_ms)
 
     def _open(self, wave: int, now_ms: int) -> None:
         self._open_wave, self._held_since = wave, 0
-        for at_ms, zone in self._waves[wave]:
+        self._soak_ms = duration_ms(self._plan.waves[wave].gate.soak)
+        for at_ms, zone, number in self._waves[wave]:
             if at_ms is not None:
-                heapq.heappush(self._events, (self._openings.next(zone, max(at_ms, now_ms)), _Event.READY, wave, zone))
+                ready_ms = self._openings.next(zone, max(at_ms, now_ms))
+                heapq.heappush(self._events, (ready_ms, _Event.READY, wave, zone, number))
 
     def _drain(self, now_ms: int) -> None:
         """Release targets that are ready, as many as the rate has; those of earlier waves go first."""
-        while self._ready:
-            per_minute = self._plan.per_minute(len(self.delivered))
-            free_ms = self._released[-per_minute] + MINUTE_MS if len(self._released) >= per_minute else now_ms
-            if free_ms > now_ms:
-                if free_ms != self._free_ms:
-                    heapq.heappush(self._events, (free_ms, _Event.FREE, 0, ""))
-                    self._free_ms = free_ms
-                return
-            wave, _, zone = heapq.heappop(self._ready)
-            open_ms = self._openings.next(zone, now_ms)
-            if open_ms > now_ms:
-                heapq.heappush(self._events, (open_ms, _Event.READY, wave, zone))
-                continue
-            self._released.append(now_ms)
-            self._counts[wave]["released"] += 1
-            heapq.heappush(self._events, (now_ms + self._ack_ms, _Event.ACKNOWLEDGED, wave, zone))
-            self._judge(now_ms)
+        while self._recent and self._recent[0][0] <= now_ms - MINUTE_MS:
+            self._spent -= self._recent.popleft()[1]
+        allowed = self._plan.per_minute(self._successes) - self._spent
+        for wave, ready in enumerate(self._ready[: self._open_wave + 1]):
+            while ready and allowed > 0:
+                zone, number = ready.popleft()
+                open_ms = self._openings.next(zone, now_ms)
+                if open_ms > now_ms:
+                    heapq.heappush(self._events, (open_ms, _Event.READY, wave, zone, number))
+                    continue
+                taken = min(number, allowed)
+                if taken < number:
+                    ready.appendleft((zone, number - taken))
+                allowed -= taken
+                self._release(wave, zone, taken, now_ms)
+        if any(self._ready) and self._recent and self._free_ms <= now_ms:
+            self._free_ms = self._recent[0][0] + MINUTE_MS
+            heapq.heappush(self._events, (self._free_ms, _Event.FREE, 0, "", 0))
+
+    def _release(self, wave: int, zone: str, number: int, now_ms: int) -> None:
+        if self._recent and self._recent[-1][0] == now_ms:
+            self._recent[-1] = (now_ms, self._recent[-1][1] + number)
+        else:
+            self._recent.append((now_ms, number))
+        self._spent += number
+        self._counts[wave]["released"] += number
+        heapq.heappush(self._events, (now_ms + self._ack_ms, _Event.ACKNOWLEDGED, wave, zone, number))
+        self._judge(now_ms)
 
     def _judge(self, now_ms: int) -> None:
         """Note since when the conditions of the gate hold: a release may break them until it is acknowledged."""
@@ -152,7 +204,7 @@ class Draw:
             self._held_since = 0
         elif not self._held_since:
             self._held_since = now_ms
-            heapq.heappush(self._events, (now_ms + self._soak_ms, _Event.SOAKED, wave, ""))
+            heapq.heappush(self._events, (now_ms + self._soak_ms, _Event.SOAKED, wave, "", 0))
 
 
 class _Openings:

@@ -6,7 +6,7 @@ is here acknowledges after a fixed time.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
-from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.ledger import Status
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts import campaigns as r
@@ -22,7 +23,7 @@ from manifold.contracts.messages import Refused, shown
 from manifold.contracts.seq import SeqSource, unix_ms_of
 
 ENDED = frozenset({Stage.REFUSED, Stage.PAUSED, Stage.CANCELLED, Stage.COMPLETED})
-Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order
+Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order, and none within another
 
 
 class Fleet(Struct, frozen=True):
@@ -31,10 +32,6 @@ class Fleet(Struct, frozen=True):
     visits: Mapping[str, Visits]
     ack_ms: int = 1000
     failing: frozenset[str] = frozenset()
-
-    def here(self, now_ms: int) -> Collection[str]:
-        """The vehicles that are connected."""
-        return {vin for vin, visits in self.visits.items() if any(start <= now_ms < end for start, end in visits)}
 
     def comes_after(self, vin: str, now_ms: int) -> int | None:
         """When a vehicle is connected, from `now_ms` on; None: never."""
@@ -65,7 +62,11 @@ class Simulation:
         self.campaign, self.facts = Campaign(), list[Fact]()
         self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
         self._to_come: list[tuple[int, str, int, Ending]] = []  # endings: when, vehicle, release
-        self._arrivals = sorted({start for visits in fleet.visits.values() for start, _ in visits})
+        visits = [(vin, start, end) for vin, spans in fleet.visits.items() for start, end in spans if start < end]
+        leaves, comes = [(end, False, vin) for vin, _, end in visits], [(start, True, vin) for vin, start, _ in visits]
+        self._moves = sorted(leaves + comes, reverse=True)  # the next is the last; who leaves, leaves first
+        self._here = set[str]()
+        self._arrivals = sorted({start for _, start, _ in visits})
 
     def order(self, command: r.Command) -> None:
         """Record an order now."""
@@ -88,9 +89,11 @@ class Simulation:
 
     def _settle(self) -> int | None:
         """Ask for effects and carry them out, until there are none; when to look again."""
-        here = self.fleet.here(self.now_ms)
+        while self._moves and self._moves[-1][0] <= self.now_ms:
+            _, comes, vin = self._moves.pop()
+            (self._here.add if comes else self._here.discard)(vin)
         while self.campaign.decided.stage not in ENDED:
-            effects = step(self.campaign, self.now_ms, here, self.policy)
+            effects = step(self.campaign, self.now_ms, self._here, self.policy)
             facts = [fact for effect in effects for fact in self._executed(effect)]
             if not facts:
                 return next((effect.at_ms for effect in effects if isinstance(effect, Wake)), None)
@@ -142,9 +145,9 @@ def rehearse(
         return Refused(str(exc))
     for first in range(0, len(targets), r.MAX_TARGETS):
         world.order(r.AddTargets(name, "author", targets=tuple(targets[first : first + r.MAX_TARGETS])))
-    plan, ignored, problem = world.campaign.decided.plan, world.campaign.decided.ignored, world.campaign.problem
-    if plan is None or ignored or problem is not None:
-        return Refused(ignored[0][1] if ignored else problem or "nothing is proposed")
+    plan, ignored = world.campaign.decided.plan, world.campaign.decided.ignored
+    if plan is None or ignored:
+        return Refused(ignored[0][1] if ignored else "nothing is proposed")
     if plan.ends_ms <= now_ms:
         return Refused(f"ends {shown(plan.ends)}: must be in the future")
     if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
@@ -152,6 +155,8 @@ def rehearse(
         return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
     for person in range(plan.approve.people):
         world.order(r.Approve(name, f"approver {person + 1}"))
+    if world.campaign.problem is not None:
+        return Refused(world.campaign.problem)
     world.run(plan.ends_ms)
     return Rehearsal(world.campaign, tuple(world.facts))
 
@@ -159,9 +164,7 @@ def rehearse(
 def report(rehearsal: Rehearsal) -> bytes:
     """A rehearsal as canonical JSON: the same plan, list, fleet and instant give the same bytes."""
     campaign = rehearsal.campaign
-    waves: list[list[str]] = [[] for _ in campaign.tallies]
-    for vin, member in campaign.members.items():
-        waves[member.wave].append(vin)
+    waves = [campaign.roster.vins_of(wave) for wave in range(len(campaign.tallies))]
     decided, releases = campaign.decided, rehearsal.releases
     listed = {target.vin for target in decided.targets}
     content = {
@@ -170,7 +173,7 @@ def report(rehearsal: Rehearsal) -> bytes:
         "state": decided.stage,
         "because": decided.because,
         "waves": [{"targets": len(vins), "vins": vins} for vins in waves],
-        "in_no_wave": sorted(listed - campaign.members.keys()),
+        "in_no_wave": sorted(listed - campaign.roster.number_of.keys()),
         "waiting": campaign.total(Status.WAITING),
         "warnings": warnings_of(campaign, unix_ms_of(rehearsal.facts[0].seq)),
         "releases": len(releases),

@@ -28,6 +28,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     if_version: int | None = None  # refused, if the campaign is not at this version
     token: str | None = None
     epoch: int = 0  # of the campaigner that decided
+    seen: int = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
 
     def __post_init__(self) -> None:
         if not is_id(self.campaign):

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifold.campaigns.facts import Attempt, Ended, Ending, Fact, Recorded, Released, joined
-from manifold.campaigns.fold import Campaign, Standing, Status, fold, standing
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.ledger import Standing, Status, standing
 from manifold.campaigns.plan import Retry
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import seq_of, unix_ms_of
@@ -22,6 +23,7 @@ orders: st.SearchStrategy[r.Command] = st.sampled_from(
         r.Propose("maps-47", "another", plan=PLAN | RULES),
         r.AddTargets("maps-47", "author", targets=(r.Target("EXTRA", "Asia/Tokyo", "a"),)),
         r.Approve("maps-47", "ann"),
+        r.Approve("maps-47", "bob"),
         r.Approve("maps-47", "bob", wave=0),
         r.Start(*BY),
         r.Hold(*BY, wave=0),
@@ -55,7 +57,7 @@ def histories(draw: st.DrawFn) -> list[Fact]:
     return facts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories(), st.data())
 def test_any_order_any_repetition_and_any_batches_give_the_same_state(facts: list[Fact], data: st.DataObject) -> None:
     mixed = data.draw(st.permutations(facts + facts[::2]))
@@ -66,15 +68,33 @@ def test_any_order_any_repetition_and_any_batches_give_the_same_state(facts: lis
     assert in_batches == fold(Campaign(), facts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories())
 def test_the_tallies_count_every_target_once(facts: list[Fact]) -> None:
     campaign = fold(Campaign(), facts)
 
     counted = [dict.fromkeys(Status, 0) for _ in campaign.tallies]
-    for vin, member in campaign.members.items():
-        counted[member.wave][campaign.standings[vin].status] += 1
-    assert [dict.fromkeys(Status, 0) | dict(tally) for tally in campaign.tallies] == counted
+    for vin in campaign.roster.vins:
+        counted[campaign.roster.wave_of(vin)][campaign.standing_of(vin).status] += 1
+    assert list(campaign.tallies) == counted
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_the_columns_say_what_the_attempts_of_each_target_say(facts: list[Fact]) -> None:
+    campaign = fold(Campaign(), facts)
+
+    attempts: dict[str, tuple[Attempt, ...]] = {}
+    for fact in facts:
+        if isinstance(fact, Released):
+            attempts |= {vin: joined(attempts.get(vin, ()), Attempt(fact.seq)) for vin in fact.vins}
+        elif isinstance(fact, Ended):
+            attempts[fact.vin] = joined(attempts.get(fact.vin, ()), Attempt(fact.release, fact.ending, fact.seq))
+    decided = campaign.decided
+    for vin in campaign.roster.vins:
+        retry = None if decided.plan is None else decided.plan.retry
+        expected = standing(attempts[vin], retry, decided.again) if vin in attempts else Standing(Status.WAITING)
+        assert campaign.standing_of(vin) == expected
 
 
 FIRST, SECOND = RELEASES[0], RELEASES[1]

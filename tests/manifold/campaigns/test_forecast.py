@@ -49,9 +49,11 @@ def test_a_draw_is_played_as_the_rehearsal_plays_it(name: str, seed: int) -> Non
     assert plan is not None
     zone = "" if plan.window is None else plan.window.zone_of(None)
     comes = {vin: visits[0][0] for vin, visits in fleet.visits.items()}
-    arrivals = [(member.wave, comes.get(vin), zone) for vin, member in campaign.members.items()]
+    arrivals = [(campaign.roster.wave_of(vin), comes.get(vin), zone, 1) for vin in campaign.roster.vins]
 
-    assert Draw(plan, arrivals, POLICY, NOW, fleet.ack_ms).play() == delivered(PLANS[name], fleet)
+    played = Draw(plan, arrivals, POLICY, NOW, fleet.ack_ms).play()
+
+    assert [at_ms for at_ms, number in played for _ in range(number)] == delivered(PLANS[name], fleet)
 
 
 def test_most_fleets_are_delivered_between_p10_and_p90_of_the_forecast() -> None:

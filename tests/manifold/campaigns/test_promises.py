@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifold.campaigns.facts import Ended, Fact, Recorded, Released
-from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.ledger import Status
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from manifold.campaigns.decisions import Stage
 from manifold.campaigns.facts import Recorded, Released
-from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.ledger import Status
 from manifold.campaigns.membership import assign
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
@@ -30,9 +32,10 @@ def releases(world: Simulation) -> list[Released]:
 
 
 def decisions(world: Simulation) -> list[r.Command]:
-    """What the campaigner decided after the start."""
+    """What the campaigner decided after the start, without what it had seen."""
     commands = [fact.command for fact in world.facts if isinstance(fact, Recorded)]
-    return [command for command in commands if command.by == POLICY.by and not isinstance(command, r.Start)]
+    mine = [command for command in commands if command.by == POLICY.by and not isinstance(command, r.Start)]
+    return [replace(command, seen=0) for command in mine]
 
 
 def first_wave(plan: dict[str, Any]) -> set[str]:
@@ -52,7 +55,9 @@ def test_nothing_happens_before_the_approval_and_the_start() -> None:
 
     starts = instant_ms("2026-12-02T00:00:00Z")
     assert step(world.campaign, NOW, vins(10), POLICY) == [Wake(starts)]
-    assert step(world.campaign, starts, vins(10), POLICY) == [Decide(r.Start("maps-47", POLICY.by))]
+    (effect,) = step(world.campaign, starts, vins(10), POLICY)
+    assert isinstance(effect, Decide)
+    assert effect.command == r.Start("maps-47", POLICY.by, seen=world.facts[-1].seq)
 
 
 def test_all_who_are_here_are_released_at_once_without_a_rate() -> None:
