@@ -9,7 +9,8 @@ from itertools import chain
 
 from msgspec import Struct
 
-from manifold.campaigns.decisions import Decided, Stage, decide
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Ended, Fact, Recorded, Released
 from manifold.campaigns.ledger import Ledger, Standing, Status
 from manifold.campaigns.membership import Roster, assign

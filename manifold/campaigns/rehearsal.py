@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from manifold.campaigns.decisions import Stage
+from manifold.campaigns.decided import Stage
 from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.ledger import Status

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns import gates
-from manifold.campaigns.decisions import Stage
+from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import UNSETTLED, Campaign
 from manifold.campaigns.ledger import WAITING, Status
 from manifold.campaigns.membership import Numbers

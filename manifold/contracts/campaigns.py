@@ -104,6 +104,24 @@ class Pass(Order, tag="pass", frozen=True):
     counts: Counts = {}
 
 
+class Amend(Order, tag="amend", frozen=True):
+    """Replace the plan. Where the new one allows more, it has effect only when people have approved it again."""
+
+    plan: dict[str, Any] = {}
+    tzdata: str = ""
+
+
+class Retry(Order, tag="retry", frozen=True):
+    """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
+
+    ended: tuple[Literal["failed", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ended:
+            raise ValueError("ended: must list at least one outcome, such as failed")
+
+
 class Pause(Order, tag="pause", frozen=True):
     """Release nothing until a resume; `rule` names the rule that tripped."""
 
@@ -143,7 +161,22 @@ class Fence(Order, tag="fence", frozen=True):
 
 
 Command = (
-    Propose | AddTargets | Approve | Refuse | Start | Hold | Unhold | Pass | Pause | Resume | Cancel | Complete | Note | Fence
+    Propose
+    | AddTargets
+    | Approve
+    | Refuse
+    | Start
+    | Hold
+    | Unhold
+    | Pass
+    | Amend
+    | Retry
+    | Pause
+    | Resume
+    | Cancel
+    | Complete
+    | Note
+    | Fence
 )
 
 _encode = msgspec.json.Encoder(order="sorted").encode

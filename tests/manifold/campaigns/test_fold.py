@@ -37,6 +37,9 @@ orders: st.SearchStrategy[r.Command] = st.sampled_from(
         r.Fence(*BY, epoch=2),
         r.Cancel("maps-47", "ann"),
         r.Complete(*BY),
+        r.Retry("maps-47", "ann", ended=("failed", "expired")),
+        r.Amend("maps-47", "ann", plan=PLAN | {"retry": {"times": 2, "after": "2h"}}),
+        r.Amend("maps-47", "bob", plan={name: value for name, value in PLAN.items() if name != "retry"}),
     ]
 )
 RELEASES = tuple(seq_of(NOW + 30_000 * place, 0, 0) for place in range(3))

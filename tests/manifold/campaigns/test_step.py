@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from manifold.campaigns.decisions import Stage
+from manifold.campaigns.decided import Stage
 from manifold.campaigns.facts import Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.ledger import Status
