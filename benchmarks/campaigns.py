@@ -19,6 +19,7 @@ from manifold.campaigns.forecast import forecast
 from manifold.campaigns.ledger import Status
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.step import Decide, Release
+from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import SeqSource
 
@@ -79,6 +80,10 @@ class Bench:
         self._row("one outcome folded, and rules judged", took + judging, 5)
         _, took = _timed(fold, Campaign(), self._record)
         self._row(f"restart: {self._targets:,} releases and {self._targets:,} outcomes folded", took, 20)
+        found, took = _timed(verify, self._record)
+        if found:
+            raise RuntimeError(f"the record of the benchmark is false: {found[0]}")
+        self._row("the same verified", took, None)
         return self.rows
 
     def _proposed(self, listed: list[r.Target]) -> Campaign:

@@ -62,7 +62,8 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Unhold():
             return replace(decided, stage=Stage.RUNNING, because="the gate's conditions broke", held_because="", held_ms=0)
         case r.Pass(wave=wave):
-            opened = replace(decided, stage=Stage.RUNNING, because=_because(f"gate of wave {wave} passed", order), opened_ms=now_ms)
+            because = _because(f"gate of wave {wave} passed", order)
+            opened = replace(decided, stage=Stage.RUNNING, because=because, opened_ms=now_ms)
             return replace(opened, wave=wave + 1, held_because="", held_ms=0, passed_by=frozenset())
         case r.Pause(rule=rule):
             tripped = decided.tripped if rule is None else decided.tripped | {rule}

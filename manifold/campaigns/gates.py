@@ -50,7 +50,7 @@ def tripped(campaign: Campaign, now_ms: int) -> Tripped | None:
     for rule in decided.plan.rules:
         waves = range(decided.wave + 1) if rule.where == "wave" else (None,)
         for wave in waves:
-            counts = _counts(campaign, rule, wave, now_ms)
+            counts = rule_counts(campaign, rule, wave, now_ms)
             if _trips(rule, counts):
                 return Tripped(rule, counts if wave is None else {**counts, "wave": wave})
     return None
@@ -62,7 +62,7 @@ def _trips(rule: Rule, counts: Counts) -> bool:
     return counts["known"] >= rule.at_least and exceeds(counts["count"], counts["known"], share(rule.over))
 
 
-def _counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
+def rule_counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
     """How many targets are known, and how many of them the rule counts: of one wave or all, and since when the rule counts."""
     counted = {Status(name) for name in rule.count}
     from_seq = campaign.decided.counts_from.get(rule.name, 0)

@@ -83,14 +83,14 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
         starts = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
         return r.Start(**author) if starts else None
     if decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED) and now_ms >= plan.ends_ms:
-        return r.Complete(**author, because="ends", counts=_totals(campaign))
+        return r.Complete(**author, because="ends", counts=totals(campaign))
     if decided.stage not in (Stage.RUNNING, Stage.HELD):
         return None
     stop = gates.tripped(campaign, now_ms)
     if stop is not None:
         return _REACTIONS[stop.rule.then](**author, rule=stop.rule.name, counts=stop.counts)
     if not campaign.total(*UNSETTLED):
-        return r.Complete(**author, because="settled", counts=_totals(campaign))
+        return r.Complete(**author, because="settled", counts=totals(campaign))
     return _gate_decision(campaign, plan.waves[decided.wave], now_ms, author) if decided.wave + 1 < len(plan.waves) else None
 
 
@@ -181,5 +181,6 @@ def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -
     return [Release(wave, campaign.steps + place, until_ms, part) for place, (wave, until_ms, part) in enumerate(parts, 1)]
 
 
-def _totals(campaign: Campaign) -> r.Counts:
+def totals(campaign: Campaign) -> r.Counts:
+    """How many targets have which status, where any have."""
     return {status.value: number for status in Status if (number := campaign.total(status))}
