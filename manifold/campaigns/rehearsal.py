@@ -138,6 +138,24 @@ def rehearse(
 
     `targets` is the resolved list; empty, if the plan names its vehicles itself.
     """
+    world = _approved(document, targets, fleet, policy, now_ms, tzdata)
+    if isinstance(world, Refused):
+        return world
+    plan = world.campaign.decided.plan
+    assert plan is not None
+    world.run(plan.ends_ms)
+    return Rehearsal(world.campaign, tuple(world.facts))
+
+
+def propose(document: dict[str, Any], targets: Sequence[r.Target], policy: Policy, now_ms: int) -> Campaign | Refused:
+    """The campaign that a plan gives when it is proposed and approved at `now_ms`, or why it would be refused."""
+    world = _approved(document, targets, Fleet({}), policy, now_ms, "")
+    return world if isinstance(world, Refused) else world.campaign
+
+
+def _approved(
+    document: dict[str, Any], targets: Sequence[r.Target], fleet: Fleet, policy: Policy, now_ms: int, tzdata: str
+) -> Simulation | Refused:
     world, name = Simulation(fleet, policy, now_ms), str(document.get("campaign", ""))
     try:
         world.order(r.Propose(name, "author", plan=document, tzdata=tzdata))
@@ -155,10 +173,7 @@ def rehearse(
         return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
     for person in range(plan.approve.people):
         world.order(r.Approve(name, f"approver {person + 1}"))
-    if world.campaign.problem is not None:
-        return Refused(world.campaign.problem)
-    world.run(plan.ends_ms)
-    return Rehearsal(world.campaign, tuple(world.facts))
+    return world if world.campaign.problem is None else Refused(world.campaign.problem)
 
 
 def report(rehearsal: Rehearsal) -> bytes:
