@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 
 from manifold.campaigns.membership import assign
-from manifold.campaigns.plan import Gate, Plan, Rate, Retry, Rule, Wave
+from manifold.campaigns.plan import Gate, Plan, Rate, Rule, Wave
 from manifold.campaigns.quantities import duration_ms, share
+from manifold.campaigns.success import Retry
 from manifold.campaigns.windows import Window
 from manifold.contracts.campaigns import Target
 from manifold.contracts.messages import Refused
 
-_FIXED = ("campaign", "data_id", "targets", "away", "starts", "approve")
+_FIXED = ("campaign", "data_id", "targets", "away", "success", "starts", "approve")
 _SEVERITY = {"alert": 0, "pause": 1, "cancel": 2}
 
 
@@ -89,7 +90,7 @@ def _is_as_strict(old: Rule, new: Rule) -> bool:
 def _tries_more(old: Retry | None, new: Retry | None) -> bool:
     if old is None or new is None:
         return new is not None
-    return new.times > old.times or duration_ms(new.after) < duration_ms(old.after)
+    return new.times > old.times or not set(new.on) <= set(old.on) or duration_ms(new.after) < duration_ms(old.after)
 
 
 def _is_weaker(old: Gate, new: Gate) -> bool:

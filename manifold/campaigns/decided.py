@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from manifold.campaigns.facts import Again
+from manifold.campaigns.facts import Again, Silence, Terms
 from manifold.campaigns.plan import Plan
 from manifold.contracts.campaigns import Target
 
@@ -56,6 +56,7 @@ class Decided(Struct, frozen=True):
     tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
     counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts
     again: tuple[Again, ...] = ()  # orders to try targets again, by seq
+    silences: tuple[Silence, ...] = ()
     epoch: int = 0  # of the newest campaigner
     tokens: Mapping[str, str] = {}  # token → digest of its order
     ignored: tuple[tuple[int, str], ...] = ()  # seq of an order without effect, and why
@@ -64,6 +65,13 @@ class Decided(Struct, frozen=True):
     def is_approved(self) -> bool:
         """Whether as many people have approved as the plan asks for."""
         return self.plan is not None and len(self.approved_by) >= self.plan.approve.people
+
+    @property
+    def terms(self) -> Terms:
+        """What the standing of a target follows from, beside its attempts."""
+        if self.plan is None:
+            return Terms()
+        return Terms(self.plan.retry, self.again, self.plan.success.by == "answer", self.silences)
 
     @property
     def is_braked(self) -> bool:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from manifold.campaigns.amendments import widened
 from manifold.campaigns.decided import Amendment, Decided, Stage
-from manifold.campaigns.facts import Again, Ending, Recorded
+from manifold.campaigns.facts import Again, Ending, Recorded, Silence
 from manifold.campaigns.objections import digest, objection
 from manifold.campaigns.parsing import plan_of, plan_sha256
 from manifold.campaigns.plan import Plan
@@ -79,6 +79,8 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Complete(because=cause):
             words = "every target has settled" if cause == "settled" else "its end has come"
             return replace(decided, stage=Stage.COMPLETED, because=words)
+        case r.Silent(before_ms=before_ms):
+            return replace(decided, silences=(*decided.silences, Silence(seq, before_ms)))
         case r.Note(rule=str(rule)):
             return replace(decided, counts_from={**decided.counts_from, rule: seq})
         case r.Fence(epoch=epoch):

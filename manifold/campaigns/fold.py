@@ -11,11 +11,12 @@ from msgspec import Struct
 
 from manifold.campaigns.decided import Decided, Stage
 from manifold.campaigns.decisions import decide
-from manifold.campaigns.facts import Ended, Fact, Recorded, Released
-from manifold.campaigns.ledger import Ledger, Standing, Status
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
+from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
-from manifold.campaigns.plan import Plan, Retry
+from manifold.campaigns.plan import Plan
 from manifold.campaigns.rate import Recent, within_a_minute
+from manifold.campaigns.standing import Standing, Status
 from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
 
@@ -61,7 +62,7 @@ class Campaign(Struct, frozen=True):
 
 def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
     """The state with more facts. It costs what the facts cost, and to copy some 40 bytes a target."""
-    orders, about_targets, newest = dict(campaign.orders), list[Released | Ended](), campaign.newest
+    orders, about_targets, newest = dict(campaign.orders), list[Released | Ended | Answered](), campaign.newest
     for fact in facts:
         newest = max(newest, fact.seq)
         if isinstance(fact, Recorded):
@@ -80,24 +81,17 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
     for fact in about_targets:
         if isinstance(fact, Ended):
             ledger.end(fact)
+        elif isinstance(fact, Answered):
+            ledger.answer(fact)
         elif fact.seq not in releases:
             releases[fact.seq] = len(fact.vins)
             ledger.release(fact)
             fresh.append((fact.at_ms, fact.seq, len(fact.vins)))
             steps = max(steps, fact.step)
     if ledger is not campaign.ledger:
-        ledger.judge(_retry(decided), decided.again, anew=has_moved or _attempts_allowed(decided) != _attempts_allowed(before))
+        ledger.judge(decided.terms, anew=has_moved or decided.terms != before.terms)
     recent = within_a_minute(chain(campaign.recent, fresh))
     return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
-
-
-def _retry(decided: Decided) -> Retry | None:
-    return None if decided.plan is None else decided.plan.retry
-
-
-def _attempts_allowed(decided: Decided) -> object:
-    """What the standing of a target depends on beside its attempts."""
-    return _retry(decided), decided.again
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:

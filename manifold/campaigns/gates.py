@@ -4,9 +4,9 @@ import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns.fold import UNSETTLED, Campaign
-from manifold.campaigns.ledger import CODES, FIRST_SETTLED, Status
 from manifold.campaigns.plan import Gate, Rule
 from manifold.campaigns.quantities import duration_ms, exceeds, reaches, share
+from manifold.campaigns.standing import CODES, FIRST_SETTLED, Status
 from manifold.contracts.campaigns import Counts
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 

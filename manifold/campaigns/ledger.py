@@ -3,79 +3,41 @@
 Most targets have at most one attempt, which takes three numbers. Of the others all attempts are kept.
 """
 
-from collections.abc import Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
-from manifold.campaigns.facts import STRENGTH, SUCCESSES, Again, Attempt, Ended, Ending, Released, joined
+from manifold.campaigns.facts import (
+    ANSWER_STRENGTH,
+    ENDING_OF,
+    STRENGTH,
+    Answer,
+    Answered,
+    Attempt,
+    Ended,
+    Ending,
+    Released,
+    Silence,
+    Terms,
+    joined,
+    settled,
+)
 from manifold.campaigns.membership import Numbers, Roster
-from manifold.campaigns.plan import Retry
 from manifold.campaigns.quantities import duration_ms
+from manifold.campaigns.standing import CODES, RELEASED, STATUSES, WAITING, Standing, Status, standing
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, unix_ms_of
 
-
-class Status(StrEnum):
-    """The state of a target: it waits, is released, or has settled in one of the ways of `Ending`, in the order of that."""
-
-    WAITING = "waiting"
-    RELEASED = "released"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"
-    FAILED = "failed"
-    SILENT = "silent"
-    REJECTED = "rejected"
-    DELIVERED = "delivered"
-    CONFIRMED = "confirmed"
-
-
-STATUSES = tuple(Status)
-CODES = {status: code for code, status in enumerate(STATUSES)}
-WAITING, RELEASED = CODES[Status.WAITING], CODES[Status.RELEASED]
-FIRST_SETTLED = RELEASED + 1  # all codes from here on are of settled targets
-_ENDINGS = tuple(Ending)
+_ENDINGS, _ANSWERS = tuple(Ending), tuple(Answer)
 # What a target's column of endings says: it has several attempts, none, or one that has not ended. From 0 on: how its one ended.
 _SEVERAL, _NONE, _UNDER_WAY = -3, -2, -1
 _CODE_OF = np.array([WAITING, WAITING, RELEASED, WAITING, *(CODES[Status(str(ending))] for ending in _ENDINGS[1:])], np.int8)
 
-
-class Standing(Struct, frozen=True, gc=False):
-    """Where a target is."""
-
-    status: Status
-    since: int = 0  # the seq that made it so; 0: it waits from the beginning
-    not_before_ms: int = 0  # of a target that waits for its retry
-
-
-def standing(attempts: Sequence[Attempt], retry: Retry | None, again: Sequence[Again] = ()) -> Standing:
-    """Where a target is after these attempts, oldest first. An acknowledgement of any of them settles it.
-
-    `again` are orders by seq: a target whose last attempt had ended so before one of them waits from then on, and its attempts
-    are counted from there.
-    """
-    success = next((attempt for attempt in reversed(attempts) if attempt.ending in SUCCESSES), None)
-    if success is not None:
-        return Standing(Status(str(success.ending)), success.ended)
-    under_way = next((attempt for attempt in reversed(attempts) if attempt.ending is None), None)
-    if under_way is not None:
-        return Standing(Status.RELEASED, under_way.release)
-    last = attempts[-1]
-    assert last.ending is not None
-    anew = max((order.seq for order in again if order.seq > last.ended and last.ending in order.endings), default=0)
-    if anew:
-        return Standing(Status.WAITING, anew)
-    if last.ending is Ending.WITHDRAWN:
-        return Standing(Status.WAITING, last.ended)
-    if last.ending is Ending.FAILED and retry is not None:
-        from_seq = max((order.seq for order in again if order.seq < last.ended and Ending.FAILED in order.endings), default=0)
-        failures = sum(attempt.ending is Ending.FAILED and attempt.ended > from_seq for attempt in attempts)
-        if failures <= retry.times:
-            return Standing(Status.WAITING, last.ended, unix_ms_of(last.ended) + duration_ms(retry.after))
-    return Standing(Status(str(last.ending)), last.ended)
+_BY_ANSWER = np.array([STRENGTH[ENDING_OF[answer]] for answer in _ANSWERS], np.int8)
+_SUCCESS = STRENGTH[Ending.DELIVERED]
+_NO_SILENCE = Silence(0, 1 << 62)  # later than every acknowledgement
+_COLUMNS = ("status", "since", "not_before_ms", "_release", "_ending", "_ended", "_answer", "_answered")
 
 
 class Ledger:
@@ -93,6 +55,8 @@ class Ledger:
         self._release: Numbers = np.zeros(size, np.int64)
         self._ending: NDArray[np.int8] = np.full(size, _NONE, np.int8)
         self._ended: Numbers = np.zeros(size, np.int64)
+        self._answer: NDArray[np.int8] = np.full(size, -1, np.int8)
+        self._answered: Numbers = np.zeros(size, np.int64)
         self._several: dict[int, tuple[Attempt, ...]] = {}  # all attempts of a target that has more than one
         self._others: dict[str, tuple[Attempt, ...]] = {}
         self._touched = bytearray(size)
@@ -110,7 +74,7 @@ class Ledger:
         """A ledger that may be changed."""
         made = object.__new__(type(self))
         made.roster = self.roster
-        for name in ("status", "since", "not_before_ms", "_release", "_ending", "_ended", "_several", "_others"):
+        for name in (*_COLUMNS, "_several", "_others"):
             setattr(made, name, getattr(self, name).copy())
         made._touched = bytearray(len(self.roster))
         return made
@@ -142,25 +106,55 @@ class Ledger:
         else:
             self._add(fact.vin, Attempt(fact.release, fact.ending, fact.seq))
 
-    def judge(self, retry: Retry | None, again: Sequence[Again], *, anew: bool) -> None:
+    def answer(self, fact: Answered) -> None:
+        """Note what a vehicle answered."""
+        self._add(fact.vin, Attempt(fact.release, answer=fact.answer, answered=fact.seq))
+
+    def judge(self, terms: Terms, *, anew: bool) -> None:
         """Conclude the standing of all targets if `anew`, else of those of which something new was noted."""
         numbers = np.arange(len(self.roster)) if anew else np.frombuffer(self._touched, np.uint8).nonzero()[0]
-        endings, ended = self._ending[numbers], self._ended[numbers]
+        endings, ended = self._settled(numbers, terms)
         status, not_before = _CODE_OF[endings.astype(np.int64) - _SEVERAL], np.zeros(len(numbers), np.int64)
         since = np.where(endings >= 0, ended, self._release[numbers])
-        if retry is not None:
-            failed = endings == STRENGTH[Ending.FAILED]
+        if terms.retry is not None:
+            failed = np.isin(endings, [STRENGTH[Ending(name)] for name in terms.retry.on])
             status[failed] = WAITING
-            not_before[failed] = (ended[failed] >> TIME_SHIFT) + EPOCH_MS + duration_ms(retry.after)
-        for order in again:
+            not_before[failed] = _unix_ms_of(ended[failed]) + duration_ms(terms.retry.after)
+        for order in terms.again:
             named = np.isin(endings, [STRENGTH[ending] for ending in order.endings]) & (ended < order.seq)
             status[named], since[named], not_before[named] = WAITING, order.seq, 0
         self.status[numbers], self.since[numbers], self.not_before_ms[numbers] = status, since, not_before
         for number in self._several.keys() if anew else self._several.keys() & set(numbers.tolist()):
-            found = standing(self._several[number], retry, again)
+            found = standing(self._several[number], terms)
             self.status[number], self.since[number] = CODES[found.status], found.since
             self.not_before_ms[number] = found.not_before_ms
         self._touched = bytearray(len(self.roster))
+
+    def unanswered_since_ms(self, terms: Terms) -> int | None:
+        """Since when the oldest answer is awaited, in a campaign that asks for answers; None: no answer is."""
+        awaited = (self.status == RELEASED) & (self._ending == _SUCCESS)
+        acknowledged = self._ended[awaited].tolist()
+        for number, attempts in self._several.items():
+            if self.status[number] == RELEASED:
+                awaited_of = (each for each in attempts if each.ending is not None and settled(each, terms)[0] is None)
+                acknowledged += [each.ended for each in awaited_of]
+        return unix_ms_of(min(acknowledged)) if acknowledged else None
+
+    def _settled(self, numbers: Numbers, terms: Terms) -> tuple[NDArray[np.int8], Numbers]:
+        """How the only attempt of each of these targets has ended for the campaign, and the seq that says so."""
+        endings, ended = self._ending[numbers], self._ended[numbers]
+        if not terms.by_answer:
+            return endings, ended
+        acknowledged = (endings == _SUCCESS).nonzero()[0]
+        silences = np.array([(silence.before_ms, silence.seq) for silence in (*terms.silences, _NO_SILENCE)])
+        first = np.searchsorted(silences[:, 0], _unix_ms_of(ended[acknowledged]))
+        is_silent = first < len(terms.silences)
+        endings[acknowledged] = np.where(is_silent, STRENGTH[Ending.SILENT], _UNDER_WAY)
+        ended[acknowledged] = silences[first, 1]
+        answered = (self._answer[numbers] >= 0).nonzero()[0]
+        endings[answered] = _BY_ANSWER[self._answer[numbers[answered]]]
+        ended[answered] = self._answered[numbers[answered]]
+        return endings, ended
 
     def standing_of(self, vin: str) -> Standing:
         """Where a target is."""
@@ -187,17 +181,30 @@ class Ledger:
         (only,) = attempts
         ending = _UNDER_WAY if only.ending is None else STRENGTH[only.ending]
         self._release[number], self._ending[number], self._ended[number] = only.release, ending, only.ended
+        self._answer[number] = -1 if only.answer is None else ANSWER_STRENGTH[only.answer]
+        self._answered[number] = only.answered
 
     def _of(self, number: int) -> tuple[Attempt, ...]:
         if number in self._several:
             return self._several[number]
-        ending = self._ending[number]
+        ending, answer = self._ending[number], self._answer[number]
         if ending == _NONE:
             return ()
-        release, ended = int(self._release[number]), int(self._ended[number])
-        return (Attempt(release, None if ending == _UNDER_WAY else _ENDINGS[ending], ended),)
+        only = Attempt(
+            int(self._release[number]),
+            None if ending == _UNDER_WAY else _ENDINGS[ending],
+            int(self._ended[number]),
+            None if answer < 0 else _ANSWERS[answer],
+            int(self._answered[number]),
+        )
+        return (only,)
 
     def _attempts(self) -> Iterator[tuple[str, tuple[Attempt, ...]]]:
         yield from self._others.items()
         for number in (self._ending != _NONE).nonzero()[0].tolist():
             yield self.roster.vins[number], self._of(number)
+
+
+def _unix_ms_of(seqs: Numbers) -> Numbers:
+    """Milliseconds since 1970 at which these seqs were given."""
+    return (seqs >> TIME_SHIFT) + EPOCH_MS

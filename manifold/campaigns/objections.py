@@ -18,6 +18,7 @@ _FITS: Mapping[type[r.Order], frozenset[Stage]] = {
     r.Approve: _ALIVE,
     r.Amend: _ALIVE,
     r.Retry: _OPEN | {S.PAUSED},
+    r.Silent: _OPEN | {S.PAUSED},
     r.Refuse: frozenset({S.PROPOSED}),
     r.Start: frozenset({S.PROPOSED}),
     r.Hold: _OPEN,
@@ -72,6 +73,9 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
             if wave + 1 >= len(decided.plan.waves):
                 return f"wave {wave} is the last; there is none to open"
             return _of_another_wave(decided, wave)
+        case r.Silent(before_ms=before_ms):
+            latest = decided.silences[-1].before_ms if decided.silences else 0
+            return None if before_ms > latest else f"before_ms {before_ms}: silence up to {latest} is on record"
         case r.Resume(accept=accept):
             missing = sorted(decided.tripped - set(accept))
             return f"accept lacks {', '.join(missing)}; name the rules that tripped" if missing else None

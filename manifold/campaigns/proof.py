@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from manifold.campaigns.facts import Fact, Recorded, Released
+from manifold.campaigns.falsifications import Falsification, Sent
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.rate import MINUTE_MS
-from manifold.campaigns.verification import Falsification, Sent, verify
+from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import unix_ms_of
 

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from manifold.campaigns.decided import Stage
-from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
-from manifold.campaigns.ledger import Status
+from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts import campaigns as r
@@ -32,6 +32,8 @@ class Fleet(Struct, frozen=True):
     visits: Mapping[str, Visits]
     ack_ms: int = 1000
     failing: frozenset[str] = frozenset()
+    answers: Mapping[str, Answer | None] = {}  # None: it stays silent; others answer `done`
+    answer_ms: int = 1000  # after the acknowledgement
 
     def comes_after(self, vin: str, now_ms: int) -> int | None:
         """When a vehicle is connected, from `now_ms` on; None: never."""
@@ -61,7 +63,7 @@ class Simulation:
         self.fleet, self.policy, self.now_ms = fleet, policy, now_ms
         self.campaign, self.facts = Campaign(), list[Fact]()
         self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
-        self._to_come: list[tuple[int, str, int, Ending]] = []  # endings: when, vehicle, release
+        self._to_come: list[tuple[int, str, int, Ending | Answer]] = []  # words: when, vehicle, release
         visits = [(vin, start, end) for vin, spans in fleet.visits.items() for start, end in spans if start < end]
         leaves, comes = [(end, False, vin) for vin, _, end in visits], [(start, True, vin) for vin, start, _ in visits]
         self._moves = sorted(leaves + comes, reverse=True)  # the next is the last; who leaves, leaves first
@@ -85,7 +87,7 @@ class Simulation:
                 self.now_ms = until_ms
                 return
             self.now_ms = min(waits)
-            self._fold(self._endings())
+            self._fold(self._words())
 
     def _settle(self) -> int | None:
         """Ask for effects and carry them out, until there are none; when to look again."""
@@ -120,10 +122,16 @@ class Simulation:
         for person in range(plan.waves[hold.wave].gate.approve):
             yield Recorded(self._seqs.next(), r.Approve(plan.campaign, f"approver {person + 1}", wave=hold.wave))
 
-    def _endings(self) -> Iterator[Fact]:
+    def _words(self) -> Iterator[Fact]:
         while self._to_come and self._to_come[0][0] <= self.now_ms:
-            _, vin, release, ending = heapq.heappop(self._to_come)
-            yield Ended(self._seqs.next(), vin, release, ending)
+            at_ms, vin, release, word = heapq.heappop(self._to_come)
+            if isinstance(word, Answer):
+                yield Answered(self._seqs.next(), vin, release, word)
+                continue
+            answer = self.fleet.answers.get(vin, Answer.DONE)
+            if word is Ending.DELIVERED and self.campaign.decided.terms.by_answer and answer is not None:
+                heapq.heappush(self._to_come, (at_ms + self.fleet.answer_ms, vin, release, answer))
+            yield Ended(self._seqs.next(), vin, release, word)
 
     def _fold(self, facts: Iterable[Fact]) -> None:
         new = list(facts)

@@ -13,11 +13,11 @@ from msgspec import Struct
 from manifold.campaigns import gates
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import UNSETTLED, Campaign
-from manifold.campaigns.ledger import WAITING, Status
 from manifold.campaigns.membership import Numbers
 from manifold.campaigns.plan import Plan, Wave
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import allowance, next_allowance_ms
+from manifold.campaigns.standing import WAITING, Status
 from manifold.campaigns.windows import Window, span_at
 from manifold.contracts import campaigns as r
 
@@ -52,6 +52,7 @@ class Wake(Struct, frozen=True):
     at_ms: int
 
 
+SILENCE_STEP_MS = 10_000
 Effect = Release | Decide | Wake
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
@@ -84,6 +85,9 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
         return r.Start(**author) if starts else None
     if decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED) and now_ms >= plan.ends_ms:
         return r.Complete(**author, because="ends", counts=totals(campaign))
+    silent_ms = _silent_ms(campaign, plan)
+    if silent_ms is not None and now_ms >= silent_ms:
+        return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
     if decided.stage not in (Stage.RUNNING, Stage.HELD):
         return None
     stop = gates.tripped(campaign, now_ms)
@@ -111,19 +115,29 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
     return None if is_soaking else r.Hold(**about, because="gate")
 
 
+def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
+    """When the vehicle whose answer is awaited longest is silent: at full ten seconds, so that one record is about many."""
+    if plan.success.by != "answer" or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):
+        return None
+    since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
+    return None if since_ms is None else -(-(since_ms + plan.success.within_ms) // SILENCE_STEP_MS) * SILENCE_STEP_MS
+
+
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
     """The instants at which a decision may be due."""
     decided = campaign.decided
+    silent_ms = _silent_ms(campaign, plan)
+    silent = [] if silent_ms is None else [silent_ms]
     match decided.stage:
         case Stage.PROPOSED:
             return [plan.starts_ms] if decided.is_approved else []
         case Stage.PAUSED:
-            return [plan.ends_ms]
+            return [plan.ends_ms, *silent]
         case Stage.RUNNING | Stage.HELD:
             gate = plan.waves[decided.wave].gate
             soak = [decided.held_ms + duration_ms(gate.soak)] if decided.held_because == "gate" else []
             patience = [] if gate.patience is None else [decided.opened_ms + duration_ms(gate.patience)]
-            return [plan.ends_ms, *soak, *patience]
+            return [plan.ends_ms, *soak, *patience, *silent]
     return []
 
 

@@ -7,19 +7,19 @@ recorded, or up to `grace_ms` before: an order may have been recorded while the 
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from enum import StrEnum
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from manifold.campaigns import gates
 from manifold.campaigns.decided import Decided, Stage
-from manifold.campaigns.facts import Ended, Fact, Recorded, Released
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
+from manifold.campaigns.falsifications import Falsification, Kind, Sent, word_of, words_of
 from manifold.campaigns.fold import UNSETTLED, Campaign, fold
-from manifold.campaigns.ledger import STATUSES, WAITING, Ledger
+from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import MINUTE_MS
+from manifold.campaigns.standing import STATUSES, WAITING
 from manifold.campaigns.step import totals
 from manifold.campaigns.windows import Span, span_at
 from manifold.contracts import campaigns as r
@@ -28,39 +28,6 @@ from manifold.contracts.seq import unix_ms_of
 GRACE_MS = 2000
 RULE_GRACE_MS = 10_000  # the campaigner looks at least so often
 _OPEN = (Stage.RUNNING, Stage.HELD)
-
-
-class Kind(StrEnum):
-    """What a record cannot explain."""
-
-    RELEASED_TWICE = "released twice"
-    TOO_EARLY = "too early"
-    OUTSIDE_WINDOW = "outside its window"
-    OVER_RATE = "over the rate"
-    AFTER_STOP = "after a stop"
-    LOST = "lost"
-    NOT_A_TARGET = "not a target"
-    WITHOUT_APPROVAL = "without approval"
-    GATE = "past its gate"
-    RULE = "in spite of a rule"
-    MISCOUNTED = "miscounted"
-
-
-class Falsification(Struct, frozen=True):
-    """One thing that did not happen as the campaign must."""
-
-    kind: Kind
-    seq: int  # of the record
-    detail: str
-    vin: str = ""
-
-
-class Sent(Struct, frozen=True, gc=False):
-    """The first publish of the entry (vin, release), as the dispatcher has recorded it."""
-
-    vin: str
-    release: int
-    at_ms: int
 
 
 def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = GRACE_MS) -> tuple[Falsification, ...]:
@@ -81,13 +48,13 @@ class _Replay:
         self._former = deque[tuple[int, Decided]]()  # states, and until when they were in force
         self._recent, self._spent = deque[tuple[int, int]](), 0
         self._releases: dict[int, Released] = {}
-        self._outcomes: defaultdict[int, list[Ended]] = defaultdict(list)
+        self._outcomes: defaultdict[int, list[Ended | Answered]] = defaultdict(list)
         self._tripping: dict[str, int] = {}  # rule → since when it trips
         self._brakes: list[tuple[int, bool]] = [(0, False)]  # when a brake was put on or off
 
     def run(self, facts: Iterable[Fact]) -> None:
         """Replay all facts."""
-        once = {(fact.seq, fact.vin if isinstance(fact, Ended) else ""): fact for fact in facts}
+        once = {(fact.seq, fact.vin if isinstance(fact, Ended | Answered) else ""): fact for fact in facts}
         ordered: list[tuple[int, bool, Fact]] = [(fact.seq, False, fact) for fact in once.values()]
         ordered += [  # a decision once more, where its causes are: behind the newest that the campaigner knew
             (fact.command.seen or fact.seq, True, fact)
@@ -97,6 +64,9 @@ class _Replay:
         for _, is_judged, fact in sorted(ordered, key=lambda each: each[:2]):
             if isinstance(fact, Ended):
                 self._campaign.ledger.end(fact)
+                self._outcomes[fact.release].append(fact)
+            elif isinstance(fact, Answered):
+                self._campaign.ledger.answer(fact)
                 self._outcomes[fact.release].append(fact)
             elif isinstance(fact, Released):
                 self._release(fact)
@@ -127,8 +97,7 @@ class _Replay:
 
     def _now(self) -> Campaign:
         """The campaign with the standing of all targets."""
-        ledger, decided = self._campaign.ledger, self._campaign.decided
-        ledger.judge(None if decided.plan is None else decided.plan.retry, decided.again, anew=False)
+        self._campaign.ledger.judge(self._campaign.decided.terms, anew=False)
         return self._campaign
 
     def _counted(self) -> Campaign:
@@ -155,6 +124,9 @@ class _Replay:
             return
         if isinstance(order, r.Start) and at_ms < plan.starts_ms:
             self._find(Kind.TOO_EARLY, fact.seq, f"was started {plan.starts_ms - at_ms} ms before its start")
+        if isinstance(order, r.Silent) and at_ms < order.before_ms + plan.success.within_ms:
+            early_ms = order.before_ms + plan.success.within_ms - at_ms
+            self._find(Kind.TOO_EARLY, fact.seq, f"has vehicles silent {early_ms} ms before their answers were due")
         if isinstance(order, r.Hold | r.Unhold | r.Pass) and order.wave < len(plan.waves):
             self._compare(fact.seq, order.counts, gates.counts_of(campaign, order.wave))
         if isinstance(order, r.Pass) and order.wave == decided.wave:
@@ -173,14 +145,14 @@ class _Replay:
 
     def _compare(self, seq: int, told: r.Counts, recounted: r.Counts) -> None:
         if told != recounted:
-            self._find(Kind.MISCOUNTED, seq, f"says {_words(told)}; the record has {_words(recounted)}")
+            self._find(Kind.MISCOUNTED, seq, f"says {words_of(told)}; the record has {words_of(recounted)}")
 
     def _judge_pass(self, seq: int, at_ms: int, campaign: Campaign) -> None:
         decided = campaign.decided
         assert decided.plan is not None
         gate, counts = decided.plan.waves[decided.wave].gate, gates.counts_of(campaign, decided.wave)
         if not gates.holds(gate, counts):
-            self._find(Kind.GATE, seq, f"wave {decided.wave} was passed with {_words(counts)}")
+            self._find(Kind.GATE, seq, f"wave {decided.wave} was passed with {words_of(counts)}")
         if len(decided.passed_by) < gate.approve:
             asked = f"{len(decided.passed_by)} of {gate.approve} people"
             self._find(Kind.WITHOUT_APPROVAL, seq, f"wave {decided.wave} was passed with the approval of {asked}")
@@ -232,7 +204,7 @@ class _Replay:
         since_ms = self._tripping.setdefault(trips.rule.name, fact.at_ms)
         if fact.at_ms - since_ms > RULE_GRACE_MS:
             name = trips.rule.name
-            self._find(Kind.RULE, fact.seq, f"rule {name} trips since {fact.at_ms - since_ms} ms, with {_words(trips.counts)}")
+            self._find(Kind.RULE, fact.seq, f"rule {name} trips since {fact.at_ms - since_ms} ms, with {words_of(trips.counts)}")
             self._tripping[name] = 1 << 62  # it is said once
 
     def _check_targets(self, fact: Released, states: list[Decided]) -> None:
@@ -267,7 +239,7 @@ class _Replay:
             for outcome in outcomes:
                 if outcome.vin not in vins:
                     self._find(
-                        Kind.LOST, outcome.seq, f"is {outcome.ending}, and its release {seq} is not on record", outcome.vin
+                        Kind.LOST, outcome.seq, f"is {word_of(outcome)}, and its release {seq} is not on record", outcome.vin
                     )
 
 
@@ -275,7 +247,3 @@ def _span(decided: Decided, zone: str | None, at_ms: int) -> Span:
     assert decided.plan is not None
     window = decided.plan.window
     return Span(True, -1) if window is None else span_at(window, window.zone_of(zone), at_ms)
-
-
-def _words(counts: r.Counts) -> str:
-    return ", ".join(f"{name} {number}" for name, number in counts.items()) or "nothing"

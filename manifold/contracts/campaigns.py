@@ -114,12 +114,18 @@ class Amend(Order, tag="amend", frozen=True):
 class Retry(Order, tag="retry", frozen=True):
     """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
 
-    ended: tuple[Literal["failed", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
+    ended: tuple[Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.ended:
             raise ValueError("ended: must list at least one outcome, such as failed")
+
+
+class Silent(Order, tag="silent", frozen=True):
+    """Who had acknowledged by `before_ms` (Unix ms), and has not answered, is silent."""
+
+    before_ms: int = 0
 
 
 class Pause(Order, tag="pause", frozen=True):
@@ -171,6 +177,7 @@ Command = (
     | Pass
     | Amend
     | Retry
+    | Silent
     | Pause
     | Resume
     | Cancel

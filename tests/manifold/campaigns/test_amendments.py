@@ -11,12 +11,12 @@ from manifold.campaigns.decided import Decided, Stage
 from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Released
 from manifold.campaigns.gates import holds
-from manifold.campaigns.ledger import Status
 from manifold.campaigns.membership import assign
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Gate, Plan, Rate, Wave
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet
+from manifold.campaigns.standing import Status
 from manifold.campaigns.windows import Window
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
@@ -53,6 +53,7 @@ def gate(**fields: Any) -> dict[str, Any]:
 REFUSALS = [
     ({"data_id": "map_48"}, "data_id: is not what it was and cannot be amended; propose another campaign"),
     ({"targets": {"file": "a.csv"}}, "targets: is not what it was"),
+    ({"success": {"by": "answer", "within": "1h"}}, "success: is not what it was"),
     ({"away": "queue"}, "away: is not what it was"),
     ({"approve": {"people": 2}}, "approve: is not what it was"),
     ({"waves": [FIRST | {"gate": {"soak": "1h"}}, SECOND, REST]}, "waves: wave 1 is open, and those before it cannot be"),
@@ -99,6 +100,7 @@ WIDENED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"retry": None}, ()),
     ({"retry": {"times": 3, "after": "6h"}}, ("retry",)),
     ({"retry": {"times": 2, "after": "5h"}}, ("retry",)),
+    ({"retry": {"times": 2, "after": "6h", "on": ["failed", "busy"]}}, ("retry",)),
     (gate(success="90%"), ()),
     (gate(known="90%"), ("waves",)),
     ({"ends": "2026-12-19T00:00:00Z"}, ()),

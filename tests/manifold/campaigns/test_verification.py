@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.facts import Answered, Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.falsifications import Kind, Sent
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.proof import encode, report
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation
-from manifold.campaigns.verification import Kind, Sent, verify
+from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import seq_of
 from tests.manifold.campaigns.plans import ALWAYS, NOW, POLICY, document, fleet_here, proposed, vins
@@ -78,7 +79,7 @@ def test_nothing_is_false_whatever_people_order_meanwhile(run: Run, data: st.Dat
 def finished(**fields: Any) -> list[Fact]:
     """The record of a campaign for 20 vehicles, of which one fails, under a rate of 5 a minute."""
     plan = document(number=20, waves=WAVES, rate=5, **fields)
-    world = proposed(plan, fleet_here(20, failing=frozenset(vins(20)[-1:])))
+    world = proposed(plan, fleet_here(20, failing=frozenset(vins(20)[-1:]), answers={vins(20)[0]: None}))
     world.run(NOW + DAY)
     return list(world.facts)
 
@@ -145,20 +146,22 @@ PLANTS: list[tuple[str, Callable[[list[Fact]], list[Fact]], Kind]] = [
     ("a cancel that was not obeyed", stop_before(r.Cancel(NAME, "ann"), 1), Kind.AFTER_STOP),
     ("a vehicle that is no target", add_a_stranger, Kind.NOT_A_TARGET),
     ("a release that is gone", drop(Released, wave=1), Kind.LOST),
-    ("an outcome that is gone", drop(Ended), Kind.MISCOUNTED),
+    ("an outcome that is gone", drop(Ended, ending=Ending.FAILED), Kind.MISCOUNTED),
     ("an outcome that was altered", change(Ended, {"ending": Ending.FAILED}, ending=Ending.DELIVERED), Kind.MISCOUNTED),
     ("an approval of the plan that is gone", drop(r.Approve, wave=None), Kind.WITHOUT_APPROVAL),
     ("an approval of the gate that is gone", drop(r.Approve, wave=0), Kind.WITHOUT_APPROVAL),
     ("a soak that is gone", drop(r.Hold), Kind.GATE),
     ("a gate that was not passed", drop(r.Pass), Kind.GATE),
     ("counts that were altered", change(r.Pass, {}, counts={"targets": 4}), Kind.MISCOUNTED),
+    ("an answer that is gone", drop(Answered), Kind.MISCOUNTED),
+    ("silence before its time", change(r.Silent, {}, before_ms=NOW + DAY), Kind.TOO_EARLY),
     ("an end that came too early", change(r.Complete, {}, because="ends"), Kind.TOO_EARLY),
 ]
 
 
 @pytest.mark.parametrize(("plant", "kind"), [pytest.param(plant, kind, id=name) for name, plant, kind in PLANTS])
 def test_what_is_planted_is_found(plant: Callable[[list[Fact]], list[Fact]], kind: Kind) -> None:
-    facts = finished()
+    facts = finished(success={"by": "answer", "within": "10m"})
     assert verify(facts) == ()
 
     assert kind in {each.kind for each in verify(plant(facts))}
