@@ -52,7 +52,7 @@ class Wake(Struct, frozen=True):
     at_ms: int
 
 
-SILENCE_STEP_MS = 10_000
+MIN_SILENCE_STEP_MS = 10_000
 Effect = Release | Decide | Wake
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
@@ -116,11 +116,14 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
 
 
 def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
-    """When the vehicle whose answer is awaited longest is silent: at full ten seconds, so that one record is about many."""
+    """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
     if plan.success.by != "answer" or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):
         return None
     since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
-    return None if since_ms is None else -(-(since_ms + plan.success.within_ms) // SILENCE_STEP_MS) * SILENCE_STEP_MS
+    if since_ms is None:
+        return None
+    step_ms = max(MIN_SILENCE_STEP_MS, plan.success.within_ms // 60)
+    return -(-(since_ms + plan.success.within_ms) // step_ms) * step_ms
 
 
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
