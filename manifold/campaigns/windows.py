@@ -48,6 +48,11 @@ class Window(Struct, frozen=True, forbid_unknown_fields=True, rename={"opens": "
         return target_zone if target_zone and is_zone(target_zone) else self.otherwise
 
     @property
+    def opens_ms(self) -> int:
+        """When it opens, in milliseconds after midnight."""
+        return _minutes(self.opens) * 60_000
+
+    @property
     def length_ms(self) -> int:
         """How long it is open on a day without a change of time."""
         opens, closes = _minutes(self.opens), _minutes(self.closes)

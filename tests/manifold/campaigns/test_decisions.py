@@ -2,7 +2,8 @@
 
 import pytest
 
-from manifold.campaigns.decisions import Decided, Stage, decide
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decisions import decide
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import seq_of
@@ -68,6 +69,9 @@ OBJECTIONS: list[tuple[Orders, r.Command, str]] = [
     (SECOND, r.Pass(NAME, "ann", wave=1, why="it is fine"), "wave 1 is the last; there is none to open"),
     (PAUSED, r.Pass(NAME, "ann", wave=0, why="it is fine"), "the campaign is paused, because paused by ann"),
     (RUNNING, r.Resume(NAME, "ann"), "the campaign is running, because it is approved"),
+    (RUNNING, r.Amend(NAME, "ann", plan=PLAN | {"data_id": "other"}), "data_id: is not what it was"),
+    (CANCELLED, r.Amend(NAME, "ann", plan=PLAN), "the campaign is cancelled"),
+    (PROPOSED, r.Retry(NAME, "ann"), "the campaign is proposed"),
     (TRIPPED, r.Resume(NAME, "ann"), "accept lacks r1; name the rules that tripped"),
     (CANCELLED, r.Resume(NAME, "ann"), "the campaign is cancelled, because cancelled by ann"),
     (RUNNING, r.Pause(NAME, "ann", if_version=3), "if_version 3: the campaign is at version 4; look at it again"),
@@ -119,6 +123,8 @@ def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
         b'{"do":"pause","campaign":"a","by":"ann","token":"1"}',
         b'{"do":"pause","campaign":"a","by":"ann","speed":1}',
         b'{"do":"targets","campaign":"a","by":"ann","targets":[]}',
+        b'{"do":"retry","campaign":"a","by":"ann","ended":[]}',
+        b'{"do":"retry","campaign":"a","by":"ann","ended":["delivered"]}',
         b'{"do":"targets","campaign":"a","by":"ann","targets":[["a/b"]]}',
     ],
 )

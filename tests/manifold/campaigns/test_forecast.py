@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from manifold.campaigns.forecast import Draw, Forecast, forecast
+from manifold.campaigns.draws import Draw
+from manifold.campaigns.facts import Ended
+from manifold.campaigns.forecast import Forecast, forecast
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, rehearse, report
 from manifold.campaigns.step import Policy
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
+from manifold.contracts.seq import unix_ms_of
 from tests.manifold.campaigns.plans import NOW, POLICY, document, fleet_here, proposed, vins
 
 NUMBER = 60
@@ -23,6 +26,7 @@ WAVES = [{"name": "first", "size": "10%", "gate": GATE}, {"name": "rest", "size"
 PLANS = {
     "one wave": document(number=NUMBER),
     "a rate": document(number=NUMBER, rate=2),
+    "a queue": document(number=NUMBER, rate=2, away="queue", window={"from": "22:00", "to": "05:00"}),
     "two waves": document(number=NUMBER, waves=WAVES),
     "a window": document(number=NUMBER, waves=WAVES, rate=5, window={"from": "22:00", "to": "05:00", "else": "Europe/Berlin"}),
 }
@@ -38,7 +42,7 @@ def delivered(plan: dict[str, Any], fleet: Fleet) -> list[int]:
     """When each target was delivered in a rehearsal with this fleet, oldest first (Unix ms)."""
     result = rehearse(plan, (), fleet, POLICY, NOW)
     assert isinstance(result, Rehearsal)
-    return [release.at_ms + fleet.ack_ms for release in result.releases for _ in release.vins]
+    return [unix_ms_of(fact.seq) for fact in result.facts if isinstance(fact, Ended)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -49,13 +53,16 @@ def test_a_draw_is_played_as_the_rehearsal_plays_it(name: str, seed: int) -> Non
     assert plan is not None
     zone = "" if plan.window is None else plan.window.zone_of(None)
     comes = {vin: visits[0][0] for vin, visits in fleet.visits.items()}
-    arrivals = [(member.wave, comes.get(vin), zone) for vin, member in campaign.members.items()]
+    arrivals = [(campaign.roster.wave_of(vin), comes.get(vin), zone, 1) for vin in campaign.roster.vins]
 
-    assert Draw(plan, arrivals, POLICY, NOW, fleet.ack_ms).play() == delivered(PLANS[name], fleet)
+    played = Draw(plan, arrivals, POLICY, NOW, fleet.ack_ms).play()
+
+    assert [at_ms for at_ms, number in played for _ in range(number)] == delivered(PLANS[name], fleet)
 
 
-def test_most_fleets_are_delivered_between_p10_and_p90_of_the_forecast() -> None:
-    plan = PLANS["a rate"]
+@pytest.mark.parametrize("name", ["a rate", "a queue"])
+def test_most_fleets_are_delivered_between_p10_and_p90_of_the_forecast(name: str) -> None:
+    plan = PLANS[name]
     bounds = forecast(proposed(plan, fleet_here(NUMBER)).campaign, ABSENCES, POLICY, NOW).delivered[50]
 
     times = [delivered(plan, drawn_fleet(ABSENCES, seed))[NUMBER // 2 - 1] for seed in range(10)]
