@@ -15,8 +15,8 @@ from benchmarks._measure import Row, Size, at_most
 from manifold.campaigns import Campaign, Policy, fold, step
 from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.forecast import forecast
-from manifold.campaigns.ledger import Status
 from manifold.campaigns.quantities import instant_ms
+from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Decide, Release
 from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
