@@ -20,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         yield sent
 
 
-def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, Any]]) -> None:
+def test_a_late_run_is_reported_with_the_url_of_its_page(told: list[dict[str, Any]]) -> None:
     tell_late({"dag_run": {"dag_id": "ingest_archives", "dag_run_id": RUN}})
 
     (message,) = told
@@ -29,7 +29,7 @@ def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, An
     assert message["url"].endswith("/dags/ingest_archives/runs/scheduled__2026-05-04T00%3A00%3A00%2B00%3A00")
 
 
-def test_a_failed_run_is_told_with_the_task_that_failed(told: list[dict[str, Any]]) -> None:
+def test_a_failed_run_is_reported_with_the_failed_task(told: list[dict[str, Any]]) -> None:
     tell_failed({"dag": SimpleNamespace(dag_id="ingest_archives"), "run_id": RUN, "task": SimpleNamespace(task_id="audit")})
 
     (message,) = told
@@ -41,7 +41,7 @@ def test_a_failed_run_is_told_with_the_task_that_failed(told: list[dict[str, Any
     )
 
 
-def test_without_an_address_nobody_is_told_and_nothing_fails(
+def test_without_an_alert_url_nothing_is_sent_and_nothing_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("MANIFOLD_ALERT_URL", raising=False)

@@ -165,7 +165,7 @@ def taken(site: Site, cluster: Cluster, events: Path) -> Taken:
     return Taken(results, long_ago, fresh, messages, watched, log.getvalue())
 
 
-def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, cluster: Cluster, taken: Taken) -> None:
+def test_every_job_runs_on_the_cluster_with_only_the_connection_changed(site: Site, cluster: Cluster, taken: Taken) -> None:
     platform, results = site.platform, taken.results
     acknowledged, pending = taken.messages
     assert results["ingest"]["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
@@ -202,7 +202,7 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     assert "Traceback" not in cluster.said()
 
 
-def test_signals_come_to_the_lake_and_nothing_shows_what_they_say_or_their_keys(
+def test_signals_reach_the_lake_without_exposing_payloads_or_keys(
     site: Site, cluster: Cluster, events: Path, taken: Taken
 ) -> None:
     platform, watched = site.platform, taken.watched
@@ -230,7 +230,7 @@ def keys_of(settings: Settings) -> dict[str, list[bytes]]:
     return {name: [key, base64.b64encode(key), key.hex().encode()] for name, key in found.items()}
 
 
-def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
+def test_nodes_fail_without_the_shipped_bundle(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
     """What the nodes have of their own is not enough: so the test above is about what was shipped."""
     said = on_a_node(cluster, shipped, tmp_path, without=("spark.submit.pyFiles", "spark.archives", "spark.pyspark.python"))
     assert "No module named" in said
@@ -265,7 +265,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
     return done.stdout or done.stderr
 
 
-def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped) -> None:
+def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) -> None:
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
     assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/discover.py", "manifold/settings/__init__.py"} <= names
@@ -278,7 +278,7 @@ def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped
     assert "secret" not in Path(shipped.defaults).read_text()
 
 
-def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> None:
+def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path) -> None:
     """In the shipped environment alone, with the code in its archive and Spark's own libraries, as a node has them."""
     made = ship(Settings(), tmp_path, with_driver=True)
     with tarfile.open(made.environment) as environment:

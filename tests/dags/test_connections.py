@@ -97,6 +97,6 @@ def test_a_connection_becomes_settings(
     load_settings()
 
 
-def test_without_connections_the_environment_stays_as_it_is() -> None:
+def test_without_connections_the_environment_is_unchanged() -> None:
     assert settings_of(lambda _: None) == {}
     assert set(CONNECTIONS) == {"manifold_catalog", "manifold_store", "manifold_redis", "manifold_recorder"}

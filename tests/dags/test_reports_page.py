@@ -31,7 +31,7 @@ def app(tmp_path: Path) -> FastAPI:
     return found
 
 
-def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) -> None:
+def test_an_anonymous_reader_logs_in_and_returns_to_the_page(app: FastAPI) -> None:
     with TestClient(app, follow_redirects=False) as stranger:
         for page in ("/index.html", "/", "/runs/x/index.html", "/nothing"):
             answer = stranger.get(page)
@@ -41,7 +41,7 @@ def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) 
             assert "run" not in answer.text
 
 
-def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
+def test_the_menu_links_to_the_pages_and_to_the_api() -> None:
     views = [ExternalViewResponse.model_validate(view) for view in plugin["Reports"].external_views]
 
     assert [(view.category, view.name, view.href) for view in views] == [
@@ -50,7 +50,7 @@ def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
     ]
 
 
-def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
+def test_a_logged_in_user_reads_the_pages(app: FastAPI) -> None:
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
         assert client.get("/").text == client.get("/index.html").text == "all runs"
@@ -80,7 +80,7 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
             assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
 
 
-def test_the_description_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_path: Path) -> None:
+def test_the_api_reference_is_shown_even_if_the_api_requires_a_token(tmp_path: Path) -> None:
     with desk_at(tmp_path, http_token=SecretStr("t0ken")) as desk:
         assert desk.ask("/api/v1/openapi.json").status_code == 401
         app = application(desk.settings)
@@ -94,7 +94,7 @@ def test_the_description_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_
             assert client.get("/api/fleet").status_code == 404, "of the API, what describes it alone"
 
 
-def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_an_unresponsive_api_is_named(tmp_path: Path) -> None:
     app = application(Settings(home=tmp_path, api_port=free_port()))
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
@@ -106,7 +106,7 @@ def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["/..%2fsecret", "/%2e%2e/secret", "/runs/../../secret", "/.index.html.1a2b", "/%2fetc/passwd", "/nothing", "/a%00b"]
 )
-def test_nothing_else_is_served(app: FastAPI, path: str) -> None:
+def test_no_other_file_is_served(app: FastAPI, path: str) -> None:
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
         assert client.get(path).status_code == 404

@@ -68,7 +68,7 @@ def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], 
             assert list(dict.fromkeys(got.seq for got in vehicle.got)) == seqs
 
 
-def test_kill_9_in_a_batch_loses_nothing(brisk: Platform) -> None:
+def test_kill_9_during_a_batch_loses_nothing(brisk: Platform) -> None:
     with fleet(brisk, 10) as vehicles:
         seqs = []
         for n in range(6):
@@ -79,7 +79,7 @@ def test_kill_9_in_a_batch_loses_nothing(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_kill_9_while_acknowledgements_are_under_way_loses_nothing(brisk: Platform) -> None:
+def test_kill_9_during_acks_loses_nothing(brisk: Platform) -> None:
     with fleet(brisk, 6) as vehicles:
         seqs = [batch(brisk, vehicles, f"task_{n}") for n in range(30)]
         for least in (30, 60, 90):
@@ -89,7 +89,7 @@ def test_kill_9_while_acknowledgements_are_under_way_loses_nothing(brisk: Platfo
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_redis_away_is_said_and_waited_for(brisk: Platform) -> None:
+def test_a_redis_outage_is_reported_and_waited_out(brisk: Platform) -> None:
     with fleet(brisk, 4) as vehicles:
         first = batch(brisk, vehicles, "before")
         all_delivered(brisk, vehicles, [first])
@@ -106,7 +106,7 @@ def test_redis_away_is_said_and_waited_for(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [first, second])
 
 
-def test_a_wiped_redis_is_served_again_and_late_acknowledgements_are_recorded(brisk: Platform) -> None:
+def test_a_wiped_redis_is_served_again_and_late_acks_are_recorded(brisk: Platform) -> None:
     vehicle = Vehicle(brisk, protocol=5)
     vehicle.acks = False
     lost = brisk.enqueue(vehicle.vin)
@@ -125,7 +125,7 @@ def test_a_wiped_redis_is_served_again_and_late_acknowledgements_are_recorded(br
     vehicle.leave()
 
 
-def test_a_broker_that_restarts_is_waited_for(brisk: Platform) -> None:
+def test_a_broker_restart_is_waited_out(brisk: Platform) -> None:
     with fleet(brisk, 4) as vehicles:
         for vehicle in vehicles:
             vehicle.acks = False
@@ -142,7 +142,7 @@ def test_a_broker_that_restarts_is_waited_for(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [first, second])
 
 
-def test_replicas_share_the_work_and_one_dies(brisk: Platform) -> None:
+def test_replicas_share_the_work_and_survive_the_death_of_one(brisk: Platform) -> None:
     brisk.start_dispatcher(1)
     with fleet(brisk, 10) as vehicles:
         seqs = [batch(brisk, vehicles, f"task_{n}") for n in range(20)]
@@ -151,7 +151,7 @@ def test_replicas_share_the_work_and_one_dies(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_asked_to_end_it_finishes_what_is_in_hand(brisk: Platform) -> None:
+def test_on_sigterm_the_dispatcher_finishes_work_in_hand(brisk: Platform) -> None:
     with fleet(brisk, 5) as vehicles:
         seq = batch(brisk, vehicles)
         wait_until(lambda: any(v.got for v in vehicles))
@@ -162,12 +162,12 @@ def test_asked_to_end_it_finishes_what_is_in_hand(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [seq])
 
 
-def test_a_port_that_is_taken_is_named(brisk: Platform) -> None:
+def test_a_port_in_use_is_named(brisk: Platform) -> None:
     with pytest.raises(RuntimeError, match=f"cannot listen on 127.0.0.1:{brisk.settings.dispatcher_port}"):
         brisk.start_dispatcher_on_the_same_port()
 
 
-def test_a_vehicle_whose_keys_are_spoilt_holds_up_nobody(brisk: Platform) -> None:
+def test_a_vehicle_with_corrupt_keys_blocks_no_other(brisk: Platform) -> None:
     with fleet(brisk, 3) as vehicles:
         spoilt, *others = vehicles
         with brisk.blocking() as redis:

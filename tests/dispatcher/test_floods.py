@@ -32,7 +32,7 @@ def flood(vehicle: Vehicle, *, qos: int, count: int = FLOOD) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_flood_of_signs_is_taken_at_once_and_the_others_are_heard(platform: Platform, qos: int) -> None:
+def test_a_flood_of_heartbeats_is_drained_and_others_are_served(platform: Platform, qos: int) -> None:
     loud, quiet = Vehicle(platform).connect(), Vehicle(platform).connect()
     before, merged = heartbeats(platform), platform.metric("manifold_dispatcher_merged_events_total")
     with platform.redis.standing_still():

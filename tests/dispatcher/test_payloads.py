@@ -129,7 +129,7 @@ async def read_all(payloads: Payloads, names: Sequence[str]) -> dict[str, bytes 
     return dict(zip(names, await asyncio.gather(*map(payloads.read, names)), strict=True))
 
 
-def test_what_many_ask_for_is_looked_for_together_and_put_back(world: World) -> None:
+def test_requests_for_missing_payloads_are_batched_and_results_cached(world: World) -> None:
     stored = world.store(3000, 100)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -142,7 +142,7 @@ def test_what_many_ask_for_is_looked_for_together_and_put_back(world: World) -> 
     assert 0 < world.redis.pttl(keys.data(next(iter(stored)))) <= world.settings.retention_days * 86_400_000
 
 
-def test_what_redis_has_is_not_looked_for_in_the_lake_and_kept_anew(world: World) -> None:
+def test_payloads_in_redis_get_a_fresh_ttl_without_a_lake_read(world: World) -> None:
     name = f"{world.name}-kept"
     world.redis.set(keys.data(name), b"here", px=60_000)
 
@@ -154,7 +154,7 @@ def test_what_redis_has_is_not_looked_for_in_the_lake_and_kept_anew(world: World
     assert world.redis.pttl(keys.data(name)) > 60_000
 
 
-def test_while_the_broker_has_no_room_no_more_is_read_than_a_piece_for_each_reader(world: World) -> None:
+def test_while_the_broker_is_full_a_reader_reads_at_most_one_chunk(world: World) -> None:
     stored = world.store(40, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -177,7 +177,7 @@ async def taken_before_there_is_room(payloads: Payloads, stored: dict[str, bytes
     return taken
 
 
-def test_while_the_broker_has_no_room_no_more_is_taken_from_redis_either(world: World) -> None:
+def test_while_the_broker_is_full_reads_from_redis_stop_too(world: World) -> None:
     stored = {f"{world.name}-{n}": os.urandom(MIB) for n in range(40)} | {f"{world.name}-empty": b""}
     world.redis.mset({keys.data(name): payload for name, payload in stored.items()})
 
@@ -189,7 +189,7 @@ def test_while_the_broker_has_no_room_no_more_is_taken_from_redis_either(world: 
     world.run(body)
 
 
-def test_two_dispatchers_find_the_same_side_by_side(world: World) -> None:
+def test_two_dispatchers_find_the_same_payloads_concurrently(world: World) -> None:
     stored = world.store(500, 1000)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -202,7 +202,7 @@ def test_two_dispatchers_find_the_same_side_by_side(world: World) -> None:
     world.run(body)
 
 
-def test_a_redis_that_goes_amid_a_read_is_waited_for(lonely: World, own_redis: Server) -> None:
+def test_a_redis_outage_during_a_read_is_waited_out(lonely: World, own_redis: Server) -> None:
     stored = lonely.store(8, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -222,7 +222,7 @@ def test_a_redis_that_goes_amid_a_read_is_waited_for(lonely: World, own_redis: S
     lonely.run(body)
 
 
-def test_a_payload_that_is_larger_than_all_bounds_passes(world: World) -> None:
+def test_a_payload_larger_than_every_bound_passes(world: World) -> None:
     stored = world.store(1, 2 * READERS * PIECE_BYTES) | world.store(3, 10, day=1)
 
     async def body(payloads: Payloads, _: WatchedLake) -> None:
@@ -231,7 +231,7 @@ def test_a_payload_that_is_larger_than_all_bounds_passes(world: World) -> None:
     world.run(body)
 
 
-def test_what_nobody_has_is_said_at_once_and_holds_nothing_up(world: World) -> None:
+def test_an_unknown_payload_is_reported_at_once_and_blocks_nothing(world: World) -> None:
     stored = world.store(8, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -249,7 +249,7 @@ def test_what_nobody_has_is_said_at_once_and_holds_nothing_up(world: World) -> N
     world.run(body)
 
 
-def test_what_a_file_of_the_lake_does_not_give_is_asked_for_again_and_found(world: World) -> None:
+def test_payloads_of_an_unreadable_lake_file_are_retried_and_found(world: World) -> None:
     stored = world.store(3, 100) | world.store(3, 100, day=1) | world.store(3, 100, day=2)
     spoilt = world.files()[1]
     whole = spoilt.read_bytes()
@@ -267,7 +267,7 @@ def test_what_a_file_of_the_lake_does_not_give_is_asked_for_again_and_found(worl
     world.run(body)
 
 
-def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> None:
+def test_an_unreadable_lake_yields_nothing_until_it_recovers(world: World) -> None:
     stored = world.store(3, 100)
     files = world.settings.home / "lake" / "warehouse"
     hidden = files.rename(files.with_name("hidden"))
@@ -282,7 +282,7 @@ def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> No
     world.run(body)
 
 
-def test_an_entry_that_cannot_be_read_costs_no_other_its_trigger(world: World) -> None:
+def test_an_unreadable_entry_costs_no_other_its_trigger(world: World) -> None:
     entries = [world.trigger(day=day) for day in range(4)]
     known = [(f"r-{owner}", f"d-{owner}") for owner, _ in entries]
     spoilt = world.files(IDS)[1]
@@ -300,7 +300,7 @@ def test_an_entry_that_cannot_be_read_costs_no_other_its_trigger(world: World) -
     world.run(body)
 
 
-def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_it(world: World) -> None:
+def test_a_hanging_lake_yields_nothing_and_blocks_no_reader(world: World) -> None:
     stored = world.store(3, 100)
     entry = world.trigger(day=0)
 
@@ -325,7 +325,7 @@ def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_
     world.run(body)
 
 
-def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> None:
+def test_results_found_before_the_lake_hangs_are_delivered(world: World) -> None:
     good, hung = world.trigger(day=0), world.trigger(day=1)
 
     async def body(_: Payloads, lake: WatchedLake) -> None:
@@ -340,7 +340,7 @@ def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> No
     world.run(body)
 
 
-def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> None:
+def test_only_the_last_of_repeated_requests_for_an_entry_is_answered(world: World) -> None:
     (name, payload), *_ = world.store(1, 100).items()
     told = list[tuple[str, int, Found | MissingData]]()
 
@@ -361,7 +361,7 @@ def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> 
     assert told == [(owner, 99, Found("r", name, payload)) for owner in ("V1", "V2")]
 
 
-def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
+def test_a_cancelled_request_costs_no_other_its_payload(world: World) -> None:
     stored = world.store(8, MIB)
     name = list(stored)[-1]
 
@@ -381,7 +381,7 @@ def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
     world.run(body)
 
 
-def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> None:
+def test_closing_during_a_read_ends_it_without_a_false_miss(world: World) -> None:
     stored = world.store(8, MIB)
     told: list[Found | MissingData] = []
 
@@ -402,7 +402,7 @@ def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> Non
     assert told == []
 
 
-def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: World) -> None:
+def test_a_payload_of_100000_entries_is_read_once(world: World) -> None:
     (name, payload), *_ = world.store(1, 1000).items()
     first, told = seq_of(wall_clock_ms(), 0, 0), list[Found | MissingData]()
 
@@ -427,7 +427,7 @@ def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: Wo
     assert len(told) == 100_000
 
 
-def test_without_room_in_redis_everything_is_found_all_the_same(lonely: World) -> None:
+def test_with_redis_out_of_memory_every_payload_is_still_found(lonely: World) -> None:
     stored = lonely.store(20, 1000)
     lonely.redis.config_set("maxmemory-policy", "noeviction")
     lonely.redis.config_set("maxmemory", 1)
@@ -439,7 +439,7 @@ def test_without_room_in_redis_everything_is_found_all_the_same(lonely: World) -
     assert lonely.redis.dbsize() == 0
 
 
-def test_a_key_of_another_type_spoils_no_other_payload(world: World) -> None:
+def test_a_key_of_another_type_affects_no_other_payload(world: World) -> None:
     stored = world.store(5, 100)
     spoilt = next(iter(stored))
     world.redis.lpush(keys.data(spoilt), "what is this")
@@ -451,7 +451,7 @@ def test_a_key_of_another_type_spoils_no_other_payload(world: World) -> None:
     assert world.redis.get(keys.data(list(stored)[1])) == stored[list(stored)[1]]
 
 
-def test_what_was_parked_for_payloads_of_the_lake_is_queued_again(world: World) -> None:
+def test_entries_parked_for_lake_payloads_are_requeued(world: World) -> None:
     stored = world.store(3, 100)
     vin, first = f"{world.name}-V", seq_of(wall_clock_ms(), 0, 0)
 

@@ -19,7 +19,7 @@ def publish(seq: int, within_ms: int) -> Publish:
     return Publish(Loaded(seq, 1, "r", "d", b"x"), steady_ms() + within_ms)
 
 
-def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_others_until_its_deadline(mosquitto: Server) -> None:
+def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosquitto: Server) -> None:
     reports: list[tuple[Owner, OfClaim]] = []
 
     async def scenario() -> None:

@@ -43,7 +43,7 @@ async def counted(queues: Queues, *names: str) -> QueueStats:
     return stats
 
 
-def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(redis_server: Server) -> None:
+def test_expired_entries_of_an_absent_vehicle_are_recorded_and_ended(redis_server: Server) -> None:
     """Pending and parked alike; what expired within the last minute is left to a dispatcher whose clock may be behind."""
     born = wall_clock_ms() - POLICY.retention_ms
     old, parked, just, young = (seq_of(ms, 0, 0) for ms in (born - GRACE_MS - 9, born - GRACE_MS - 5, born - 1, born + 3_600_000))
@@ -66,7 +66,7 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
     with_queues(redis_server, body)
 
 
-def test_a_compacted_message_past_its_retention_is_recorded_as_expired_and_leaves_redis(redis_server: Server) -> None:
+def test_an_expired_compacted_message_is_recorded_and_removed_from_redis(redis_server: Server) -> None:
     """For a client that never comes; a younger message stays pending."""
     old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 20))
 
@@ -92,9 +92,7 @@ def test_a_compacted_message_past_its_retention_is_recorded_as_expired_and_leave
 
 
 @pytest.mark.parametrize("spoilt", [keys.pending, keys.attempts, keys.done])
-def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
-    redis_server: Server, spoilt: Callable[[str], str]
-) -> None:
+def test_a_vehicle_with_corrupt_keys_stops_no_other_from_expiring(redis_server: Server, spoilt: Callable[[str], str]) -> None:
     """Those that the walk cannot count, that cannot be asked what must end, and that cannot end it."""
     old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
 
@@ -116,7 +114,7 @@ def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
     with_queues(redis_server, body)
 
 
-def test_one_of_many_counts(redis_server: Server) -> None:
+def test_only_one_of_many_collectors_counts(redis_server: Server) -> None:
     async def body(queues: Queues) -> None:
         batch = queues.batch()
         batch.add("V", Enqueue([(seq_of(wall_clock_ms(), 0, 0), "r")]), wall_clock_ms())

@@ -83,32 +83,32 @@ def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World, clean
     return worlds
 
 
-def test_whatever_dies_nothing_is_lost_and_order_holds(sim_redis: Server) -> None:
+def test_under_faults_nothing_is_lost_and_order_holds(sim_redis: Server) -> None:
     worlds = run(sim_redis.port, SEEDS, calm=False)
     verdicts = [world.verdict() for world in worlds]
     assert sum(verdict.delivered for verdict in verdicts) > len(SEEDS)
     assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary has done something
 
 
-def test_while_nothing_dies_no_session_gets_anything_twice(sim_redis: Server) -> None:
+def test_without_faults_no_session_gets_an_entry_twice(sim_redis: Server) -> None:
     worlds = run(sim_redis.port, SEEDS, calm=True)
     assert sum(world.verdict().delivered for world in worlds) > len(SEEDS)
 
 
-def test_whatever_dies_the_newest_of_each_key_arrives_and_nothing_comes_back(sim_redis: Server) -> None:
+def test_under_faults_the_newest_of_each_key_arrives_and_none_comes_back(sim_redis: Server) -> None:
     worlds = [world for world in run(sim_redis.port, SEEDS, calm=False, kind=EcqWorld) if isinstance(world, EcqWorld)]
     assert sum(world.claims for world in worlds) > len(SEEDS)
     assert sum(len(rewinds) for world in worlds for rewinds in world.rewinds.values()) > len(SEEDS)
 
 
-def test_while_nothing_dies_a_session_gets_each_message_once_and_in_order(sim_redis: Server) -> None:
+def test_without_faults_a_session_gets_each_message_once_and_in_order(sim_redis: Server) -> None:
     for world in run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld):
         for vehicle in world.vehicles:
             got = [seq for seq, dup, _ in vehicle.got if not dup]
             assert got == sorted(got)
 
 
-def test_after_a_clean_start_and_a_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
+def test_after_a_clean_start_and_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
     """Whichever replica hears of them, and in which order; also what the broker confirmed and gave to the session that ended."""
     worlds = run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld, clean=True)
 

@@ -97,7 +97,7 @@ def log_of(platform: Platform) -> str:
     return platform.dispatchers[0].log.read_text()
 
 
-def test_an_entry_over_the_brokers_limit_fails_alone_with_its_reason(platform: Platform) -> None:
+def test_an_entry_over_the_broker_limit_fails_alone_with_its_reason(platform: Platform) -> None:
     vehicles = fleet(platform)
     before = log_of(platform).count("mqtt disconnected")
     too_large = platform.enqueue(vehicles[0].vin, data=bytes(2 * MIB), data_id="too-large")
@@ -114,7 +114,7 @@ def test_an_entry_over_the_brokers_limit_fails_alone_with_its_reason(platform: P
         vehicle.leave()
 
 
-def test_an_entry_at_which_the_connection_breaks_uses_up_its_own_attempts_and_nobody_elses(guarded: Guarded) -> None:
+def test_an_entry_that_breaks_the_connection_uses_only_its_own_attempts(guarded: Guarded) -> None:
     platform, guard = guarded.platform, guarded.guard
     vehicles = fleet(platform)
     guard.opened.clear()  # so that all of it is under way together, the bad one first

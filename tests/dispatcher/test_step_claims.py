@@ -201,6 +201,6 @@ def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list
     assert step(before, event) == (after, effects)
 
 
-def test_an_answer_that_does_not_fit_its_verb_is_a_mistake_of_the_caller() -> None:
+def test_an_answer_that_does_not_fit_its_verb_is_a_programming_error() -> None:
     with pytest.raises(TypeError, match="is not an answer to"):
         step(IDLE, answered(Claim(), AckReply("ended", None, None, NONE)))

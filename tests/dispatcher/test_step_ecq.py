@@ -208,5 +208,5 @@ def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list
         (f"agent/{VIN}/#", False),
     ],
 )
-def test_a_filter_reaches_a_compacted_queue_if_it_can_get_one_of_its_messages(topic_filter: str, reaches: bool) -> None:
+def test_a_filter_reaches_a_compacted_queue_if_it_matches_one_of_its_messages(topic_filter: str, reaches: bool) -> None:
     assert RULES.reaches(topic_filter, QUEUE) is reaches

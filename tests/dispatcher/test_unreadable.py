@@ -15,7 +15,7 @@ from tests.support.servers import Server, answers, free_port, start_python, wait
 RECEIVE_MAXIMUM = 20
 
 
-def test_unreadable_signs_are_counted_and_acknowledged_however_many(
+def test_any_number_of_unreadable_packets_is_counted_and_acknowledged(
     tmp_path: Path, redis_server: Server, mosquitto: Server
 ) -> None:
     many, port = 3 * RECEIVE_MAXIMUM, free_port()

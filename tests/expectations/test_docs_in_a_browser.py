@@ -48,7 +48,7 @@ def reports(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_the_pages_are_styled_and_ask_no_other_host(reports: str) -> None:
+def test_the_pages_are_styled_and_request_no_other_host(reports: str) -> None:
     with offline_page() as seen:
         seen.page.goto(f"{reports}/{quote(run_page(RUN))}")
         seen.page.get_by_role("row", name=TABLE).get_by_role("link", name="every rule").click()
@@ -74,7 +74,7 @@ def test_the_pages_are_styled_and_ask_no_other_host(reports: str) -> None:
         assert (seen.asked_outside, seen.errors) == ([], [])
 
 
-def test_the_reports_hold_one_style_sheet_beside_their_pages(home: Path) -> None:
+def test_reports_share_one_style_sheet_next_to_their_pages(home: Path) -> None:
     files = [file for file in (home / "reports").rglob("*") if file.is_file()]
 
     assert {file.suffix for file in files} == {".html", ".json", ".css"}

@@ -22,7 +22,7 @@ def test_every_table_has_a_suite() -> None:
 
 
 @pytest.mark.parametrize("suite", load_suites().values(), ids=lambda suite: suite.table)
-def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(suite: Suite) -> None:
+def test_key_and_required_columns_are_rules_of_severity_error(suite: Suite) -> None:
     stops = [rule for rule in suite.rules if rule.severity is Severity.ERROR]
     unique = [set(rule.columns) for rule in stops if isinstance(rule, AnyUnique)]
     present = {column for rule in stops if isinstance(rule, NotNull) for column in rule.columns}
@@ -42,7 +42,7 @@ def test_each_rule_has_rows_that_break_it() -> None:
 OF_ONE_MESSAGE = ("sdv_fanout_data", "sdv_fanout_meta", "ecq_index", "xray_processed_signals")
 
 
-def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
+def test_no_rule_about_later_messages_stops_a_run() -> None:
     waiting = [
         rule
         for suite in load_suites().values()
@@ -73,9 +73,7 @@ def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
 )
-def test_a_suite_that_would_not_judge_is_refused_with_its_file_and_fault(
-    tmp_path: Path, before: str, after: str, says: str
-) -> None:
+def test_an_ineffective_suite_is_refused_with_file_and_fault(tmp_path: Path, before: str, after: str, says: str) -> None:
     (tmp_path / "quarantine.yaml").write_text(GOOD.replace(before, after))
 
     with pytest.raises(Permanent, match=r"quarantine\.yaml") as refused:
@@ -83,7 +81,7 @@ def test_a_suite_that_would_not_judge_is_refused_with_its_file_and_fault(
     assert says in str(refused.value)
 
 
-def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_rule_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "quarantine.yaml").write_text(GOOD + GOOD.splitlines()[-1] + "\n")
 
     with pytest.raises(Permanent, match="two rules are named seq_is_unique"):

@@ -108,7 +108,7 @@ def test_a_history_that_keeps_the_promises_passes(lines: list[Line]) -> None:
 
 @given(good_histories(), st.randoms())
 @settings(max_examples=50, deadline=None)
-def test_the_order_in_which_lines_were_written_does_not_matter(lines: list[Line], random: Random) -> None:
+def test_the_order_of_lines_does_not_matter(lines: list[Line], random: Random) -> None:
     shuffled = list(lines)
     random.shuffle(shuffled)
     assert check(shuffled, deadline_s=DEADLINE_S).counts() == check(lines, deadline_s=DEADLINE_S).counts()
@@ -235,7 +235,7 @@ def test_a_broken_promise_is_caught(word: str, spoil: Callable[[list[Line]], lis
     assert word in check(spoil(lines), deadline_s=DEADLINE_S).broken
 
 
-def test_what_steps_aside_for_its_data_may_come_later() -> None:
+def test_an_entry_parked_for_its_data_may_arrive_later() -> None:
     told = [
         Line(1, W.ATTEMPTED, "V", request="a", sha1=SHA1),
         Line(1, W.ATTEMPTED, "V", request="b", sha1=SHA1),
@@ -251,7 +251,7 @@ def test_what_steps_aside_for_its_data_may_come_later() -> None:
     assert list(check([line for line in told if line.what is not W.PARKED]).broken) == ["out of order"]
 
 
-def test_what_ended_otherwise_is_not_lost() -> None:
+def test_an_entry_with_another_outcome_is_not_lost() -> None:
     told = [Line(1, W.ATTEMPTED, "V", request="a", sha1=SHA1), Line(2, W.ACCEPTED, "V", 10, "a")]
     assert list(check(told).broken) == ["lost"]
     assert check([*told, Line(3, W.ENDED, "V", 10, note="cancelled")]).broken == {}
@@ -259,7 +259,7 @@ def test_what_ended_otherwise_is_not_lost() -> None:
 
 @given(good_histories())
 @settings(max_examples=20, deadline=None)
-def test_a_history_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, lines: list[Line]) -> None:
+def test_a_history_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, lines: list[Line]) -> None:
     file: Path = tmp_path_factory.mktemp("history") / "history.jsonl"
     history = History(file)
     for line in lines:

@@ -24,7 +24,7 @@ SHORT = (
 
 
 @pytest.mark.slow
-def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) -> None:
+def test_faults_lose_reorder_and_resurrect_no_message(tmp_path: Path) -> None:
     plan = Plan(seed=1, seconds=0, home=tmp_path / "p", vehicles=20, batch=5, every_s=0.2, calm_s=0.5, only=SHORT)
     result = play(plan)
 
@@ -38,7 +38,7 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
         assert result.seen[what] > 0.8 * verdict.accepted, f"{what} was not watched throughout"
 
 
-def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:
+def test_a_seed_repeats_its_faults_and_every_round_has_all_of_them() -> None:
     def round_of(seed: int) -> list[Fault]:
         source = faults(Random(seed), stop_s=30, wipes=True, tls=True)
         return [next(source) for _ in range(21)]

@@ -62,7 +62,7 @@ def start_broker(made: Composed) -> None:
     made.start_beside("emqx", IMAGE, "python", "-m", "manifold.sandbox.tap", how=own)
 
 
-def test_everything_becomes_healthy(site: Composed) -> None:
+def test_every_service_becomes_healthy(site: Composed) -> None:
     for service in ("recorder", "dispatcher", "signals", "api"):
         site.start(service)
     site.run("airflow-migrate")
@@ -72,11 +72,11 @@ def test_everything_becomes_healthy(site: Composed) -> None:
         site.wait_healthy(service, within_s=300)
 
 
-def test_a_batch_goes_through_it(site: Composed) -> None:
+def test_a_batch_is_delivered(site: Composed) -> None:
     site.ask("airflow-scheduler", "manifold", "rebuild")  # a Redis that nobody has loaded takes nothing: as after any loss
     assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among what clients log
 
 
-def test_the_archive_in_the_store_is_taken_into_the_lake(site: Composed) -> None:
+def test_the_archive_in_the_store_is_ingested(site: Composed) -> None:
     told = json.loads(site.ask("airflow-scheduler", "manifold", "ingest", "--json"))
     assert told["ingested"]["segments"] >= 1

@@ -37,7 +37,7 @@ def _cordoned(api: Cluster, *nodes: str) -> Iterator[None]:
         api.did("uncordon", *nodes)
 
 
-def test_a_zone_is_drained_within_the_budgets_and_journals_stay_in_theirs(api: Cluster, production: Applied) -> None:
+def test_draining_a_zone_respects_budgets_and_journals_stay_in_their_zone(api: Cluster, production: Applied) -> None:
     before, journals = history.now(api, NAMESPACE), _zones_of_journals(api)
     for node in ("a-1", "a-2"):
         with _cordoned(api, node):
@@ -55,7 +55,7 @@ def _zones_of_journals(api: Cluster) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("app", REPLICAS)
-def test_who_would_take_a_second_one_away_is_refused(api: Cluster, production: Applied, app: str) -> None:
+def test_a_second_eviction_is_refused(api: Cluster, production: Applied, app: str) -> None:
     first, second, *_ = history.of(app, [history.pods(api, NAMESPACE)])[0]
     wait_until(lambda: _budgets(api)[app] == 1, what="the budget to know that all is well")
     with _cordoned(api, *NODES):
@@ -83,7 +83,7 @@ def _silent(api: Cluster, node: str) -> Iterator[None]:
         api.did("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
 
 
-def test_a_silent_node_keeps_its_recorder_until_somebody_says_that_it_is_off(api: Cluster, production: Applied) -> None:
+def test_an_unresponsive_node_keeps_its_recorder_until_it_is_confirmed_off(api: Cluster, production: Applied) -> None:
     """Deployments come again elsewhere; nobody starts a second recorder on a journal that the first may still write."""
     at_first = history.pods(api, NAMESPACE)
     node = at_first["recorder-0"].node
@@ -112,7 +112,7 @@ def _pod(name: str, **of_container: object) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
-def test_pods_beyond_a_quota_or_below_restricted_are_refused_and_ours_are_not(api: Cluster, production: Applied) -> None:
+def test_pods_over_quota_or_below_restricted_are_refused_and_ours_are_not(api: Cluster, production: Applied) -> None:
     """Every container of ours says what it needs, so that a site may put a quota on the namespace."""
     hard = {"requests.cpu": "90", "requests.memory": "350Gi", "limits.memory": "350Gi"}
     quota = {

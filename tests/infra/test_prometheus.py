@@ -60,17 +60,17 @@ def served(platform: Settings, prometheus: Server) -> None:
     httpx.get(f"http://{platform.host}:{platform.api_port}/api/v1/fleet", timeout=20)
 
 
-def test_every_service_is_scraped_and_says_that_it_is_up(platform: Settings, prometheus: Server) -> None:
+def test_every_service_is_scraped_and_up(platform: Settings, prometheus: Server) -> None:
     wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be up")
 
 
-def test_every_expression_is_understood_and_those_of_a_platform_at_work_have_an_answer(prometheus: Server, served: None) -> None:
+def test_every_expression_is_valid_and_has_data_on_a_busy_platform(prometheus: Server, served: None) -> None:
     asked = expressions()
     empty = {where for where, expression in asked.items() if not ask(prometheus, expression) and not where.startswith(QUIET)}
     for where in empty:  # a rate has an answer from the second scrape on
         wait_until(partial(ask, prometheus, asked[where]), what=f"an answer to {where}: {asked[where]}")
 
 
-def test_no_alert_fires_on_a_platform_that_is_well(prometheus: Server, served: None) -> None:
+def test_no_alert_fires_on_a_healthy_platform(prometheus: Server, served: None) -> None:
     alerts = httpx.get(f"http://127.0.0.1:{prometheus.port}/api/v1/alerts", timeout=20).json()["data"]["alerts"]
     assert [alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"] == []

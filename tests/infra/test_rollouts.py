@@ -53,13 +53,13 @@ def test_replicas_are_spread_over_zones_and_nodes(api: Cluster, production: Appl
 
 
 @pytest.mark.parametrize("app", sorted(REPLICAS.keys() - {"api"}))
-def test_an_upgrade_replaces_one_after_the_other_the_last_first(upgrade: list[Moment], app: str) -> None:
+def test_an_upgrade_replaces_pods_one_by_one_last_first(upgrade: list[Moment], app: str) -> None:
     found = history.of(app, upgrade)
     assert history.ended(found) == [f"{app}-{number}" for number in reversed(range(REPLICAS[app]))]
     assert min(history.serving(moment) for moment in found) == REPLICAS[app] - 1
 
 
-def test_an_upgrade_takes_no_api_away_before_its_successor_serves(upgrade: list[Moment]) -> None:
+def test_an_upgrade_keeps_an_api_pod_until_its_successor_serves(upgrade: list[Moment]) -> None:
     found = history.of("api", upgrade)
     assert min(history.serving(moment) for moment in found) == REPLICAS["api"]
     assert max(sum(not pod.ending for pod in moment.values()) for moment in found) == REPLICAS["api"] + 1
@@ -67,14 +67,14 @@ def test_an_upgrade_takes_no_api_away_before_its_successor_serves(upgrade: list[
     assert is_even(over_zones(found[-1]), 3), found[-1]
 
 
-def test_an_upgrade_migrates_once_more_and_leaves_one_job(upgrade: list[Moment]) -> None:
+def test_an_upgrade_migrates_once_and_leaves_one_job(upgrade: list[Moment]) -> None:
     (before,), (after,) = (
         [name for name in moment if name.startswith("airflow-migrate-")] for moment in (upgrade[0], upgrade[-1])
     )
     assert before.rsplit("-", 1)[0] != after.rsplit("-", 1)[0]
 
 
-def test_a_version_that_does_not_start_takes_one_of_each_and_no_api(api: Cluster, production: Applied) -> None:
+def test_a_broken_version_takes_down_one_pod_of_each_and_no_api(api: Cluster, production: Applied) -> None:
     """Rolled back, all comes again but a recorder and a signals door, whose StatefulSets wait for the broken pod: delete it."""
     before = history.now(api, NAMESPACE)
     ran = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false", BROKEN)

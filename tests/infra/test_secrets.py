@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_settings_file_of_a_service_is_one(
+def test_the_settings_file_of_a_service_is_valid(
     made: dict[str, dict[str, str]], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "manifold.toml").write_text(made["manifold"][f"{service}.toml"])
@@ -46,7 +46,7 @@ def test_the_settings_file_of_a_service_is_one(
     assert bool(settings.emqx_api_key) == (service == "dispatcher")
 
 
-def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, str]]) -> None:
+def test_shared_passwords_agree_and_others_differ(made: dict[str, dict[str, str]]) -> None:
     assert f"airflow:{made['postgres']['airflow-password']}@" in made["airflow"]["sql-alchemy-conn"]
     assert len(set(json.loads(made["airflow"]["passwords.json"]).values())) == 3
     definitions = json.loads(made["rabbitmq"]["definitions.json"])
@@ -60,9 +60,7 @@ def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, 
     assert made["emqx"]["cookie"].isalnum()
 
 
-def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
-    made: dict[str, dict[str, str]], tmp_path: Path
-) -> None:
+def test_redis_loads_its_users_and_an_anonymous_client_may_only_ping(made: dict[str, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "users.acl").write_text(made["redis"]["users.acl"])
     port = free_port()
     command = [
@@ -95,7 +93,7 @@ def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
                 assert (user, ours.ping()) == (service, True)
 
 
-def test_no_secret_is_taken_among_the_settings_that_everybody_sees() -> None:
+def test_a_secret_among_the_public_settings_is_refused() -> None:
     """They are in Terraform's state, and in a ConfigMap."""
     refused = re.findall(r'!can\(regex\("(\(password[^"]*\))"', (TERRAFORM / "variables.tf").read_text())[0]
     secret = [name for name, field in Settings.model_fields.items() if field.annotation is SecretStr]

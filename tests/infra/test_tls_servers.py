@@ -82,9 +82,7 @@ GREETINGS = {"redis": (b"PING\r\n", b"-NOAUTH"), "rabbitmq": (b"AMQP\0\0\x09\x01
 
 
 @pytest.mark.parametrize("server", GREETINGS)
-def test_nobody_is_heard_in_the_clear_or_without_a_certificate_of_the_services_authority(
-    site: Site, server: str, tmp_path: Path
-) -> None:
+def test_plaintext_and_certificates_of_other_cas_are_refused(site: Site, server: str, tmp_path: Path) -> None:
     port, (said, begins) = site.ports[server], GREETINGS[server]
     assert answer(port, client_context(files(site, "recorder")), said).startswith(begins)
     assert not answer(port, None, said).startswith(begins)
@@ -93,7 +91,7 @@ def test_nobody_is_heard_in_the_clear_or_without_a_certificate_of_the_services_a
 
 
 @pytest.mark.parametrize("server", ["redis", "rabbitmq", "emqx", "object-store", "metrics"])
-def test_a_server_is_believed_by_those_who_have_its_authority_and_by_nobody_else(site: Site, server: str) -> None:
+def test_a_server_is_trusted_only_with_the_services_ca(site: Site, server: str) -> None:
     with socket.create_connection(("localhost", site.ports[server]), 10) as plain, pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
     vehicles = TlsFiles(vehicle_ca(site))
@@ -102,7 +100,7 @@ def test_a_server_is_believed_by_those_who_have_its_authority_and_by_nobody_else
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_each_service_comes_to_redis_as_itself(site: Site, service: str) -> None:
+def test_each_service_logs_in_to_redis_as_itself(site: Site, service: str) -> None:
     (line,) = (line for line in _settings(site, service) if line.startswith("redis_url"))
     url = line.split('"')[1]
     with connect(url, retry=AT_ONCE) as ours:
@@ -115,14 +113,14 @@ def _settings(site: Site, service: str) -> list[str]:
     return Path(site.variables(service)["MANIFOLD_FILE"]).read_text().splitlines()
 
 
-def test_the_probes_of_redis_need_no_network(site: Site) -> None:
+def test_redis_probes_need_no_network(site: Site) -> None:
     here = (site.folder / "redis" / "socket").read_text()
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
         command = [word.replace("/run/redis/redis.sock", here) for word in site.container("redis")[kind]["exec"]["command"]]
         assert subprocess.run(command, timeout=20).returncode == 0, kind
 
 
-def test_postgresql_lets_in_by_tls_alone_each_user_to_its_own_database(site: Site) -> None:
+def test_postgresql_requires_tls_and_limits_each_user_to_its_database(site: Site) -> None:
     (line,) = (line for line in _settings(site, "recorder") if line.startswith("catalog_uri"))
     airflow = site.here(site.made.secret("airflow")["sql-alchemy-conn"], "airflow")
     for uri in (line.split('"')[1], airflow):
@@ -139,14 +137,14 @@ def test_postgresql_lets_in_by_tls_alone_each_user_to_its_own_database(site: Sit
             psycopg.connect(other.render_as_string(hide_password=False))
 
 
-def test_rabbitmq_tells_prometheus_by_https_alone(site: Site) -> None:
+def test_rabbitmq_serves_its_metrics_over_https_only(site: Site) -> None:
     port, trust = site.ports["metrics"], client_context(TlsFiles(files(site, "prometheus").ca))
     assert "rabbitmq_" in httpx.get(f"https://localhost:{port}/metrics", verify=trust, trust_env=False).text
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://localhost:{port}/metrics", trust_env=False)
 
 
-def test_a_service_comes_to_the_broker_with_its_certificate_and_believes_no_other_broker(site: Site) -> None:
+def test_a_service_shows_its_certificate_to_the_broker_and_verifies_it(site: Site) -> None:
     url = f"mqtts://localhost:{site.ports['emqx']}"
 
     async def scenario() -> None:
@@ -163,7 +161,7 @@ def test_a_service_comes_to_the_broker_with_its_certificate_and_believes_no_othe
     asyncio.run(scenario())
 
 
-def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_goes_through(site: Site) -> None:
+def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(site: Site) -> None:
     """All four over TLS to all servers: recorder, dispatcher, AMQP door and API; and what Airflow's tasks do."""
     trust = client_context(TlsFiles(files(site, "prometheus").ca))
     token = site.made.secret("manifold")["http-token"]
@@ -225,7 +223,7 @@ def publish(site: Site) -> str:
     return ran.stdout
 
 
-def test_airflow_keeps_its_database_and_shows_its_pages_by_tls_and_its_health_to_its_own_pod(site: Site) -> None:
+def test_airflow_uses_tls_for_database_and_ui_and_health_inside_its_pod(site: Site) -> None:
     env, logs = site.airflow(), site.folder / "logs"
     airflow = str(Path(sys.executable).with_name("airflow"))
     subprocess.run([airflow, "db", "migrate"], env={**os.environ, **env}, check=True, capture_output=True, timeout=300)
@@ -266,7 +264,7 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
         assert in_the_clear.text.strip() == "Client sent an HTTP request to an HTTPS server."
 
 
-def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authority_alone(site: Site, tmp_path: Path) -> None:
+def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site, tmp_path: Path) -> None:
     """Erlang's distribution as ssl_dist.conf sets it, between two nodes without EMQX."""
     ours, theirs = site.certificate("emqx"), tmp_path / "theirs"
     site.made.mount("emqx-vehicles-tls", theirs)  # of the other authority
@@ -278,7 +276,7 @@ def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authorit
         assert first.pings("", tmp_path / "d") == "pang"
 
 
-def test_a_node_of_emqx_needs_a_dns_name_that_is_in_its_certificate(site: Site, tmp_path: Path) -> None:
+def test_an_emqx_node_needs_a_dns_name_of_its_certificate(site: Site, tmp_path: Path) -> None:
     """As EMQX's default name, emqx@127.0.0.1: its host is no DNS name of the certificate."""
     told = site.data("emqx")["ssl_dist.conf"].replace("/opt/emqx/etc/tls/services", str(site.certificate("emqx")))
     with erlang(told, tmp_path / "a", "127.0.0.1") as first:
@@ -287,7 +285,7 @@ def test_a_node_of_emqx_needs_a_dns_name_that_is_in_its_certificate(site: Site, 
         assert plain.pings("", tmp_path / "d") == "pong"  # the name alone is none that Erlang refuses
 
 
-def test_java_believes_the_stores_authority_by_the_truststore_that_pods_make(site: Site, tmp_path: Path) -> None:
+def test_java_trusts_the_store_ca_through_the_generated_truststore(site: Site, tmp_path: Path) -> None:
     options, port = truststore(site, tmp_path), site.ports["object-store"]
     (tmp_path / "Ask.java").write_text(
         "class Ask { public static void main(String[] to) throws Exception { System.out.println(((java.net.HttpURLConnection) "

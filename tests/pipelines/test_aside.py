@@ -86,7 +86,7 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
-def test_a_message_that_is_set_aside_is_refused_whatever_it_says() -> None:
+def test_a_quarantined_message_is_refused_whatever_its_content() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
     reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
@@ -120,7 +120,7 @@ class Lake:
         return quarantine_offenders.ingest_and_judge(a_run(settings))
 
 
-def test_it_is_written_again_without_what_offends_until_nothing_does(
+def test_the_run_is_rewritten_without_offenders_until_it_passes(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(monkeypatch, 3, {IDS.name: [(1,)]}, {DATA.name: [(2,)]})
@@ -137,7 +137,7 @@ def test_it_is_written_again_without_what_offends_until_nothing_does(
 @pytest.mark.parametrize(
     ("messages", "offending", "held_back"), [(10, 10, False), (10, 11, True), (1000, 100, False), (1000, 101, True)]
 )
-def test_a_run_of_which_much_offends_is_held_back(
+def test_a_run_with_too_many_offenders_is_held_back(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, messages: int, offending: int, held_back: bool
 ) -> None:
     lake = Lake(monkeypatch, messages, {IDS.name: [(seq,) for seq in range(offending)]})
@@ -150,7 +150,7 @@ def test_a_run_of_which_much_offends_is_held_back(
     assert len(lake.asides) == 2 - held_back
 
 
-def test_what_does_not_help_is_not_repeated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(1,)]}] * 5)
     with pytest.raises(AuditFailed):
         lake.run(settings)

@@ -75,13 +75,13 @@ def double(catalog: Catalog, table: Table, **row: Any) -> None:
     catalog.load_table(table.identifier).append(pa.Table.from_pylist(rows, schema=table.arrow_schema))
 
 
-def test_a_lake_that_has_its_archive_is_left_alone(whole: Lake) -> None:
+def test_a_lake_that_matches_its_archive_is_left_alone(whole: Lake) -> None:
     result = check(open_catalog(whole.settings), whole.settings, now=NOW)
     assert result.agree
     assert (result.segments, result.messages) == (6, 15)
 
 
-def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
+def test_missing_and_duplicate_rows_in_any_table_are_found(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     lose(catalog, IDS, vin="V2")
     lose(catalog, META, data_id="d2")
@@ -103,7 +103,7 @@ def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
     }
 
 
-def test_what_lies_in_the_archive_for_more_than_a_day_and_what_has_gone_from_it_is_found(whole: Lake) -> None:
+def test_segments_not_ingested_for_a_day_and_missing_segments_are_found(whole: Lake) -> None:
     archive = whole.settings.home / "archive"
     whole.archive(Stream.TRIGGER, [trigger(51, ["V5"])])
     next(archive.rglob("data/**/*.parquet")).unlink()
@@ -119,7 +119,7 @@ def test_what_lies_in_the_archive_for_more_than_a_day_and_what_has_gone_from_it_
     assert "gone" not in {f.trouble for f in found}
 
 
-def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> None:
+def test_rows_that_garbage_collection_may_have_removed_are_not_missed(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     for table in (DATA, META, QUARANTINE):
         rewrite(catalog, table, [])
@@ -127,7 +127,7 @@ def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> 
     assert disagreements(catalog, whole.settings, now=later)[0] == []
 
 
-def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) -> None:
+def test_a_forgotten_segment_is_new_again_and_rows_of_others_stay(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in MADE}
     double(catalog, IDS, vin="V1")
@@ -148,7 +148,7 @@ def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) 
     ("table", "fault"),
     [pytest.param(table, fault, id=f"{fault.__name__} {table.name}") for table in (META, DATA) for fault in (lose, double)],
 )
-def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
+def test_a_payload_and_its_index_row_are_repaired_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
     """Whichever of both is not there once: ingest looks a payload up in the index alone."""
     catalog = open_catalog(whole.settings)
     fault(catalog, table, data_id="d2")
@@ -159,7 +159,7 @@ def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, tabl
     assert read_payloads(catalog, ["d1", "d2"]) == {"d1": b"one", "d2": b"two"}
 
 
-def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_back(whole: Lake) -> None:
+def test_an_emptied_lake_is_refilled_from_the_archive_and_can_be_restored(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     tables = (*MADE, META, ECQ_SEQNO)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
@@ -178,7 +178,7 @@ def made(lake: SparkLake) -> dict[str, list[str]]:
     return rows | {ECQ_STATE.name: sorted(set(rows[ECQ_STATE.name]))}
 
 
-def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis_server: Server) -> None:
+def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
     settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
@@ -216,7 +216,7 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
-def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
+def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
     """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
     d1 = sha1_hex(b"other")  # as a trigger would name these bytes
@@ -245,9 +245,7 @@ def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: S
     assert read_payloads(catalog, ["d2", "d3"]) == {"d2": b"2", "d3": b"3"}
 
 
-def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_given_up_what_only_it_knows(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty ledger beside full tables would double all that they have with the next ingest."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     catalog = open_catalog(lake.settings)

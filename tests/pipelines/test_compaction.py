@@ -60,11 +60,11 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
         ),
     ],
 )
-def test_what_pays_is_decided_by_the_files_of_a_day(groups: list[Group], work: Work) -> None:
+def test_the_files_of_a_day_decide_whether_compaction_pays(groups: list[Group], work: Work) -> None:
     assert work_of(groups, POLICY, today=TODAY, can_sort=True) == work
 
 
-def test_what_is_not_looked_up_by_vehicle_is_packed_and_never_sorted() -> None:
+def test_tables_without_vehicle_lookups_are_packed_and_never_sorted() -> None:
     assert work_of([Group(SETTLED, False, True, 4, 40)], POLICY, today=TODAY, can_sort=False) == Work([SETTLED], [])
 
 
@@ -76,7 +76,7 @@ def run(spark_lake: SparkLake, ms: int) -> Compacted:
     return compact(spark_lake.spark, spark_lake.catalog, with_settings(spark_lake), now=at(ms))
 
 
-def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(spark_lake: SparkLake) -> None:
+def test_small_files_are_merged_settled_days_sorted_and_rows_kept(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for n in range(4):
         for ms in (n, 5 * DAY_MS + n):
@@ -103,7 +103,7 @@ def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(spark_
     assert again.before == again.after == done.after
 
 
-def test_an_ingest_that_began_before_goes_in_afterwards(spark_lake: SparkLake) -> None:
+def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for n in range(3):
         seen = {"first_seen_at": at(n), "last_seen_at": at(n), "times_seen": 1}
@@ -126,7 +126,7 @@ def test_an_ingest_that_began_before_goes_in_afterwards(spark_lake: SparkLake) -
     assert spark_lake.ingest("afterwards").segments == 0
 
 
-def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
+def test_rows_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     row = {"first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
     spark_lake.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
@@ -138,7 +138,7 @@ def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(spa
     assert spark_lake.rows(META, "data_id") == ["d0", "d2", "d3"]
 
 
-def test_payloads_are_read_past_the_rows_that_delete_files_have_taken(spark_lake: SparkLake) -> None:
+def test_payload_reads_skip_rows_that_delete_files_removed(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     payloads = {f"d{n}": b"payload %d" % n for n in range(4)}
     append_payloads(spark_lake.catalog, payloads, at=at(1))

@@ -24,7 +24,7 @@ __all__ = ["place_of"]  # the fixture
 NOW_MS = 60_000
 
 
-def test_its_messages_states_keys_and_records_go_and_those_of_others_and_of_later_stay(place_of: Lake, redis: Redis) -> None:
+def test_everything_of_the_client_is_erased_and_other_and_later_messages_stay(place_of: Lake, redis: Redis) -> None:
     lake = place_of
     lake.archive(
         Stream.ECQ,

@@ -96,7 +96,7 @@ class Story:
         self.archive.append(envelope(ms, Stream.ECQ, f"outcomes/{ecq_queue(client_id)}", fields[b"o"]))
 
 
-def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_were(lake: SparkLake, redis: Redis) -> None:
+def test_a_flush_and_rebuild_restore_positions_and_pending_keys(lake: SparkLake, redis: Redis) -> None:
     story = Story(lake, redis)
     story.write(1, "c1", "a")
     story.write(2, "c1", "a/b")
@@ -130,7 +130,7 @@ def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_we
     assert read(lake, redis, *clients) == before
 
 
-def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) -> None:
+def test_messages_left_over_by_direct_enqueue_are_merged(lake: SparkLake, redis: Redis) -> None:
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
     do(lake, redis, "c1", Append(seq_at(1), "a", b"x"))
     add_message(lake, 1, "c1", "a", applied=True)
@@ -142,7 +142,7 @@ def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) 
     assert pending(lake, redis, "c1") == [seq_at(2), seq_at(3)]
 
 
-def test_what_is_past_its_retention_is_not_loaded_and_garbage_collection_records_it_once(lake: SparkLake, redis: Redis) -> None:
+def test_expired_messages_are_not_loaded_and_are_recorded_once(lake: SparkLake, redis: Redis) -> None:
     """Of c1 one message expired on record, one has nothing on record, one is young; c2 keeps what nobody has fetched."""
     day = 86_400_000
     add_message(lake, 1, "c1", "recorded")
@@ -176,7 +176,7 @@ def test_what_is_past_its_retention_is_not_loaded_and_garbage_collection_records
     assert drop_messages(keeping.run("gc3", 32 * day), dry_run=False).count == 0
 
 
-def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:
+def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
     add_message(lake, 1, "c1", "a")
     add_state(lake, 2, "c1", seq_at(1))
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
@@ -198,7 +198,7 @@ def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:
     assert pending(lake, redis, "c2") == [seq_at(3)]
 
 
-def test_a_message_that_came_too_late_for_the_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
+def test_a_message_ingested_after_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
     """Direct enqueue had brought it to a Redis that was wiped since; its segment is taken in after the rebuild."""
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
     redis.set(keys.LOADED, NOON_MS + 10)
@@ -207,7 +207,7 @@ def test_a_message_that_came_too_late_for_the_loading_is_offered(lake: SparkLake
     assert pending(lake, redis, "c1") == [seq_at(5)]
 
 
-def test_a_queue_whose_keys_are_spoilt_is_named_and_the_others_are_filled(lake: SparkLake, redis: Redis) -> None:
+def test_a_queue_with_corrupt_keys_is_named_and_the_others_are_filled(lake: SparkLake, redis: Redis) -> None:
     redis.set(keys.ecq_keys("c1")[0], "text")
     redis.set(keys.ecq_keys("c1")[3], "text")
     add_message(lake, 1, "c1", "a")

@@ -114,7 +114,7 @@ def vins(catalog: Catalog) -> list[tuple[str, int]]:
     return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
 
 
-def test_nothing_of_the_vehicle_is_left_in_any_file_and_all_of_the_others_is(known: Lake) -> None:
+def test_no_file_keeps_anything_of_the_vehicle_and_everything_of_others_stays(known: Lake) -> None:
     catalog, home = open_catalog(known.settings), known.settings.home
     assert named_in(home, GONE)
 
@@ -133,7 +133,7 @@ def test_nothing_of_the_vehicle_is_left_in_any_file_and_all_of_the_others_is(kno
     assert (compared.agree, compared.troubles) == (True, {})
 
 
-def test_the_record_says_when_and_why_and_not_who(known: Lake) -> None:
+def test_the_record_states_when_and_why_and_not_who(known: Lake) -> None:
     erased(known)
     rows = sorted(read(open_catalog(known.settings), ERASURES), key=lambda row: row["at"])
     assert [(row["state"], row["why"], row["accepted_before"]) for row in rows] == [
@@ -148,7 +148,7 @@ def test_the_record_says_when_and_why_and_not_who(known: Lake) -> None:
         erase(open_catalog(known.settings), known.settings, GONE, why=" ", now=NOW)
 
 
-def test_what_is_accepted_afterwards_stays_and_ends_as_ever(known: Lake) -> None:
+def test_messages_accepted_afterwards_stay_and_end_normally(known: Lake) -> None:
     known.archive(Stream.TRIGGER, [trigger(70_000, [GONE, STAYS])])
     known.archive(Stream.OUTCOME, [outcome(70_001, GONE, 70_000), outcome(70_002, GONE, 1)])  # the last one came late
     catalog = open_catalog(known.settings)
@@ -162,7 +162,7 @@ def test_what_is_accepted_afterwards_stays_and_ends_as_ever(known: Lake) -> None
     assert check(catalog, known.settings, now=NOW).agree
 
 
-def test_data_that_comes_afterwards_stays_whatever_it_names(known: Lake) -> None:
+def test_data_published_afterwards_stays_even_if_it_names_the_vehicle(known: Lake) -> None:
     late = [data(70_000, f"since_{GONE}", b"three"), data(70_001, "d8", f"more of {GONE}".encode()), data(70_002, "d1", b"one")]
     known.archive(Stream.DATA, late)
     catalog = open_catalog(known.settings)
@@ -192,7 +192,7 @@ def assert_clean(lake: Lake, why: object = None) -> None:
     assert check(catalog, lake.settings, now=NOW).agree, why
 
 
-def test_killed_before_any_step_it_goes_on_when_it_is_run_again(known: Lake) -> None:
+def test_an_erasure_killed_before_any_step_resumes_when_run_again(known: Lake) -> None:
     filled, over, steps = copy_of(known), False, 0
     while not over:
         filled.renew()
@@ -207,7 +207,7 @@ def test_killed_before_any_step_it_goes_on_when_it_is_run_again(known: Lake) -> 
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
-def test_an_ingest_that_has_read_the_segment_brings_nothing_back(known: Lake, dies: bool) -> None:
+def test_an_ingest_that_already_read_the_segment_revives_nothing(known: Lake, dies: bool) -> None:
     known.archive(Stream.TRIGGER, [trigger(40, [GONE, STAYS])])
     known.archive(Stream.OUTCOME, [outcome(41, GONE, 40)])
     filled, over, steps = copy_of(known), False, 0
@@ -245,7 +245,7 @@ def test_an_ingest_that_begins_meanwhile_is_published(known: Lake, steps: int) -
     assert named_in(known.settings.home, GONE) == []
 
 
-def test_compaction_at_its_side_and_runs_taken_back_or_a_lake_made_again_bring_nothing_back(known: Lake) -> None:
+def test_compaction_rollback_and_restore_revive_nothing(known: Lake) -> None:
     catalog, settings = open_catalog(known.settings), known.settings
     player = known.player(lambda catalog: erased(known, catalog))
     player.go(until="commit sdv.ingested_segments")  # the run opens
@@ -268,7 +268,7 @@ def test_compaction_at_its_side_and_runs_taken_back_or_a_lake_made_again_bring_n
     assert named_in(settings.home, GONE) == []
 
 
-def test_it_leaves_the_queues_and_what_others_wait_for_stays(known: Lake, redis: Redis) -> None:
+def test_the_queues_are_emptied_and_entries_of_others_stay(known: Lake, redis: Redis) -> None:
     settings, catalog = known.settings, open_catalog(known.settings)
     policy = Policy.of(settings)
     loader = Loader(redis, policy)
@@ -296,7 +296,7 @@ def test_it_leaves_the_queues_and_what_others_wait_for_stays(known: Lake, redis:
     assert redis.zrange(keys.pending(STAYS), 0, -1) == [str(seq_at(1)).encode()]
 
 
-def test_the_triggers_in_redis_that_name_it_go_and_those_of_others_and_of_later_stay(known: Lake, redis: Redis) -> None:
+def test_triggers_in_redis_that_name_it_go_and_other_and_later_ones_stay(known: Lake, redis: Redis) -> None:
     loader = Loader(redis, Policy.of(known.settings))
     named = {2: ("task_1", f"for_{GONE}_7"), 3: (f"task_of_{GONE}", "d1"), 4: ("task_1", "d1"), 90_000: ("t", f"for_{GONE}_8")}
     loader.store_triggers({seq_at(ms): named[ms] for ms in named})
@@ -322,7 +322,7 @@ def put_back(redis: Redis, seq: int) -> None:
         redis.sadd(keys.waiting_for(data_id), f"{STAYS} {seq}")
 
 
-def test_data_that_a_dispatcher_puts_back_before_the_tables_are_erased_goes_again(known: Lake, redis: Redis) -> None:
+def test_data_cached_by_a_dispatcher_before_the_tables_are_erased_is_removed_again(known: Lake, redis: Redis) -> None:
     steps: list[str] = []
 
     def say(step: str) -> None:
@@ -338,7 +338,7 @@ def test_data_that_a_dispatcher_puts_back_before_the_tables_are_erased_goes_agai
     assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
 
 
-def test_the_search_finds_data_that_was_put_back_and_who_waits_for_it(known: Lake, redis: Redis) -> None:
+def test_the_search_finds_cached_data_and_its_waiting_entries(known: Lake, redis: Redis) -> None:
     def say(step: str) -> None:
         if step.startswith("searching"):
             put_back(redis, seq_at(3))
@@ -349,7 +349,7 @@ def test_the_search_finds_data_that_was_put_back_and_who_waits_for_it(known: Lak
     assert erased(known, ms=90_000).proved
 
 
-def test_who_waits_since_for_data_under_its_name_goes_on_waiting(known: Lake, redis: Redis) -> None:
+def test_entries_waiting_for_newer_data_under_its_name_keep_waiting(known: Lake, redis: Redis) -> None:
     late = seq_at(90_000)
     put_back(redis, late)
     redis.sadd(keys.waiting_for(f"map-{GONE}"), f"{STAYS} {seq_at(3)}", STAYS)
@@ -359,13 +359,13 @@ def test_who_waits_since_for_data_under_its_name_goes_on_waiting(known: Lake, re
     assert redis.zrange(keys.PARKED, 0, -1) == [b"d9", f"map-{GONE}".encode()]
 
 
-def test_short_names_are_looked_for_in_data_ids_and_not_in_payloads_of_the_queues(redis: Redis) -> None:
+def test_short_names_are_searched_in_data_ids_and_not_in_queue_payloads(redis: Redis) -> None:
     redis.mset({keys.data("d1"): b"\x00V1\x00", keys.data("V1.map"): b"one", keys.data("for:V1"): b"two"})
     redis.zadd(keys.PARKED, {"V1.map": 1, "for:V1": 1})
     assert prove_queues(redis, Named("V1", seq_at(1))) == [Found(keys.PARKED, "data ids"), Found("d:*", "payloads")]
 
 
-def test_what_a_recorder_had_taken_goes_too_and_one_that_cannot_be_asked_stops_it(place_of: Lake) -> None:
+def test_recorder_journals_are_erased_and_an_unreachable_recorder_stops_it(place_of: Lake) -> None:
     def seal(_: Settings) -> bool:
         place_of.archive(Stream.TRIGGER, [trigger(7, [GONE, STAYS])])
         return True
@@ -378,7 +378,7 @@ def test_what_a_recorder_had_taken_goes_too_and_one_that_cannot_be_asked_stops_i
     assert vins(catalog) == [(STAYS, seq_at(7))]
 
 
-def test_archives_of_others_are_written_again_in_their_own_shape(place_of: Lake) -> None:
+def test_foreign_archives_are_rewritten_in_their_own_format(place_of: Lake) -> None:
     root, settings = place_of.settings.home / "archive", place_of.settings
     lines = [
         {"topic": TRIGGER, "payload": json.dumps({"ids": [GONE], "request_id": "r1", "data_id": "d"})},
@@ -411,7 +411,7 @@ def test_archives_of_others_are_written_again_in_their_own_shape(place_of: Lake)
         assert sorted(after["seq"].to_pylist()) == sorted(stay), path
 
 
-def test_a_name_is_a_word_and_short_ones_are_not_looked_for_in_bytes_of_others(place_of: Lake) -> None:
+def test_a_name_is_a_word_and_short_ones_are_not_searched_in_foreign_bytes(place_of: Lake) -> None:
     named = [trigger(1, ["V1", "V10", "x-V1"]), trigger(2, ["V1"]), trigger(3, [7, "V1"])]
     place_of.archive(Stream.TRIGGER, [*named, trigger(4, [7, "V10"])])
     place_of.archive(Stream.DATA, [data(11, "d1", b"\x00V1\x00"), data(12, "V1.map", b"bytes")])
@@ -429,7 +429,7 @@ def test_a_name_is_a_word_and_short_ones_are_not_looked_for_in_bytes_of_others(p
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_marks_and_packed_bytes_of_avro_name_nobody(tmp_path: Path, packed: bool) -> None:
+def test_avro_sync_markers_and_packed_bytes_name_nobody(tmp_path: Path, packed: bool) -> None:
     def avro(rows: bytes) -> Path:
         mark = b"mark:\x00V1\x00a block"  # 16 random bytes, said in the head and after each block
         codec = b"deflate" if packed else b"null"
@@ -446,9 +446,7 @@ def test_marks_and_packed_bytes_of_avro_name_nobody(tmp_path: Path, packed: bool
     assert places(avro(b"V10 and V1")) == ["bytes"]
 
 
-def test_spark_reads_writes_and_collects_what_an_erasure_has_left(
-    spark_lake: SparkLake, redis_server: Server, redis: Redis
-) -> None:
+def test_spark_reads_writes_and_collects_an_erased_lake(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> None:
     del redis
     settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
     spark_lake.write(Stream.TRIGGER, [trigger(1, [GONE, STAYS]), trigger(2, [GONE])])
@@ -470,7 +468,7 @@ def test_spark_reads_writes_and_collects_what_an_erasure_has_left(
     assert named_in(settings.home, GONE) == []
 
 
-def test_entries_that_spark_has_deleted_beside_live_ones_name_nobody_afterwards(
+def test_entries_deleted_by_spark_next_to_live_ones_name_nobody_afterwards(
     spark_lake: SparkLake, redis_server: Server, redis: Redis
 ) -> None:
     """A compaction leaves the old file's bounds in a manifest that also lists a live file; of a short name they are the name."""

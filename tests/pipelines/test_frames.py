@@ -15,7 +15,7 @@ MANY = 400_000  # seqs; pickled, more than the 1 MiB above which PySpark broadca
 
 
 @pytest.mark.slow
-def test_lists_larger_than_a_task_may_be_reach_the_workers(spark_lake: SparkLake) -> None:
+def test_lists_larger_than_a_task_limit_reach_the_workers(spark_lake: SparkLake) -> None:
     path = spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"])])
     aside = dict.fromkeys(range(MANY), "other") | {seq_at(2): "set aside"}
     segments = [Segment(path, Stream.TRIGGER, 100, at(0))]

@@ -90,7 +90,7 @@ acts = st.one_of(
 
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(acts, min_size=4, max_size=25))
-def test_nothing_that_a_live_pending_entry_needs_is_ever_removed(history: list[tuple]) -> None:  # type: ignore[type-arg]  # acts differ
+def test_data_needed_by_a_live_pending_entry_is_never_removed(history: list[tuple]) -> None:  # type: ignore[type-arg]  # acts differ
     world = World()
     for act, *arguments in history:
         if act == "wait":
@@ -102,20 +102,20 @@ def test_nothing_that_a_live_pending_entry_needs_is_ever_removed(history: list[t
         assert world.lacking() == []
 
 
-def test_data_of_a_younger_pending_entry_stays_however_old_it_is() -> None:
+def test_data_of_a_younger_pending_entry_stays_at_any_age() -> None:
     old, young = NOON - timedelta(days=100), NOON - timedelta(days=1)
     entries = [Entry("V1", 1, "needed", young), Entry("V1", 2, "delivered", young)]
     last_seen = {"needed": old, "delivered": old, "fresh": young}
     assert unneeded_data(last_seen, entries, {("V1", 2)}, cut=NOON - RETENTION) == {"delivered"}
 
 
-def test_entries_expire_only_past_the_cut_off_and_once() -> None:
+def test_entries_expire_once_and_only_past_the_cut_off() -> None:
     cut = NOON - RETENTION
     entries = [Entry("V1", 1, "d", cut - timedelta(seconds=1)), Entry("V1", 2, "d", cut), Entry("V2", 1, "d", cut - RETENTION)]
     assert overdue(entries, {("V2", 1)}, cut=cut) == [entries[0]]
 
 
-def test_old_days_are_read_unless_they_are_over_with_as_many_entries() -> None:
+def test_old_days_are_read_unless_settled_with_the_same_number_of_entries() -> None:
     first, second, third = (date(2026, 1, day) for day in (1, 2, 3))
     assert days_to_read({first: 3, second: 4, third: 1}, {first: 3, second: 3}, before=third) == [second]
     assert days_to_read({first: 1, second: 1}, {}, before=third) == [first, second]
@@ -149,7 +149,7 @@ happenings = st.one_of(
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(happenings, max_size=30))
-def test_days_that_are_passed_over_hide_nothing(history: list[tuple[str, int]]) -> None:
+def test_skipped_days_hide_nothing(history: list[tuple[str, int]]) -> None:
     days = Days()
     for what, number in history:
         entry = Entry("V1", number, "d", NOON - timedelta(days=1 + number % 3))
@@ -166,25 +166,25 @@ def line(*days: int) -> list[Version]:
     return [Version(n, n - 1 or None, NOON + timedelta(days=day)) for n, day in enumerate(days, start=1)]
 
 
-def test_a_snapshot_stays_for_as_long_as_somebody_may_have_begun_to_read_it() -> None:
+def test_a_snapshot_stays_as_long_as_a_reader_may_use_it() -> None:
     versions = line(0, 5, 9, 10)
     gone = old_versions(versions, [4], 4, keep=[], cut=NOON + timedelta(days=8))
     assert gone == {1}  # the second was the newest until the ninth day
 
 
-def test_mains_snapshots_stay_down_to_that_of_the_newest_run() -> None:
+def test_snapshots_of_main_stay_back_to_the_newest_run() -> None:
     assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[2], cut=NOON + timedelta(days=99)) == {1}
     assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[], cut=NOON + timedelta(days=99)) == {1, 2, 3}
 
 
-def test_an_open_run_keeps_its_branch_and_what_it_began_from() -> None:
+def test_an_open_run_keeps_its_branch_and_its_base() -> None:
     branch = Version(9, 1, NOON + timedelta(days=1))
     forgotten = [Version(7, 1, NOON + timedelta(days=2)), Version(8, 1, NOON + timedelta(days=98))]
     versions = [*line(0, 1, 2, 3), branch, *forgotten]
     assert old_versions(versions, [4, 9], 4, keep=[], cut=NOON + timedelta(days=97)) == {2, 3, 7}
 
 
-def test_a_segment_goes_when_it_is_old_and_in_the_lake_and_not_its_recorders_newest() -> None:
+def test_a_segment_is_removed_once_old_and_ingested_except_the_newest_per_recorder() -> None:
     def segment(name: str, days_ago: int, node: str = "0") -> ArchivedSegment:
         return ArchivedSegment(name, "trigger", node, NOON - timedelta(days=days_ago))
 

@@ -48,7 +48,7 @@ def test_without_a_retention_history_is_kept(days: Lake) -> None:
 
 
 @pytest.mark.parametrize(("history_days", "stays"), [(40.0, [1, 50]), (59.0, [1, 2, 50]), (5.0, [1, 50]), (90.0, [0, 1, 2, 50])])
-def test_whole_days_go_on_which_all_has_ended_and_never_what_may_be_pending(
+def test_whole_settled_days_are_removed_and_nothing_that_may_be_pending(
     days: Lake, history_days: float, stays: list[int]
 ) -> None:
     catalog, settings = open_catalog(days.settings), keeping(days, history_days)
@@ -64,7 +64,7 @@ def test_whole_days_go_on_which_all_has_ended_and_never_what_may_be_pending(
     assert drop_history(catalog, settings, now=NOW, dry_run=False).count == 0
 
 
-def test_a_compaction_at_its_side_brings_nothing_back_and_a_kill_leaves_all_or_nothing(days: Lake) -> None:
+def test_a_concurrent_compaction_revives_nothing_and_a_kill_is_all_or_nothing(days: Lake) -> None:
     settings = keeping(days, 40)
     player = days.player(lambda catalog: drop_history(catalog, settings, now=NOW, dry_run=False))
     player.go(until="commit sdv.ingested_segments")

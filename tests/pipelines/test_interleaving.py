@@ -47,7 +47,7 @@ STEPS = 8  # of one run, by which another can notice it
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 @pytest.mark.parametrize("one", ["first", "second"])
 @pytest.mark.parametrize("at_step", range(STEPS))
-def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(lake: Lake, at_step: int, one: str, dies: bool) -> None:
+def test_two_runs_paused_at_any_pair_of_steps_ingest_everything_once(lake: Lake, at_step: int, one: str, dies: bool) -> None:
     for steps in product([at_step], range(STEPS)):
         lake.renew()
         lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -62,14 +62,14 @@ def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(lake: Lake, 
         assert_agree(lake, what)
 
 
-def test_a_run_has_no_more_steps_than_those_at_which_it_is_halted(lake: Lake) -> None:
+def test_a_run_has_no_more_steps_than_the_pause_points_cover(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
     assert len(lake.ingesting("alone").go().steps) == STEPS
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_three_runs_that_halt_and_die_anywhere_bring_everything_once(lake: Lake, seed: int) -> None:
+def test_three_runs_paused_and_killed_anywhere_ingest_everything_once(lake: Lake, seed: int) -> None:
     chance = Random(seed)
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -91,7 +91,7 @@ def test_three_runs_that_halt_and_die_anywhere_bring_everything_once(lake: Lake,
     assert_agree(lake, seed, data_ids=["d1"])
 
 
-def test_a_run_that_began_between_another_s_commit_and_its_mains_sees_what_it_brought(lake: Lake) -> None:
+def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake: Lake) -> None:
     """Nobody dies here: one looks, another is published, and before its other mains move the first one reads on."""
     lake.renew()
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
@@ -106,7 +106,7 @@ def test_a_run_that_began_between_another_s_commit_and_its_mains_sees_what_it_br
     assert_agree(lake, second.steps, data_ids=["d1"])
 
 
-def test_branches_of_a_run_that_counts_are_finished_however_late(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branches_of_a_committed_run_are_finished_however_late(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier release could do: a run counted, a later one began from mains without it, and was published, too."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -201,9 +201,7 @@ def holding(lake: Lake, job: str, clock: Callable[[], datetime] = lease.now_utc)
 
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("at_step", range(STEPS))
-def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
-    full: Callable[[], Lake], job: str, at_step: int
-) -> None:
+def test_an_ingest_and_a_rewriting_job_paused_at_any_steps_are_sound(full: Callable[[], Lake], job: str, at_step: int) -> None:
     for place, ahead in enumerate((1, 3, 4, 5)):
         lake = full()
         ingesting = lake.ingesting("ingest", ms=YOUNG_MS).go(at_step)
@@ -213,7 +211,7 @@ def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
         assert_sound(lake, [job], (ingesting.steps, rewrites.steps))
 
 
-def test_an_ingest_beside_a_compaction_leaves_the_compacted_files(lake: Lake) -> None:
+def test_an_ingest_next_to_a_compaction_keeps_the_compacted_files(lake: Lake) -> None:
     """Else a stream, of which a run is always open, would take back every compaction."""
     lake.renew()
     catalog = open_catalog(lake.settings)
@@ -239,7 +237,7 @@ def files_of(catalog: Catalog, table: Table) -> set[str]:
 
 @pytest.mark.parametrize("first", JOBS)
 @pytest.mark.parametrize("then", JOBS)
-def test_a_job_that_rewrites_killed_at_any_step_is_replaced_when_its_lease_has_expired(
+def test_a_rewriting_job_killed_at_any_step_is_replaced_after_its_lease_expires(
     full: Callable[[], Lake], first: str, then: str
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=1)

@@ -50,7 +50,7 @@ def tell_at(lake: SparkLake, url: str) -> None:
     lake.settings = telling(lake.settings, url)
 
 
-def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLake, tmp_path: Path) -> None:
+def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tmp_path: Path) -> None:
     file = tmp_path / "lineage" / "events.jsonl"
     tell_at(spark_lake, f"file://{file}")
     record(spark_lake)
@@ -83,7 +83,7 @@ def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLak
     assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
-def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
+def test_an_endpoint_receives_each_event(spark_lake: SparkLake) -> None:
     record(spark_lake)
     with backend(says(201)) as catalog:
         tell_at(spark_lake, catalog.url)
@@ -94,7 +94,7 @@ def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     ]
 
 
-def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_named(
+def test_a_held_back_run_has_failed_and_names_its_broken_rules(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, right = tmp_path / "events.jsonl", transforms.ids_rows
@@ -136,7 +136,7 @@ def broken(*_: object) -> None:
     raise RuntimeError("the catalog is away")
 
 
-def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_succeeds_although_no_one_receives_its_events(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
     record(spark_lake)
     tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
     ingest_audit_publish(spark_lake.run("run", 10))
@@ -146,12 +146,12 @@ def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: p
     assert "secret" not in caplog.text
 
 
-def test_an_address_of_another_kind_is_refused_without_being_shown() -> None:
+def test_an_address_of_another_scheme_is_refused_without_being_shown() -> None:
     with pytest.raises(SettingsError, match=r"MANIFOLD_LINEAGE_URL=\*\*\*: .*must begin with"):
         load_settings(lineage_url="kafka://somebody:secret@broker")
 
 
-def test_a_run_counts_though_what_it_wrote_cannot_be_told(
+def test_a_run_succeeds_although_its_outputs_cannot_be_described(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(spark_lake)
@@ -163,6 +163,6 @@ def test_a_run_counts_though_what_it_wrote_cannot_be_told(
 
 
 @pytest.mark.parametrize("text", ["no run", "/job/01940f6c-8000-7a0d-8000-000000000001", "airflow/a.b/1"])
-def test_a_parent_that_names_no_run_is_refused(text: str) -> None:
+def test_an_invalid_parent_run_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="MANIFOLD_LINEAGE_PARENT"):
         load_settings(lineage_parent=text)

@@ -85,7 +85,7 @@ def test_a_migration_killed_at_any_step_is_completed_by_the_next(lake: Lake) -> 
         require_sound(lake)
 
 
-def test_ingestion_goes_on_wherever_a_migration_was_killed(lake: Lake) -> None:
+def test_ingestion_continues_after_a_migration_killed_anywhere(lake: Lake) -> None:
     lake.renew()
     for place in commits_of(migrating(lake)):
         lake.renew()
@@ -96,7 +96,7 @@ def test_ingestion_goes_on_wherever_a_migration_was_killed(lake: Lake) -> None:
         require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
 
 
-def test_two_migrations_at_once_do_it_once(lake: Lake) -> None:
+def test_two_concurrent_migrations_apply_it_once(lake: Lake) -> None:
     lake.renew()
     places = commits_of(migrating(lake))
     for place, another in zip(places, reversed(places), strict=True):
@@ -107,7 +107,7 @@ def test_two_migrations_at_once_do_it_once(lake: Lake) -> None:
         require_sound(lake)
 
 
-def test_an_ingest_that_is_halted_anywhere_while_all_is_migrated_stores_nothing_twice(lake: Lake) -> None:
+def test_an_ingest_paused_anywhere_during_a_migration_stores_nothing_twice(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.DATA, [data(100, "d1", OLD["d1"]), data(101, "d9", b"nine")])
     for place in commits_of(take_in(lake, "run", 200)):
@@ -119,7 +119,7 @@ def test_an_ingest_that_is_halted_anywhere_while_all_is_migrated_stores_nothing_
         require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
 
 
-def test_a_migration_that_is_halted_anywhere_while_much_is_ingested_loses_nothing(lake: Lake) -> None:
+def test_a_migration_paused_anywhere_during_ingests_loses_nothing(lake: Lake) -> None:
     lake.renew()
     for place in commits_of(migrating(lake)):
         lake.renew()
@@ -131,7 +131,7 @@ def test_a_migration_that_is_halted_anywhere_while_much_is_ingested_loses_nothin
         require_sound(lake, {"d100": b"100", "d200": b"200"}, seen={"d1": 3})
 
 
-def test_a_table_that_is_rewritten_while_it_is_migrated_has_what_the_migration_wrote(lake: Lake) -> None:
+def test_a_table_rewritten_during_its_migration_has_the_migrated_values(lake: Lake) -> None:
     lake.renew()
     rewritten = 0
     for place in commits_of(migrating(lake)):

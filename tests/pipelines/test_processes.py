@@ -64,7 +64,7 @@ def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[
         yield
 
 
-def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection_removes_the_files(
+def test_a_run_killed_before_its_commit_is_repeated_and_its_files_are_collected(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_stage(spark_lake.settings, *INGEST) as ingesting, about_to_commit(spark_lake, ingesting):
@@ -88,7 +88,7 @@ def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection
     assert_all_is_in_once(spark_lake)
 
 
-def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_tries_again(spark_lake: SparkLake) -> None:
+def test_concurrent_ingest_and_compaction_both_succeed_with_a_retry(spark_lake: SparkLake) -> None:
     row = {"ts": at(0), "request_id": "r", "seq": seq_at(0), "data_id": "d", "applied": True}
     for vin in ("V7", "V8", "V9"):
         spark_lake.append(IDS, [row | {"vin": vin}])

@@ -61,7 +61,7 @@ def queued(redis: Redis) -> dict[str, list[int]]:
     return {vin: [int(seq) for seq in seqs] for vin, seqs in found.items()}
 
 
-def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
+def test_a_rebuild_killed_half_way_is_completed_by_the_next(
     catalog: Catalog, settings: Settings, redis: Redis, one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_loader, "OWNERS_PER_FLUSH", A_FLUSH)

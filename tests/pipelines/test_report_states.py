@@ -76,7 +76,7 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
     return interpose
 
 
-def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
+def test_one_of_two_concurrent_runs_is_published_and_the_other_overtaken(
     spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -107,7 +107,7 @@ def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
     assert report(spark_lake, "--run-id", "slow")[1]["state"] == "overtaken"
 
 
-def test_an_overtaken_run_with_messages_left_is_judged_again_and_published(
+def test_an_overtaken_run_with_messages_left_is_audited_again_and_published(
     spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -146,7 +146,7 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
     assert in_charts(spark_lake, "bad") == ["bad"]
 
 
-def test_a_run_that_is_overtaken_between_the_stages_of_airflow_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+def test_a_run_overtaken_between_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
     ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
@@ -161,7 +161,7 @@ def test_a_run_that_is_overtaken_between_the_stages_of_airflow_says_so(spark_lak
     assert report(spark_lake)[1]["run_id"] == "manual"
 
 
-def test_a_run_that_the_stages_of_airflow_publish_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+def test_a_run_published_by_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
     ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
@@ -171,7 +171,7 @@ def test_a_run_that_the_stages_of_airflow_publish_says_so(spark_lake: SparkLake,
     assert page_of(spark_lake, mine.run_id) == "Passed and published"
 
 
-def test_what_a_killed_run_could_not_note_is_noted_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
 
     def killed(*_: object) -> None:
@@ -188,7 +188,7 @@ def test_what_a_killed_run_could_not_note_is_noted_by_the_next(spark_lake: Spark
     assert index_of(spark_lake) == {"killed": "published"}
 
 
-def test_a_stage_that_holds_a_run_back_leaves_the_report_that_says_so(
+def test_a_stage_that_holds_a_run_back_leaves_a_report_that_says_so(
     spark_lake: SparkLake, shared_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = transforms.ids_rows

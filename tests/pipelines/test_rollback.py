@@ -38,7 +38,7 @@ def three_runs(lake: Lake) -> Lake:
     return lake
 
 
-def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_runs: Lake) -> None:
+def test_every_table_is_restored_and_the_next_ingest_adds_everything_again(three_runs: Lake) -> None:
     lake, catalog = three_runs, open_catalog(three_runs.settings)
     taken_in = {table.name: read(catalog, table) for table in TAKEN_IN}
     done = rollback(catalog, lake.settings, run_id="two", now=at(0))
@@ -60,7 +60,7 @@ def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_run
     assert is_published(catalog, "two")
 
 
-def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
+def test_a_rollback_can_be_undone(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     done = rollback(catalog, three_runs.settings, run_id="one", now=at(0))
     assert [read(catalog, table) for table in (IDS, *ECQ)] == [[]] * 5
@@ -72,7 +72,7 @@ def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
     assert len(read(catalog, IDS)) == 3
 
 
-def test_it_goes_in_although_compaction_has_rewritten_main(three_runs: Lake) -> None:
+def test_a_rollback_is_published_although_compaction_rewrote_main(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     compact(catalog, IDS)
     player = three_runs.player(lambda c: rollback(c, three_runs.settings, run_id="three", now=at(0)))
@@ -83,7 +83,7 @@ def test_it_goes_in_although_compaction_has_rewritten_main(three_runs: Lake) -> 
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
 
 
-def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs: Lake) -> None:
+def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: Lake) -> None:
     """The rollback halts before each of its steps; somebody finishes, somebody ingests; it goes on, or dies."""
     lake = three_runs
     catalog = open_catalog(lake.settings)
@@ -103,7 +103,7 @@ def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs
         assert [row["times_seen"] for row in read(catalog, META)] == [2], player.steps
 
 
-def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> None:
+def test_a_run_that_cannot_be_ingested_again_is_not_rolled_back(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     next((three_runs.settings.home / "archive").rglob("data/**/*.parquet")).unlink()
     with pytest.raises(Permanent, match="1 segments of these runs are not in the archive any more, data/dt=2026-03-01"):
@@ -113,7 +113,7 @@ def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> No
     assert len(read(catalog, IDS)) == 3
 
 
-def test_spark_reads_what_a_rollback_has_written(spark_lake: SparkLake) -> None:
+def test_spark_reads_a_rolled_back_lake(spark_lake: SparkLake) -> None:
     for ms, run_id in ((1, "one"), (2, "two")):
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
         spark_lake.ingest(run_id)

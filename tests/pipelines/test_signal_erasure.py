@@ -21,7 +21,7 @@ NOW_MS = 60_000
 
 
 @pytest.mark.parametrize(("gone", "in_sealed"), [(GONE, 2), ("d7", 0)], ids=["a name", "a short one"])
-def test_its_rows_and_records_go_and_those_of_others_stay(
+def test_rows_and_records_of_the_device_go_and_those_of_others_stay(
     spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str, in_sealed: int
 ) -> None:
     """Refused messages are opened for a name that no bytes have by chance: `deviceId` is not the only place for it."""

@@ -48,7 +48,7 @@ def write_triggers(spark_lake: SparkLake, *moments: int) -> None:
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
 
 
-def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spark_lake: SparkLake) -> None:
+def test_segments_of_the_batch_ingest_are_skipped_and_a_restart_continues(spark_lake: SparkLake) -> None:
     write_triggers(spark_lake, 1)
     spark_lake.ingest("batch")
     write_triggers(spark_lake, 2, 3, 4)
@@ -78,7 +78,7 @@ def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spa
     assert [(message.key, message.is_delivered) for message in queue.messages] == [("k", True), ("j", False)]
 
 
-def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: SparkLake) -> None:
+def test_a_concurrent_stream_and_batch_ingest_take_each_segment_once(spark_lake: SparkLake) -> None:
     write_triggers(spark_lake, *range(1, 6))
 
     def batch() -> None:
@@ -93,7 +93,7 @@ def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: 
     assert len(spark_lake.rows(SEGMENTS, "path")) == 5
 
 
-def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batch_and_not_with_each(
+def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def files() -> int:
@@ -123,7 +123,7 @@ def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batc
     assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * MIN_FILES + 1
 
 
-def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(spark_lake: SparkLake) -> None:
+def test_a_failed_micro_batch_ends_the_stream_and_the_next_start_continues(spark_lake: SparkLake) -> None:
     with_redis = spark_lake.settings
     spark_lake.settings = with_redis.model_copy(update={"redis_port": free_port()})
     write_triggers(spark_lake, 1)
@@ -136,7 +136,7 @@ def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_st
     assert spark_lake.rows(IDS, "seq") == [seq_at(1)]
 
 
-def test_signals_come_by_stream_too_and_days_that_are_settled_are_sorted_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
+def test_a_stream_ingests_signals_and_sorts_settled_days_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
     door = Door(spark_lake, tmp_path / "ring")
     hot = readings(("temperature", 99, "celsius"))
     for ms in (1, 2, 3):

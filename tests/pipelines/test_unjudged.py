@@ -58,7 +58,7 @@ def publishing(lake: Lake) -> str:
     return publish_stage.run(lake.settings, argparse.Namespace(run_id=RUN))
 
 
-def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) -> None:
+def test_a_restarted_and_interrupted_run_is_not_published(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     begun(lake, RUN, 0)
@@ -67,7 +67,7 @@ def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) 
     assert read(open_catalog(lake.settings), IDS) == []
 
 
-def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -93,7 +93,7 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
     assert len(keys) == len(set(keys))
 
 
-def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_with_its_verdict(
+def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.renew()
@@ -117,7 +117,7 @@ def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_wi
     assert current.snapshot_id == judged[-1]
 
 
-def test_a_verdict_that_is_bad_is_no_leave_to_publish(lake: Lake) -> None:
+def test_a_failed_audit_forbids_publication(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -131,7 +131,7 @@ def test_a_verdict_that_is_bad_is_no_leave_to_publish(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("ms", [-60_000, 60_000], ids=["behind", "ahead"])
-def test_a_verdict_is_found_by_its_attempt_whatever_the_clock_of_the_judge_says(lake: Lake, ms: int) -> None:
+def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: int) -> None:
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
@@ -145,7 +145,7 @@ def test_a_verdict_is_found_by_its_attempt_whatever_the_clock_of_the_judge_says(
 
 
 @pytest.mark.slow
-def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_is_published(lake: Lake) -> None:
+def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     first = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -161,7 +161,7 @@ def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_i
     assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
 
 
-def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(spark_lake: SparkLake) -> None:
+def test_a_committed_run_ingests_new_segments_under_new_run_ids(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake.catalog, spark_lake.settings, run_id=RUN, now=at(0))

@@ -86,7 +86,7 @@ def disturb(home: SparkLake, redis: Redis) -> None:
     redis.hset(keys.inflight("V9"), mapping={"seq": seq_at(4)})  # stray
 
 
-def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: SparkLake, redis: Redis) -> None:
+def test_agreeing_queues_pass_and_the_next_comparison_checks_again(home: SparkLake, redis: Redis) -> None:
     result = run(home)
     assert (result.loaded, result.agree, result.in_queues, result.too_young, result.report) == (True, True, 6, 2, None)
     assert result.differences == NONE
@@ -116,7 +116,7 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: SparkLake,
     assert not redis.exists(keys.done("V2"))
 
 
-def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: SparkLake, redis: Redis) -> None:
+def test_corrupt_keys_stop_no_other_comparison(home: SparkLake, redis: Redis) -> None:
     add(home, (5, "V5", None), (5, "V6", None))
     for key in (keys.pending("V5"), keys.inflight("V5"), keys.done("V5")):
         redis.set(key, "something else")
@@ -127,7 +127,7 @@ def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: SparkLake,
     assert run(home).differences == NONE | {"missing": 2}, "V5's, which its spoilt queue has not, and V1's"
 
 
-def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_comparison_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     disturb(home, redis)
 
     def after_a_while(url: str) -> Batches:
@@ -142,7 +142,7 @@ def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Red
     assert run(home).differences == NONE
 
 
-def test_both_sides_have_the_same_hash(spark_lake: SparkLake) -> None:
+def test_both_sides_compute_the_same_hash(spark_lake: SparkLake) -> None:
     seqs = [0, 1, -1, seq_at(1), 2**63 - 1, -(2**63)]
     rows = spark_lake.spark.createDataFrame([(seq, seq ^ 12345) for seq in seqs], "vehicle bigint, seq bigint")
     theirs = [row[0] for row in rows.select(sf.xxhash64("vehicle", "seq")).collect()]
@@ -162,7 +162,7 @@ def all_is_in_the_archive(_: Settings) -> bool:
     return True
 
 
-def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
+def test_an_outcome_known_only_to_the_queues_is_found_and_recorded(
     home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.maintenance.verify_outcomes.flush", all_is_in_the_archive)
@@ -178,7 +178,7 @@ def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
 
 
 @pytest.mark.parametrize("where", ["in the stream", "in the archive", "in the lake meanwhile", "in a journal, perhaps"])
-def test_an_end_whose_outcome_is_on_its_way_is_no_difference(
+def test_an_outcome_under_way_is_no_difference(
     home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     record = end_in_queues_alone(redis)

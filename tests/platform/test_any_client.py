@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def test_mosquitto_pub_is_a_platform_and_mosquitto_sub_a_vehicle(platform: Settings, tmp_path: Path) -> None:
+def test_mosquitto_pub_acts_as_platform_and_mosquitto_sub_as_vehicle(platform: Settings, tmp_path: Path) -> None:
     vin, payload = "ANYCLIENT1", os.urandom(50_000)
     (tmp_path / "firmware").write_bytes(payload)
     trigger = json.dumps({"ids": [vin], "request_id": "task_any_1", "data_id": "any"})

@@ -52,7 +52,7 @@ async def kill_in_the_middle(settings: Settings, kind: str) -> tuple[Fleet, dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dispatcher", "recorder", "redis", "tap", "broker"])
-def test_a_process_killed_in_the_middle_of_a_batch_costs_no_message_and_no_order(platform: Settings, kind: str) -> None:
+def test_a_process_killed_during_a_batch_loses_and_reorders_no_message(platform: Settings, kind: str) -> None:
     fleet, accepted = asyncio.run(kill_in_the_middle(platform, kind))
 
     first: dict[str, list[int]] = {}

@@ -65,7 +65,7 @@ async def deliver(settings: Settings, request_id: str) -> None:
         assert {each.payload_sha1 for each in fleet.received if each.request_id == request_id} == {sha1_hex(PAYLOAD)}
 
 
-def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> None:
+def test_a_batch_reaches_vehicles_with_certificates(secure: Settings) -> None:
     addresses = supervise.Addresses.of(secure)
     assert addresses.mqtt == f"mqtts://127.0.0.1:{secure.mqtt_port}"
     assert addresses.mqtt_services == f"mqtts://127.0.0.1:{secure.mqtt_services_port}"
@@ -74,7 +74,7 @@ def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> No
     asyncio.run(deliver(secure, "task_tls_1"))
 
 
-def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure: Settings) -> None:
+def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
@@ -103,7 +103,7 @@ def kept_until(settings: Settings) -> float:
     return x509.load_pem_x509_certificate((settings.home / SECRETS / SERVER).read_bytes()).not_valid_after_utc.timestamp()
 
 
-def test_of_every_certificate_ca_and_list_somebody_tells_when_it_ends(secure: Settings) -> None:
+def test_the_expiry_of_every_certificate_ca_and_crl_is_reported(secure: Settings) -> None:
     told, folder = expiries(secure), secure.home / SECRETS
     unused = set() if secure.with_signals else {OF_INNER.format("signals")}
     assert set(told) == {
@@ -117,7 +117,7 @@ def as_service(settings: Settings, service: Service) -> Settings:
     return settings.model_copy(update={"tls_service": service})
 
 
-def test_each_service_comes_to_redis_as_itself_and_is_refused_nothing(secure: Settings) -> None:
+def test_each_service_uses_its_own_redis_user_without_refusals(secure: Settings) -> None:
     asyncio.run(deliver(secure, "task_tls_3"))
     own: list[Service] = ["recorder", "dispatcher", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
     with connect(secure.redis) as operator:
@@ -137,7 +137,7 @@ def test_each_service_comes_to_redis_as_itself_and_is_refused_nothing(secure: Se
         ("jobs", lambda redis: redis.flushall()),
     ],
 )
-def test_a_service_must_not_in_redis_what_is_anothers(secure: Settings, service: Service, act: Callable[[Redis], Any]) -> None:
+def test_a_service_is_refused_foreign_redis_keys(secure: Settings, service: Service, act: Callable[[Redis], Any]) -> None:
     with connect(as_service(secure, service).redis) as redis:
         assert redis.ping()
         with pytest.raises(NoPermissionError):
@@ -153,7 +153,7 @@ def test_a_service_must_not_in_redis_what_is_anothers(secure: Settings, service:
         operator.acl_log_reset()
 
 
-def test_the_passwords_of_redis_are_in_no_file_but_those_of_secrets(secure: Settings) -> None:
+def test_redis_passwords_are_only_in_secret_files(secure: Settings) -> None:
     passwords = [file.read_text().strip() for file in (secure.home / SECRETS).glob("redis_*")]
     assert len(passwords) == len(set(passwords)) == 6
     told = [
@@ -197,7 +197,7 @@ def http_of(settings: Settings) -> dict[str, int]:
     return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
 
 
-def test_every_services_http_answers_over_tls_alone(secure: Settings) -> None:
+def test_every_service_serves_http_over_tls_only(secure: Settings) -> None:
     assert supervise.Addresses.of(secure).api == f"https://127.0.0.1:{secure.api_port}"
     for kind, port in http_of(secure).items():
         url = secure.http(port)
@@ -210,7 +210,7 @@ def test_every_services_http_answers_over_tls_alone(secure: Settings) -> None:
             httpx.get(f"{url}/livez", trust_env=False)
 
 
-def test_jobs_and_console_come_to_services_over_tls(secure: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_and_console_connect_over_tls(secure: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert close_segments(secure) == {}
     for name, value in environment(secure).items():
         monkeypatch.setenv(name, value)
@@ -220,7 +220,7 @@ def test_jobs_and_console_come_to_services_over_tls(secure: Settings, monkeypatc
         assert f"{kind}_" in _watch.page_of(secure, getattr(secure, f"{kind}_port"))
 
 
-def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+def test_redis_refuses_plaintext_and_missing_certificates(secure: Settings) -> None:
     at_once = Retry(NoBackoff(), 0)
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=secure.redis_port, retry=at_once).ping()
@@ -230,7 +230,7 @@ def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settin
 
 
 @pytest.mark.parametrize("name", ["5YJBT6ZE7T7002409", "sdv-dispatcher"])
-def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
+def test_front_door_certificates_open_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(certificates.issue(secure.home, name))
     shown, known = client_context(TlsFiles(secure.tls_files("").ca, str(file))), client_context(inside(secure))
@@ -241,7 +241,7 @@ def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure
             asked(port, shown, said)
 
 
-def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+def test_rabbitmq_refuses_plaintext_and_missing_certificates(secure: Settings) -> None:
     needs_rabbitmq()
     begin = b"AMQP\0\0\x09\x01"
     known = client_context(inside(secure))

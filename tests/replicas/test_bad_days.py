@@ -58,7 +58,7 @@ def findings(platform: Platform) -> dict[str, Any]:
     return {finding.check: finding for finding in examine(platform.settings)}
 
 
-def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
+def test_with_redis_out_of_memory_delivery_and_recording_go_on_and_recover(platform: Platform) -> None:
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform)
     platform_client.send(topics.data_topic("d"), b"hello")
     seqs = [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"before_{n}"))["seq"] for n in range(5)]
@@ -87,7 +87,7 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     platform_client.close()
 
 
-def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
+def test_a_dispatcher_starts_with_redis_out_of_memory(platform: Platform) -> None:
     vehicle = Vehicle(platform)
     seq = platform.enqueue(vehicle.vin)
     limit(platform, 1)
@@ -98,7 +98,7 @@ def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
     vehicle.leave()
 
 
-def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Platform) -> None:
+def test_populating_a_full_redis_says_so_and_asks_for_a_retry(platform: Platform) -> None:
     ensure_tables(open_catalog(platform.settings))
     limit(platform, 1)
 
@@ -108,7 +108,7 @@ def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Pla
     assert (done.returncode, "raise its maxmemory, then run this again" in done.stderr) == (TRY_AGAIN, True), done.stderr
 
 
-def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_goes_on(platform: Platform) -> None:
+def test_an_emptied_redis_is_served_and_a_rebuild_restores_everything(platform: Platform) -> None:
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform).connect()
     platform_client.send(topics.data_topic("d"), b"hello")
     platform.redis.kill()
@@ -128,7 +128,7 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     platform_client.close()
 
 
-def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
+def test_a_rebuild_may_run_while_vehicles_are_served_and_triggers_arrive(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform_client, vehicles = PlatformClient(platform.settings), [Vehicle(platform) for _ in range(6)]

@@ -18,7 +18,7 @@ VEHICLES = 12
 FAIL_OVER_S = 120  # seconds on a quiet machine
 
 
-def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:
+def test_a_master_dies_during_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:
     with (
         a_cluster(tmp_path / "cluster", replicas=1) as cluster,
         a_platform(tmp_path, redis_url=cluster.url, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform,

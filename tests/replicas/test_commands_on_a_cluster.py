@@ -20,7 +20,7 @@ from pipelines.populate.lock import populate_lock
 from tests.replicas.cluster import LocalCluster
 
 
-def test_doctor_asks_every_master(cluster: LocalCluster) -> None:
+def test_doctor_checks_every_master(cluster: LocalCluster) -> None:
     settings = Settings(redis_url=cluster.url)
     cluster.flush()
     found = {finding.check: finding for finding in examine(settings)}
@@ -52,12 +52,12 @@ def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str
         assert redis.eval("return redis.call('TTL', KEYS[1])", 1, own) == -2
 
 
-def test_the_lock_of_populating_holds(url_of: Callable[[str], str]) -> None:
+def test_the_populate_lock_holds(url_of: Callable[[str], str]) -> None:
     with connect_blocking(url_of("jobs")) as redis, populate_lock(redis) as lock:
         lock.check()
 
 
-def test_a_compacted_queue_is_told_by_the_cluster_alone(
+def test_a_compacted_queue_is_read_from_the_cluster_alone(
     cluster: LocalCluster, url_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     settings = Settings(redis_url=url_of("api"), home=tmp_path)

@@ -47,12 +47,12 @@ def session(connected: bool, connected_at_ms: int, *, resumed: bool = True, expi
     return Session(V, connected, connected_at_ms, created_at_ms, clean_start=False, expiry_s=expiry_s)
 
 
-def test_a_client_is_read_as_the_documentation_describes_one() -> None:
+def test_a_client_is_parsed_as_documented() -> None:
     assert session_of(ROW) == Session("01", True, 1_704_083_696_789, 1_704_083_696_789, clean_start=True, expiry_s=0)
 
 
 @pytest.mark.parametrize("wrong", [{"clientid": "01"}, ROW | {"connected_at": "yesterday"}, ROW | {"connected_at": None}])
-def test_what_is_no_client_is_said_to_be_none(wrong: dict[str, Any]) -> None:
+def test_an_invalid_client_is_reported(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a client as EMQX describes one"):
         session_of(wrong)
 
@@ -88,13 +88,13 @@ def test_what_is_no_client_is_said_to_be_none(wrong: dict[str, Any]) -> None:
         pytest.param(Known("yes", JUST_NOW), None, None, id="it came while the list was read"),
     ],
 )
-def test_what_the_broker_has_and_nobody_told_is_an_event(
+def test_a_session_without_an_event_becomes_an_event(
     known: Known, found: Session | None, event: Connected | Disconnected | None
 ) -> None:
     assert missed(V, known, found, AT) == event
 
 
-def test_an_api_that_is_away_is_named_with_the_setting_that_says_where_it_is() -> None:
+def test_an_unreachable_api_is_named_with_its_setting() -> None:
     settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", emqx_api_key="key")
 
     async def ask() -> None:
@@ -105,7 +105,7 @@ def test_an_api_that_is_away_is_named_with_the_setting_that_says_where_it_is() -
         asyncio.run(ask())
 
 
-def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) -> None:
+def test_an_unreachable_api_is_counted_and_retried(redis_server: Server) -> None:
     settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", reconcile_seconds=0.05)
     failures = partial(REGISTRY.get_sample_value, "manifold_dispatcher_reconcile_failures_total")
     before = failures() or 0
@@ -120,7 +120,7 @@ def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) ->
     asyncio.run(compare())
 
 
-def test_a_dispatcher_that_starts_has_emqx_ban_what_is_revoked(redis_server: Server) -> None:
+def test_a_starting_dispatcher_has_emqx_ban_revoked_vehicles(redis_server: Server) -> None:
     async def start() -> None:
         with emqx_api() as api:
             secret = SecretStr(SECRET)
@@ -136,7 +136,7 @@ def test_a_dispatcher_that_starts_has_emqx_ban_what_is_revoked(redis_server: Ser
 
 
 @pytest.mark.parametrize("server", ["redis_server", "cluster"])
-def test_what_is_known_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
+def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
     place = request.getfixturevalue(server)
     url = f"redis://127.0.0.1:{place.port}" if server == "redis_server" else place.url
     vins = [f"KNOWN{n}" for n in range(OWNERS_PER_LOOK + 10)]

@@ -51,7 +51,7 @@ def under_load(platform: Platform, drivers: list[Driver]) -> Iterator[Load]:
         load.end()
 
 
-def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
+def test_scaling_from_one_to_four_and_back_survives_kill_9(tmp_path: Path) -> None:
     with a_platform(tmp_path, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform:
         platform.start_dispatcher(0)
         with a_fleet(platform, 12) as drivers:
@@ -71,7 +71,7 @@ def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
             assert platform.dispatchers[2].process.returncode == 0
 
 
-def test_a_vehicle_notices_what_comes_before_its_puback() -> None:
+def test_a_vehicle_notices_messages_before_its_puback() -> None:
     place: Any = SimpleNamespace(settings=Settings())
     driver = Driver(place, Acker())
     first, again, second = (Got("agent/V/proxy/request/r", b"", n == 1, seq, n, 1) for n, seq in enumerate((7, 7, 8)))

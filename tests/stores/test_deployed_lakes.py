@@ -36,7 +36,7 @@ def postgresql_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", ["object_lake", "postgresql_lake"])
-def test_a_deployed_lake_takes_in_an_archive_and_is_read_back(lake: str, request: pytest.FixtureRequest) -> None:
+def test_a_deployed_lake_ingests_an_archive_and_is_read_back(lake: str, request: pytest.FixtureRequest) -> None:
     deployed: Deployed = request.getfixturevalue(lake)
     messages = [data(1, "d1", b"firmware"), trigger(2, VINS, "d1"), trigger(3, VINS[:3], "d1")]
     deployed.archive(*messages)

@@ -42,14 +42,14 @@ def namespaces(settings: Settings) -> list[str]:
         return [row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()]
 
 
-def test_both_engines_come_in_where_the_authority_is_the_right_one(encrypted: str, identity: Identity, tmp_path: Path) -> None:
+def test_both_engines_connect_with_the_right_ca(encrypted: str, identity: Identity, tmp_path: Path) -> None:
     authority = identity.write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     ensure_tables(open_catalog(settings))
     assert NAMESPACE in namespaces(settings)
 
 
-def test_neither_trusts_a_server_whose_authority_is_another_one(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path) -> None:
     authority = new_identity("somebody else's authority").write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     with pytest.raises(OperationalError, match="certificate verify failed"):
@@ -58,7 +58,7 @@ def test_neither_trusts_a_server_whose_authority_is_another_one(encrypted: str, 
         namespaces(settings)
 
 
-def test_neither_comes_in_without_tls_where_the_server_asks_for_it(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path) -> None:
     settings = settings_of(encrypted, tmp_path, sslmode="disable")
     with pytest.raises(OperationalError, match="no encryption"):
         open_catalog(settings)

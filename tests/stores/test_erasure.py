@@ -56,7 +56,7 @@ def vins(catalog: Catalog) -> list[tuple[str, int]]:
     return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
 
 
-def test_nothing_of_the_vehicle_is_left_in_the_bucket_and_all_of_the_others_is(lake: Deployed) -> None:
+def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: Deployed) -> None:
     catalog = open_catalog(lake.settings)
     assert named_in(lake.bucket, GONE)
 
@@ -76,7 +76,7 @@ def test_nothing_of_the_vehicle_is_left_in_the_bucket_and_all_of_the_others_is(l
     assert erased(lake).found == []  # again, where nothing is left to do
 
 
-def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
+def test_the_vehicle_is_removed_from_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
     policy = Policy.of(lake.settings)
     late = seq_at(90_000)
     with connect(cluster.url) as redis:

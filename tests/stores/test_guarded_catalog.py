@@ -34,7 +34,7 @@ def jobs(proxy: AuthProxy, tmp_path_factory: pytest.TempPathFactory, redis_serve
 
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["credential", "token"])
-def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
+def test_both_engines_log_in_and_write_with_vended_credentials(
     login: str, proxy: AuthProxy, jobs: Stages, tmp_path: Path, redis_server: Server
 ) -> None:
     properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": proxy.token()}}[login]
@@ -51,7 +51,7 @@ def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
     assert min(proxy.served.values()) > 5
 
 
-def test_a_token_that_counts_no_more_is_fetched_again(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
+def test_an_invalid_token_is_fetched_again(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     catalog = open_catalog(lake.settings)
     ensure_tables(catalog)
@@ -70,7 +70,7 @@ def test_a_token_that_counts_no_more_is_fetched_again(proxy: AuthProxy, tmp_path
         pytest.param({"credential": "manifold:wrong-secret"}, "unknown client", id="a wrong secret"),
     ],
 )
-def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secret(
+def test_a_refused_login_names_the_setting_to_correct_and_shows_no_secret(
     properties: dict[str, str], why: str, proxy: AuthProxy, tmp_path: Path, redis_server: Server
 ) -> None:
     lake = behind(proxy, tmp_path, redis_server, **properties)

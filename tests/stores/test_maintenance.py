@@ -187,7 +187,7 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
     assert compacted_queue(lake, redis) == (seq_at(AN_HOUR_AGO + 5), PENDING)
 
 
-def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, redis: Server) -> None:
+def test_a_rebuild_restores_what_redis_lost(lake: Deployed, jobs: Stages, redis: Server) -> None:
     with Redis(port=redis.port) as client:
         client.flushall()
     rebuilt = jobs.run("rebuild")
@@ -197,7 +197,7 @@ def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, r
 
 
 @pytest.mark.usefixtures("maintained")
-def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed, jobs: Stages) -> None:
+def test_check_agrees_rollback_reverts_and_restore_recreates_everything(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
     before = contents(catalog)
     assert lake.manifold("lake", "check")["findings"] == []
@@ -223,7 +223,7 @@ def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Depl
     assert lake.manifold("lake", "check")["findings"] == []
 
 
-def test_signals_are_processed_again_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
+def test_signals_are_reprocessed_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
     if not has_signals(catalog):  # no other test has taken them in
         jobs.run("run_all --no-flush")

@@ -41,7 +41,7 @@ def lake_of(proxy: SigningProxy, folder: Path, redis: Server, **properties: str)
 
 
 @pytest.mark.slow
-def test_both_engines_sign_all_that_they_ask(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
+def test_both_engines_sign_every_request(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys(SECRET))
     lake.archive(data(1, "signed", b"firmware"), trigger(2, ["V1", "V2"], "signed"))
 
@@ -54,9 +54,7 @@ def test_both_engines_sign_all_that_they_ask(proxy: SigningProxy, tmp_path: Path
     assert asked >= {("PyIceberg", "GET"), ("PyIceberg", "POST"), ("Apache", "GET"), ("Apache", "POST")}
 
 
-def test_a_key_that_does_not_count_says_which_setting_to_correct(
-    proxy: SigningProxy, tmp_path: Path, redis_server: Server
-) -> None:
+def test_an_invalid_key_names_the_setting_to_correct(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys("another-secret"))
 
     status, output = lake.command("pipelines", "discover", "--no-flush")
@@ -87,7 +85,7 @@ def test_the_proxy_computes_signatures_as_aws_does() -> None:
         pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="sent again later"),
     ],
 )
-def test_the_proxy_lets_in_only_what_was_signed(change: dict[str, object], why: str) -> None:
+def test_the_proxy_admits_only_signed_requests(change: dict[str, object], why: str) -> None:
     body = b"{}"
     headers = {"host": "a", "x-amz-date": "20261122T093000Z", "x-amz-content-sha256": HASH_OF_BRACES}
     asked: dict[str, object] = {"method": "POST", "target": "/v1/fleet/namespaces/a?pageToken=", "body": body, "now": NOW}

@@ -35,14 +35,14 @@ def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
 
 
 @pytest.mark.timeout(60)
-def test_a_server_that_never_answers_the_door_is_given_up(silent: str, tmp_path: Path) -> None:
+def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path) -> None:
     with pytest.raises(OperationalError) as raised:
         open_catalog(settings_of(silent, tmp_path))
     assert isinstance(raised.value, AWAY)
 
 
 @pytest.mark.timeout(120)
-def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tmp_path: Path) -> None:
+def test_a_server_that_stops_responding_times_out_and_is_retried(tmp_path: Path) -> None:
     with postgresql(tmp_path / "pg") as uri:
         catalog = open_catalog(settings_of(uri, tmp_path))
         ensure_tables(catalog)
@@ -59,7 +59,7 @@ def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
+def test_spark_times_out_too(silent: str, tmp_path: Path) -> None:
     require(Settings().jars / POSTGRESQL_JAR)
     settings = settings_of(silent, tmp_path)
     with (
@@ -71,6 +71,6 @@ def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "soon", ""])
-def test_a_limit_that_is_none_is_named(limit: str, silent: str, tmp_path: Path) -> None:
+def test_an_invalid_timeout_is_named(limit: str, silent: str, tmp_path: Path) -> None:
     with pytest.raises(Permanent, match=r"jdbc\.socketTimeout=.* in MANIFOLD_CATALOG_PROPERTIES"):
         open_catalog(settings_of(silent, tmp_path, json.dumps({"jdbc.socketTimeout": limit})))

@@ -23,7 +23,7 @@ from tests.support.wire import trigger
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 
 
-def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Ground, protocol: int) -> None:
+def test_batches_sent_back_to_back_arrive_in_sending_order(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     names = [f"task_{kind}_{n}" for kind in "ab" for n in range(8, 12)] * 3
     ground.data("same", b"hello")
@@ -39,7 +39,7 @@ def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Gr
     vehicle.leave()
 
 
-def test_the_same_trigger_again_is_not_delivered_again(ground: Ground, protocol: int) -> None:
+def test_a_repeated_trigger_is_not_delivered_again(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     first = ground.batch(vehicle.vin, request_id="task_again", data_id="again")
     ground.delivered(vehicle, first)
@@ -67,7 +67,7 @@ SPOILT: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("topic", "body"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
-def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: str, body: Any) -> None:
+def test_malformed_input_is_refused_as_a_whole_answered_and_kept(ground: Ground, topic: str, body: Any) -> None:
     payload = (body if isinstance(body, str) else json.dumps(body)).encode()
     if topic == TRIGGER:
         receipt = ground.platform_client.send(topic, payload)
@@ -85,7 +85,7 @@ def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: 
         assert kept.refused_because == receipt["reason"]
 
 
-def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(ground: Ground, protocol: int) -> None:
+def test_other_bytes_under_a_known_data_id_are_refused(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"kept-{protocol}"
     ground.data(data_id, b"old")
@@ -100,7 +100,7 @@ def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(grou
     vehicle.leave()
 
 
-def test_the_same_data_under_many_triggers_is_read_once_and_delivered_each_time(ground: Ground) -> None:
+def test_data_of_many_triggers_is_read_once_and_delivered_each_time(ground: Ground) -> None:
     vehicles = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(10)]
     vins = [vehicle.vin for vehicle in vehicles]
     before = ground.platform.metric("manifold_dispatcher_payload_loads_total")
@@ -115,7 +115,7 @@ def test_the_same_data_under_many_triggers_is_read_once_and_delivered_each_time(
     assert ground.platform.metric("manifold_dispatcher_payload_loads_total") == before + 1
 
 
-def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(ground: Ground) -> None:
+def test_accepted_batches_survive_a_recorder_kill_complete_and_in_order(ground: Ground) -> None:
     vehicle = Vehicle(ground)
     vins = [vehicle.vin, *(f"{vehicle.vin}-{n}" for n in range(199))]
     ground.data("outlives", b"hello")
@@ -136,7 +136,7 @@ def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(grou
     vehicle.leave()
 
 
-def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_are_served(ground: Ground) -> None:
+def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(ground: Ground) -> None:
     here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
     others = [f"CROWD{n:06d}" for n in range(MANY_VINS - len(here))]
     ground.data("crowd", b"hello")
@@ -172,7 +172,7 @@ def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
     return seqs
 
 
-def test_ten_thousand_pending_come_in_order_and_the_last_cost_what_the_first_did(ground: Ground) -> None:
+def test_ten_thousand_pending_entries_arrive_in_order_at_constant_cost(ground: Ground) -> None:
     vin = Owner("LONGQUEUE")
     seqs = queue_many(ground, vin, MANY_ENTRIES)
     got: list[int] = []
@@ -211,7 +211,7 @@ def _seq_in(body: bytes) -> int:
     return int(body[after + 2 : after + 2 + length])
 
 
-def test_a_vehicle_named_twice_gets_it_once(ground: Ground, protocol: int) -> None:
+def test_a_vin_named_twice_in_a_trigger_gets_one_entry(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     seqs = [ground.batch(*itertools.repeat(vehicle.vin, 3)), ground.batch(vehicle.vin)]
     ground.delivered(vehicle, *seqs)

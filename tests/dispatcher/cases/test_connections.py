@@ -6,7 +6,7 @@ from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 
 
-def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
+def test_a_takeover_keeps_the_session_and_the_entry_in_flight(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -21,7 +21,7 @@ def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(groun
     again.leave()
 
 
-def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
+def test_a_takeover_with_clean_start_resends_the_entry(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -35,7 +35,7 @@ def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: G
     again.leave()
 
 
-def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+def test_a_flapping_vehicle_gets_each_entry_published_once_and_in_order(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     names = [f"task_{n}" for n in range(12)]
@@ -56,7 +56,7 @@ def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground
     vehicle.leave()
 
 
-def test_what_its_connection_cannot_take_fails_with_the_reason_and_the_next_follows_at_once(ground: Ground) -> None:
+def test_an_entry_too_large_for_the_connection_fails_and_the_next_is_sent(ground: Ground) -> None:
     vehicle = ground.here(Vehicle(ground, largest_packet=256).connect())
     too_large = ground.batch(vehicle.vin, data=bytes(5_000))
     small = [ground.batch(vehicle.vin, data=b"small") for _ in range(2)]

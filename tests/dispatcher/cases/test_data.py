@@ -13,9 +13,7 @@ from tests.support.servers import wait_until
 DAY_MS = 86_400_000
 
 
-def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_ones_when_it_comes(
-    ground: Ground, protocol: int
-) -> None:
+def test_a_parked_entry_lets_others_pass_and_is_sent_first_once_its_data_arrives(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     late = f"late-{protocol}"
     lacking = ground.batch(vehicle.vin, request_id="lacking", data=None, data_id=late)
@@ -39,7 +37,7 @@ def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_
     vehicle.leave()
 
 
-def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Ground, protocol: int) -> None:
+def test_arriving_data_wakes_an_otherwise_idle_vehicle(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"alone-{protocol}"
     seq = ground.batch(vehicle.vin, data=None, data_id=data_id)
@@ -52,7 +50,7 @@ def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Gro
     vehicle.leave()
 
 
-def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
+def test_data_for_one_of_many_parked_entries_moves_no_other(ground: Ground) -> None:
     """Each was parked once: none is claimed, looked for and parked again because the data of another has come."""
     vehicle = ground.here(Vehicle(ground).connect())
     names = [f"one-of-many-{n}" for n in range(12)]
@@ -70,7 +68,7 @@ def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
     vehicle.leave()
 
 
-def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: Ground, protocol: int) -> None:
+def test_data_and_trigger_missing_in_redis_are_read_from_the_lake(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol)
     data_id, payload = f"lake-{protocol}", b"from the lake"
     seq = altered.batch(vehicle.vin, request_id="task_lake", data=payload, data_id=data_id)
@@ -93,7 +91,7 @@ def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: 
     vehicle.leave()
 
 
-def test_a_trigger_keeps_the_data_that_it_names_for_as_long_as_itself(ground: Ground) -> None:
+def test_a_trigger_keeps_its_data_for_as_long_as_itself(ground: Ground) -> None:
     vehicle = Vehicle(ground)
     ground.data("aged", b"hello")
     with ground.platform.blocking() as redis:

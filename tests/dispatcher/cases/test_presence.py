@@ -6,7 +6,7 @@ from tests.dispatcher.vehicle import Vehicle
 from tests.support.servers import wait_until
 
 
-def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
+def test_a_connected_and_subscribed_vehicle_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, connected="yes", subscribed="yes")
 
@@ -23,7 +23,7 @@ def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground,
     vehicle.leave()
 
 
-def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
+def test_ten_vehicles_get_one_batch_in_parallel(ground: Ground) -> None:
     vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
     for vehicle in vehicles:
         ground.seen(vehicle, connected="yes", subscribed="yes")
@@ -38,7 +38,7 @@ def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
         vehicle.leave()
 
 
-def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Ground, protocol: int) -> None:
+def test_pending_entries_are_sent_one_by_one_after_each_ack(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     seqs = [ground.batch(vehicle.vin, request_id=f"task_a_{n}") for n in range(8, 13)]
@@ -56,7 +56,7 @@ def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Groun
     vehicle.leave()
 
 
-def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground, protocol: int) -> None:
+def test_connecting_and_subscribing_alone_trigger_no_publish(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.batch(vehicle.vin)
     vehicle.connect()
@@ -70,7 +70,7 @@ def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground
     vehicle.leave()
 
 
-def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Ground, protocol: int) -> None:
+def test_an_unsubscribed_vehicle_loses_no_entry_and_no_attempt(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(vehicle, connected="yes")
     seq = ground.batch(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
@@ -87,7 +87,7 @@ def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Gro
     vehicle.leave()
 
 
-def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, protocol: int) -> None:
+def test_with_dispatch_on_subscribe_a_subscription_triggers_delivery(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
     altered.seen(vehicle, connected="yes")
     seq = altered.batch(vehicle.vin)
@@ -101,7 +101,7 @@ def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, pr
     vehicle.leave()
 
 
-def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Ground, protocol: int) -> None:
+def test_with_dispatch_on_connect_a_resumed_session_triggers_delivery(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect()
     altered.seen(vehicle, subscribed="yes")
     altered.leaves(vehicle)
@@ -114,7 +114,7 @@ def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Groun
     vehicle.leave()
 
 
-def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol: int) -> None:
+def test_a_vehicle_with_any_matching_filter_is_served(ground: Ground, protocol: int) -> None:
     for topic_filter in (
         "agent/{vin}/#",
         "agent/{vin}/proxy/#",
@@ -130,7 +130,7 @@ def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol
         vehicle.leave()
 
 
-def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(ground: Ground, protocol: int) -> None:
+def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, subscribed="yes")
     vehicle.unsubscribe()
@@ -149,7 +149,7 @@ def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(grou
     vehicle.leave()
 
 
-def test_a_vehicle_that_was_only_heard_is_served(brisk: Ground, protocol: int) -> None:
+def test_a_vehicle_known_only_from_its_heartbeat_is_served(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.batch(vehicle.vin)
     vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: nobody tells that it connected
@@ -164,7 +164,7 @@ def test_a_vehicle_that_was_only_heard_is_served(brisk: Ground, protocol: int) -
     vehicle.leave()
 
 
-def test_a_prefix_other_than_the_default_is_matched_all_the_way(altered: Ground, protocol: int) -> None:
+def test_a_custom_topic_prefix_is_used_end_to_end(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect()
     altered.seen(vehicle, connected="yes", subscribed="yes")
 

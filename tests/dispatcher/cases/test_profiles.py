@@ -34,7 +34,7 @@ def message(vehicle: Vehicle, request_id: str, data: str) -> bytes:
     return json.dumps({"ids": [vehicle.vin], "request_id": request_id, "data": data}).encode()
 
 
-def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> None:
+def test_without_dedup_a_repeated_trigger_is_delivered_each_time(apart: Ground) -> None:
     vehicle = apart.here(Vehicle(apart).connect())
     apart.data("again", b"\x00bytes")
 
@@ -47,7 +47,7 @@ def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> N
 
 
 @pytest.mark.parametrize("text", [TEXT, MAPS, ""], ids=["text", "text that is base64, too", "empty"])
-def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(inline: Ground, text: str) -> None:
+def test_inline_text_is_delivered_unchanged_on_subscription(inline: Ground, text: str) -> None:
     vehicle = Vehicle(inline).connect(subscribe=False)
     inline.seen(vehicle, connected="yes")
 
@@ -59,7 +59,7 @@ def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(
     vehicle.leave()
 
 
-def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed_session_gets_it(inline: Ground) -> None:
+def test_a_newer_inline_message_supersedes_the_pending_one_for_a_resumed_session(inline: Ground) -> None:
     vehicle = Vehicle(inline).connect()
     inline.seen(vehicle, subscribed="yes")
     inline.leaves(vehicle)

@@ -14,7 +14,7 @@ from tests.support.servers import wait_until
 NO_SUBSCRIBERS = 16
 
 
-def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
+def test_batches_queued_while_away_are_sent_in_order_on_online(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)
@@ -35,7 +35,7 @@ def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order
 
 
 @pytest.mark.parametrize("end", ["crash", "leave"])
-def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(ground: Ground, protocol: int, end: str) -> None:
+def test_an_unacknowledged_message_is_redelivered_by_the_broker_only(ground: Ground, protocol: int, end: str) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     getattr(vehicle, end)()
@@ -54,7 +54,7 @@ def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(
     vehicle.leave()
 
 
-def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
+def test_entries_behind_a_redelivery_follow_its_ack(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     first = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -70,7 +70,7 @@ def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Grou
     vehicle.leave()
 
 
-def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
+def test_a_clean_start_resends_the_entry_with_its_seq(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -98,7 +98,7 @@ def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> Ou
     return outcome
 
 
-def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
+def test_an_entry_is_released_when_its_session_ends_with_the_connection(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
@@ -107,7 +107,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
     delivered_in_a_new_session(ground, vehicle, seq)
 
 
-def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
+def test_an_entry_is_released_when_its_session_expires(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -120,7 +120,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
     assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
 
 
-def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
+def test_an_entry_is_released_when_a_disconnect_ends_its_session(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
@@ -129,7 +129,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
     delivered_in_a_new_session(ground, vehicle, seq)
 
 
-def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
+def test_an_entry_waits_when_a_disconnect_extends_its_session(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=600)
@@ -144,7 +144,7 @@ def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) ->
     vehicle.leave()
 
 
-def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
+def test_the_deadline_waits_while_an_absent_vehicle_has_a_session(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.one_unacknowledged(vehicle)
     brisk.crashes(vehicle)
@@ -163,7 +163,7 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
     vehicle.leave()
 
 
-def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: Ground, protocol: int) -> None:
+def test_a_foreign_message_in_the_session_delays_nothing(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)

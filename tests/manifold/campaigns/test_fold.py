@@ -57,7 +57,7 @@ def histories(draw: st.DrawFn) -> list[Fact]:
 
 @settings(max_examples=50, deadline=None)
 @given(histories(), st.data())
-def test_any_order_any_repetition_and_any_batches_give_the_same_state(facts: list[Fact], data: st.DataObject) -> None:
+def test_any_order_repetition_and_batching_give_the_same_state(facts: list[Fact], data: st.DataObject) -> None:
     mixed = data.draw(st.permutations(facts + facts[::2]))
     cut = data.draw(st.integers(0, len(mixed)))
 
@@ -99,7 +99,7 @@ STANDINGS = [
 
 
 @pytest.mark.parametrize(("words", "status", "since"), STANDINGS)
-def test_the_standing_of_a_target_follows_from_its_attempts(words: list[Attempt], status: Status, since: int) -> None:
+def test_the_state_of_a_target_follows_from_its_attempts(words: list[Attempt], status: Status, since: int) -> None:
     attempts: tuple[Attempt, ...] = ()
     for word in words:
         attempts = joined(attempts, word)
@@ -109,7 +109,7 @@ def test_the_standing_of_a_target_follows_from_its_attempts(words: list[Attempt]
     assert (found.status, found.since) == (status, since)
 
 
-def test_a_failed_target_waits_for_its_retry_and_without_one_has_failed() -> None:
+def test_a_failed_target_waits_for_its_retry_or_stays_failed() -> None:
     failed = (Attempt(FIRST, Ending.FAILED, SECOND),)
 
     assert standing(failed, ONCE_MORE) == Standing(Status.WAITING, SECOND, unix_ms_of(SECOND) + 3_600_000)

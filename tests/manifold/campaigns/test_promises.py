@@ -95,7 +95,7 @@ def test_no_sixty_seconds_hold_more_releases_than_the_rate(run: Run) -> None:
 
 @quick
 @given(runs())
-def test_a_release_lies_in_the_window_of_its_vehicles_with_time_to_deliver(
+def test_a_release_fits_the_window_of_its_vehicles_with_time_to_deliver(
     run: Run,
 ) -> None:
     plan, result = rehearsed(run)
@@ -113,7 +113,7 @@ def test_a_release_lies_in_the_window_of_its_vehicles_with_time_to_deliver(
 
 @quick
 @given(runs())
-def test_no_target_is_released_while_it_is_under_way_or_after_it_has_settled(
+def test_a_target_under_way_or_settled_is_not_released(
     run: Run,
 ) -> None:
     _, result = rehearsed(run)
@@ -133,7 +133,7 @@ def test_no_target_is_released_while_it_is_under_way_or_after_it_has_settled(
 
 @quick
 @given(runs())
-def test_no_wave_is_released_before_the_gate_of_the_former_is_passed(
+def test_no_wave_is_released_before_the_previous_gate_passes(
     run: Run,
 ) -> None:
     _, result = rehearsed(run)
@@ -145,7 +145,7 @@ def test_no_wave_is_released_before_the_gate_of_the_former_is_passed(
 
 @quick
 @given(runs(), st.data(), st.sampled_from([r.Pause("maps-47", "ann"), r.Cancel("maps-47", "ann")]))
-def test_a_stop_stops_wherever_it_comes(run: Run, data: st.DataObject, stop: r.Command) -> None:
+def test_a_stop_takes_effect_at_any_point(run: Run, data: st.DataObject, stop: r.Command) -> None:
     _, result = rehearsed(run)
     before = result.facts[: data.draw(st.integers(0, len(result.facts)))]
 
@@ -195,7 +195,7 @@ def delivered(facts: tuple[Fact, ...] | list[Fact]) -> list[tuple[str, int, int,
 
 @quick
 @given(runs(), st.integers(0, 1 << 32))
-def test_the_run_is_the_dry_run_vehicle_by_vehicle(run: Run, seed: int) -> None:
+def test_a_run_equals_its_dry_run_vehicle_by_vehicle(run: Run, seed: int) -> None:
     plan, result = rehearsed(run)
     world = Restarted(run, seed)
 

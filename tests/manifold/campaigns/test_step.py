@@ -43,7 +43,7 @@ def first_wave(plan: dict[str, Any]) -> set[str]:
     return {target.vin for target in waves[0]}
 
 
-def test_nothing_happens_before_the_approval_and_the_start() -> None:
+def test_nothing_happens_before_approval_and_start() -> None:
     world = Simulation(fleet_here(10), POLICY, NOW)
     world.order(r.Propose("maps-47", "author", plan=document(starts="2026-12-02T00:00:00Z")))
     assert step(world.campaign, NOW, vins(10), POLICY) == []
@@ -55,7 +55,7 @@ def test_nothing_happens_before_the_approval_and_the_start() -> None:
     assert step(world.campaign, starts, vins(10), POLICY) == [Decide(r.Start("maps-47", POLICY.by))]
 
 
-def test_all_who_are_here_are_released_at_once_without_a_rate() -> None:
+def test_without_a_rate_all_connected_vehicles_are_released_at_once() -> None:
     world = proposed(document(), fleet_here(10))
 
     world.run(NOW + 1)
@@ -63,7 +63,7 @@ def test_all_who_are_here_are_released_at_once_without_a_rate() -> None:
     assert [sorted(release.vins) for release in releases(world)] == [list(vins(10))]
 
 
-def test_who_is_away_waits_in_the_campaign_and_is_released_when_it_comes() -> None:
+def test_an_absent_vehicle_is_released_when_it_connects() -> None:
     fleet = Fleet(dict.fromkeys(vins(9), ALWAYS) | {vins(10)[9]: ((NOW + HOUR, NOW + 2 * HOUR),)})
     world = proposed(document(), fleet)
 
@@ -73,7 +73,7 @@ def test_who_is_away_waits_in_the_campaign_and_is_released_when_it_comes() -> No
     assert world.campaign.decided.stage is Stage.COMPLETED
 
 
-def test_with_away_queue_everybody_is_released_at_once() -> None:
+def test_with_away_queue_all_vehicles_are_released_at_once() -> None:
     world = proposed(document(away="queue"), Fleet({}))
 
     world.run(NOW + 1)
@@ -81,7 +81,7 @@ def test_with_away_queue_everybody_is_released_at_once() -> None:
     assert [len(release.vins) for release in releases(world)] == [10]
 
 
-def test_a_release_is_divided_by_wave_and_by_its_largest_size() -> None:
+def test_releases_are_split_by_wave_and_by_maximum_size() -> None:
     world = proposed(document(), fleet_here(10), policy=Policy(max_vins=4))
 
     world.run(NOW + 1)
@@ -89,7 +89,7 @@ def test_a_release_is_divided_by_wave_and_by_its_largest_size() -> None:
     assert [(release.step, len(release.vins)) for release in releases(world)] == [(1, 4), (2, 4), (3, 2)]
 
 
-def test_the_next_wave_opens_when_the_soak_is_over() -> None:
+def test_the_next_wave_opens_after_the_soak() -> None:
     world = proposed(two_waves(soak="2h"), fleet_here(10))
 
     world.run(NOW + DAY)
@@ -101,7 +101,7 @@ def test_the_next_wave_opens_when_the_soak_is_over() -> None:
     assert [type(decision) for decision in decisions(world)] == [r.Hold, r.Pass, r.Complete]
 
 
-def test_a_gate_without_soak_and_approval_passes_at_once_with_its_counts() -> None:
+def test_a_gate_without_soak_or_approval_passes_at_once_with_its_counts() -> None:
     world = proposed(two_waves(), fleet_here(10))
 
     world.run(NOW + DAY)
@@ -123,7 +123,7 @@ def test_a_failure_keeps_the_gate_closed_and_patience_only_holds() -> None:
     assert len(releases(world)) == 2
 
 
-def test_a_gate_waits_for_the_people_who_approve_it() -> None:
+def test_a_gate_waits_for_its_approvers() -> None:
     world = proposed(two_waves(approve=2), fleet_here(10))
 
     world.run(NOW + DAY)
@@ -138,7 +138,7 @@ def test_a_gate_waits_for_the_people_who_approve_it() -> None:
     assert not [effect for effect in step(one_approves, NOW + HOUR, vins(10), POLICY) if not isinstance(effect, Wake)]
 
 
-def test_a_rule_trips_on_the_outcome_that_crosses_it_and_counts_anew_when_accepted() -> None:
+def test_a_rule_trips_on_the_crossing_outcome_and_recounts_once_accepted() -> None:
     rules = [{"name": "r1", "count": ["failed"], "over": 1}]
     late = dict.fromkeys(vins(10)[2:], ((NOW + HOUR, NOW + DAY),))
     fleet = Fleet(dict.fromkeys(vins(2), ALWAYS) | late, failing=frozenset(vins(3)))
@@ -166,7 +166,7 @@ def test_a_rule_trips_on_the_outcome_that_crosses_it_and_counts_anew_when_accept
         ({"over": 3, "in": "30m"}, True),
     ],
 )
-def test_a_rule_compares_in_whole_numbers(rule: dict[str, Any], trips: bool) -> None:
+def test_a_rule_compares_in_integers(rule: dict[str, Any], trips: bool) -> None:
     rules = [{"name": "r1", "count": ["failed"], **rule}]
     world = proposed(document(rules=rules), fleet_here(10, failing=frozenset(vins(4))))
 
@@ -175,7 +175,7 @@ def test_a_rule_compares_in_whole_numbers(rule: dict[str, Any], trips: bool) -> 
     assert (world.campaign.decided.stage is Stage.PAUSED) == trips
 
 
-def test_a_rule_of_a_duration_forgets_what_is_older() -> None:
+def test_a_rule_with_a_duration_forgets_older_outcomes() -> None:
     visits = {vin: ((NOW + HOUR * place, NOW + DAY),) for place, vin in enumerate(vins(10))}
     rules = [{"name": "r1", "count": ["failed"], "over": 1, "in": "30m"}]
     world = proposed(document(rules=rules), Fleet(visits, failing=frozenset(vins(10))))
@@ -194,7 +194,7 @@ def test_an_alert_is_noted_once_and_stops_nothing() -> None:
     assert [type(decision) for decision in decisions(world)] == [r.Note, r.Complete]
 
 
-def test_a_failed_target_is_released_again_after_its_pause_and_counts_when_used_up() -> None:
+def test_a_failed_target_is_retried_after_its_pause_and_counts_when_exhausted() -> None:
     plan = document(retry={"times": 2, "after": "6h"}, rules=[{"name": "r1", "count": ["failed"], "over": 0}])
     world = proposed(plan, fleet_here(10, failing=frozenset(vins(1))))
 
@@ -233,7 +233,7 @@ def test_nothing_is_released_when_the_window_is_about_to_close() -> None:
     assert [release.at_ms for release in releases(world)] == [instant_ms("2026-12-02T22:00:00Z")]
 
 
-def test_the_end_of_the_plan_completes_the_campaign_and_expires_who_waits() -> None:
+def test_the_end_of_the_plan_completes_the_campaign_and_expires_waiting_targets() -> None:
     world = proposed(document(), Fleet({}))
 
     world.run(NOW + 30 * DAY)

@@ -44,7 +44,7 @@ def in_lake(settings: Settings, request_id: str, vins: list[str], ago_s: int) ->
 
 
 @pytest.mark.slow
-def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_says_how_to_go_on(platform: Settings) -> None:
+def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_a_cursor(platform: Settings) -> None:
     run = uuid.uuid4().hex[:8]
     request_id, vins = f"task_page_{run}", [f"P-{run}-{n}" for n in range(3)]
     old = [in_lake(platform, request_id, vins, ago_s) for ago_s in (400 * 86400, 900, 600)]
@@ -72,7 +72,7 @@ def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_says_how_to_go_o
 
 
 @pytest.mark.slow
-def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_off(platform: Settings, redis: Redis) -> None:
+def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Settings, redis: Redis) -> None:
     run = uuid.uuid4().hex[:8]
     request_id, vins = f"task_huge_{run}", [f"H-{run}-{n}" for n in range(MANY)]
     older, newer = (in_lake(platform, request_id, vins, ago_s) for ago_s in (120, 60))

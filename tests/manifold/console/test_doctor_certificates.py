@@ -41,7 +41,7 @@ BY = ["http_certificate", "tls_certificate", "redis_url", "signals_amqp_url", "c
 
 
 @pytest.mark.parametrize("by", BY)
-def test_what_is_about_to_end_is_named(by: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_an_expiring_certificate_is_named(by: str, files: dict[str, str], tmp_path: Path) -> None:
     found = certificates(settings(tmp_path, **files, by=by))
     assert found is not None
     tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}"
@@ -51,7 +51,9 @@ def test_what_is_about_to_end_is_named(by: str, files: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("by", BY)
-def test_what_holds_for_a_while_passes(by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_valid_for_longer_passes(
+    by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_doctor_certificates, "SPARE", timedelta(hours=1))
     found = certificates(settings(tmp_path, **files, by=by))
     assert found is not None
@@ -60,7 +62,7 @@ def test_what_holds_for_a_while_passes(by: str, files: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_server_that_shows_what_is_about_to_end_is_named(
+def test_a_server_with_an_expiring_certificate_is_named(
     newest: ssl.TLSVersion, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis reads its certificate once: renewed files say nothing of what it shows. It asks for a certificate, too."""
@@ -98,7 +100,7 @@ def listening(context: ssl.SSLContext) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_what_cannot_be_read_is_named_and_without_certificates_nothing_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named_and_without_certificates_nothing_is_printed(tmp_path: Path) -> None:
     found = certificates(Settings(home=tmp_path, tls_ca="/nowhere/ca.crt"))
     assert found is not None
     assert (found.passed, found.seen) == (False, "/nowhere/ca.crt cannot be read")

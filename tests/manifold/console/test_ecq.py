@@ -34,7 +34,7 @@ def stands(queue: Any) -> list[tuple[str, int, str]]:
     return [(entry["key"], entry["size_bytes"], entry["state"]) for entry in queue["entries"]]
 
 
-def test_what_is_written_can_be_asked_for_at_once_and_comes_again_after_a_rewind(
+def test_a_written_message_is_listed_at_once_and_sent_again_after_a_rewind(
     platform: Settings, client_id: str, tmp_path: Path
 ) -> None:
     (tmp_path / "20").write_bytes(b"20")
@@ -83,7 +83,7 @@ def _all_delivered(platform: Settings, client_id: str) -> None:
     wait_until(delivered, what="both to be delivered")
 
 
-def test_bytes_may_come_from_stdin(platform: Settings, client_id: str) -> None:
+def test_the_payload_may_come_from_stdin(platform: Settings, client_id: str) -> None:
     command = [sys.executable, "-m", "manifold.console", "ecq", "write", client_id, "k", "--data", "-", "--json"]
     done = subprocess.run(command, input=b"\0" * 77, env=environment(platform), capture_output=True, check=False, cwd=ROOT)
 
@@ -92,7 +92,7 @@ def test_bytes_may_come_from_stdin(platform: Settings, client_id: str) -> None:
     wait_until(lambda: stands(ask(platform, "ecq", "show", client_id)) == [("k", 77, "pending")], what="the message")
 
 
-def test_the_clients_with_most_pending_are_named(platform: Settings, client_id: str) -> None:
+def test_clients_with_the_most_pending_messages_are_listed(platform: Settings, client_id: str) -> None:
     async def write() -> None:
         async with Publisher(platform) as publisher:
             for n in range(7):
@@ -127,7 +127,7 @@ def test_the_clients_with_most_pending_are_named(platform: Settings, client_id: 
         (["rewind", "C", "--to", "-1"], "is no place to rewind to"),
     ],
 )
-def test_what_no_queue_takes_is_refused_before_it_is_sent(line: list[str], message: str) -> None:
+def test_an_invalid_message_is_refused_before_it_is_sent(line: list[str], message: str) -> None:
     command = [sys.executable, "-m", "manifold.console", "ecq", *line]
     done = subprocess.run(
         command, env={"MANIFOLD_MQTT_PORT": "1", "COLUMNS": "300"}, capture_output=True, text=True, input="", cwd=ROOT
@@ -137,11 +137,11 @@ def test_what_no_queue_takes_is_refused_before_it_is_sent(line: list[str], messa
     assert message in " ".join(done.stderr.split())
 
 
-def test_a_key_that_would_move_the_cursor_stands_on_its_line() -> None:
+def test_control_characters_in_a_key_are_escaped() -> None:
     assert printable("a\x1b[2Jb\nc\u202e größe/温度") == "a\\x1b[2Jb\\nc\\u202e größe/温度"
 
 
-def test_the_stage_of_the_demo_holds(platform: Settings) -> None:
+def test_the_compacted_queue_stage_of_the_demo_succeeds(platform: Settings) -> None:
     run = f"{uuid.uuid4().int % 10**12}"
 
     async def play() -> _demo_ecq.Seen:

@@ -43,7 +43,7 @@ def finding(settings: Settings) -> Any:
     return next(found for found in examine(settings) if found.check == "tables")
 
 
-def test_a_plan_is_shown_then_done_then_nothing_is_left(old: Settings) -> None:
+def test_a_plan_is_shown_then_executed_then_empty(old: Settings) -> None:
     code, text, _ = run("--plan")
     assert (code, "this would be done" in text, "rarely" in text) == (0, True, True)
     code, document, _ = run("--json")
@@ -55,7 +55,7 @@ def test_a_plan_is_shown_then_done_then_nothing_is_left(old: Settings) -> None:
     assert "every table is as this release makes it" in run()[1]
 
 
-def test_the_doctor_names_the_steps_that_are_due(old: Settings) -> None:
+def test_the_doctor_lists_due_migrations(old: Settings) -> None:
     found = finding(old)
     assert not found.passed
     assert found.seen.endswith(f"steps are due: {META.name}")

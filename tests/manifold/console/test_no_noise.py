@@ -202,7 +202,7 @@ def test_every_command_has_a_case() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S + 100)
 @pytest.mark.parametrize("command", CASES)
-def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: Sandbox, command: str) -> None:
+def test_a_successful_command_prints_only_its_result(sandbox: Sandbox, command: str) -> None:
     case = CASES[command]
     named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
     env = environment(sandbox.settings) if command != "down" else {"MANIFOLD_HOME": str(sandbox.folder / "empty")}
@@ -213,7 +213,7 @@ def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: San
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: str, tmp_path: Path) -> None:
+def test_a_user_error_names_field_value_and_remedy(command: str, tmp_path: Path) -> None:
     (tmp_path / "a-file").write_text("")
     case, nowhere = (
         CASES[command],
@@ -230,7 +230,7 @@ def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S)
-def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: Sandbox) -> None:
+def test_a_demo_next_to_a_running_platform_fails_with_a_remedy(sandbox: Sandbox) -> None:
     done = manifold("demo", env=environment(sandbox.settings))
 
     assert done.returncode == 1
@@ -240,7 +240,7 @@ def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: San
 
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S)
-def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_start_on_ports_in_use_fails_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
     done = manifold("up", env=environment(sandbox.settings) | {"MANIFOLD_HOME": str(tmp_path)})
 
     assert done.returncode == 1
@@ -250,7 +250,7 @@ def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sand
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_prints_its_steps_and_what_it_has_seen(tmp_path: Path) -> None:
+def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
     done = manifold("demo", env=environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True)))
 
     assert done.returncode == 0, done.stdout + done.stderr

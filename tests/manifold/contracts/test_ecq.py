@@ -34,7 +34,7 @@ def parse(topic: str, payload: bytes = b"x") -> Append | Rewind | Refused:
         pytest.param("w", b"\x00\xff" * (LIMIT // 2), id="as much as may be"),
     ],
 )
-def test_a_write_is_taken_as_it_came(key: str, payload: bytes) -> None:
+def test_a_write_is_accepted_unchanged(key: str, payload: bytes) -> None:
     assert parse(ecq_write_topic("V1", key), payload) == Append("V1", key, payload)  # type: ignore[arg-type]
     assert ecq_of(ecq_topic("V1", key)) == ("V1", key)
 
@@ -83,7 +83,7 @@ def test_a_write_is_taken_as_it_came(key: str, payload: bytes) -> None:
         pytest.param("$ECQ/r/V1", b"x" * 10_000_000, "is no place", id="10 MB"),
     ],
 )
-def test_what_is_refused_has_a_short_reason(topic: str, payload: bytes, reason: str) -> None:
+def test_a_refusal_has_a_short_reason(topic: str, payload: bytes, reason: str) -> None:
     refused = parse(topic, payload)
     assert isinstance(refused, Refused)
     assert reason in refused.reason
@@ -107,7 +107,7 @@ def test_what_is_refused_has_a_short_reason(topic: str, payload: bytes, reason: 
         (b"9999-12-31T23:59:59-23:59", MAX_SEQ),
     ],
 )
-def test_a_rewind_names_the_first_seq_to_be_sent_again(word: bytes, first_seq: int | None) -> None:
+def test_a_rewind_names_the_first_seq_to_resend(word: bytes, first_seq: int | None) -> None:
     parsed = parse(ecq_rewind_topic("V1"), word)
     assert (parsed.first_seq if isinstance(parsed, Rewind) else None) == first_seq
 
@@ -116,7 +116,7 @@ def test_a_rewind_names_the_first_seq_to_be_sent_again(word: bytes, first_seq: i
     st.one_of(st.tuples(HEADS, ANY_TEXT).map("".join), ANY_TEXT), st.binary(max_size=200) | st.text(max_size=60).map(str.encode)
 )
 @example("$ECQ/w/V1/\udfff", b"")
-def test_any_topic_with_any_bytes_is_a_message_or_refused(topic: str, payload: bytes) -> None:
+def test_any_topic_and_bytes_give_a_message_or_a_refusal(topic: str, payload: bytes) -> None:
     match parse(topic, payload):
         case Append(client_id, key, kept):
             assert (ecq_write_topic(client_id, key), kept) == (topic, payload)
@@ -132,7 +132,7 @@ def test_any_topic_with_any_bytes_is_a_message_or_refused(topic: str, payload: b
 
 
 @given(st.datetimes(timezones=st.timezones()) | st.datetimes(timezones=st.just(UTC)))
-def test_any_instant_is_a_word_and_nothing_before_it_is_sent_again(instant: datetime) -> None:
+def test_a_rewind_to_any_instant_resends_nothing_before_it(instant: datetime) -> None:
     first_seq = rewind_target(instant.isoformat())
     assert first_seq is not None
     if 0 < first_seq < MAX_SEQ:
@@ -146,7 +146,7 @@ def test_rfc_3339_allows_lower_case() -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_word_is_a_seq_or_none(word: str) -> None:
+def test_any_word_is_a_seq_or_nothing(word: str) -> None:
     first_seq = rewind_target(word)
     assert first_seq is None or 0 <= first_seq <= MAX_SEQ
 
@@ -154,7 +154,7 @@ def test_any_word_is_a_seq_or_none(word: str) -> None:
 @given(
     st.builds(EcqAck, st.sampled_from(["V1", "a-b"]), st.integers(0, MAX_SEQ), st.integers(0, 1 << 50), st.integers(0, MAX_SEQ))
 )
-def test_an_acknowledgement_survives_the_wire_whole_and_completed(record: EcqAck) -> None:
+def test_an_acknowledgement_round_trips_whole_and_completed(record: EcqAck) -> None:
     assert EcqAck.from_wire(record.to_wire()) == record
     assert EcqAck.from_wire(record.to_be_completed() + b',"epoch":%d}' % record.epoch) == record
 
@@ -170,6 +170,6 @@ def test_an_acknowledgement_survives_the_wire_whole_and_completed(record: EcqAck
         pytest.param([], id="a list"),
     ],
 )
-def test_what_is_no_acknowledgement_is_a_value_error(fields: object) -> None:
+def test_a_malformed_acknowledgement_raises_value_error(fields: object) -> None:
     with pytest.raises(ValueError, match="not an acknowledgement of a compacted queue"):
         EcqAck.from_wire(json.dumps(fields).encode())

@@ -50,13 +50,13 @@ def what(rows: list[StateRow]) -> tuple[object, ...]:
         pytest.param([expired(3), acked(3)], 3, [], id="acknowledged too late"),
     ],
 )
-def test_rows_come_to(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
+def test_rows_fold_to_the_state(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
     assert what(rows)[1] == position
     assert what(rows)[3] == acknowledged
     assert what(rows[::-1] + rows) == what(rows)
 
 
-def test_a_rewind_moves_the_position_and_brings_no_expired_message_back() -> None:
+def test_a_rewind_moves_the_position_and_revives_no_expired_message() -> None:
     state = RecordedState([expired(3, at=7), acked(2), rewound(10, 2), expired(3, epoch=10, at=9)])
     assert state.expired_at(3) == acked(3, at=7).acked_at, "it expired once: the first time"
     assert (state.acked_seq, state.is_acknowledged(2), state.expired_at(2)) == (3, False, None)
@@ -91,14 +91,14 @@ def what_lives(rows: list[StateRow], live: set[int]) -> tuple[object, ...]:
 
 
 @given(OLD, st.randoms())
-def test_the_order_of_rows_and_their_repetition_change_nothing(rows: list[StateRow], random: object) -> None:
+def test_order_and_repetition_of_rows_do_not_matter(rows: list[StateRow], random: object) -> None:
     mixed = rows + rows[: len(rows) // 2]
     random.shuffle(mixed)  # type: ignore[attr-defined]  # Random
     assert what(mixed) == what(rows)
 
 
 @given(OLD, LIVE)
-def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live: set[int]) -> None:
+def test_recorded_state_equals_the_fold_of_its_rows(rows: list[StateRow], live: set[int]) -> None:
     acks = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.ACKNOWLEDGED]
     rewinds = [(row.epoch, row.acked_seq + 1) for row in rows if row.kind == StateKind.REWOUND]
     ended = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.EXPIRED]
@@ -110,7 +110,7 @@ def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live
 
 @given(OLD, LATER, LIVE)
 @example([acked(450, 100), acked(450, 0, at=1)], [rewound(400, 1)], set())
-def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
+def test_compacted_rows_fold_to_the_same_state_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
     once = compacted(old, live)
     assert what_lives(once, live) == what_lives(old, live)
     assert what_lives(once + later, live) == what_lives(old + later, live)
@@ -120,13 +120,13 @@ def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], late
 
 
 @given(OLD, LIVE)
-def test_what_a_compaction_adds_changes_nothing_before_rows_go(old: list[StateRow], live: set[int]) -> None:
+def test_compaction_output_changes_nothing_before_rows_are_removed(old: list[StateRow], live: set[int]) -> None:
     done = compact(old, live, settled_before=SETTLED)
     assert what(old + done.added) == what(old)
 
 
 @given(OLD, LIVE)
-def test_of_settled_rows_few_stay(old: list[StateRow], live: set[int]) -> None:
+def test_few_of_the_settled_rows_remain(old: list[StateRow], live: set[int]) -> None:
     assert len(compacted(old, live)) <= len(live) + 2
 
 

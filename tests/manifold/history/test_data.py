@@ -62,7 +62,7 @@ def minutes_ago(minutes: int) -> datetime:
     return NOW - timedelta(minutes=minutes)
 
 
-def test_data_is_told_from_the_archive_with_each_time_it_was_published(settings: Settings) -> None:
+def test_data_is_found_in_the_archive_with_each_publication_time(settings: Settings) -> None:
     topic = data_topic("map-7")
     archive(
         settings,
@@ -84,7 +84,7 @@ def test_data_is_told_from_the_archive_with_each_time_it_was_published(settings:
     }
 
 
-def test_inline_data_is_found_by_its_sha1_and_a_repeated_trigger_counts(settings: Settings) -> None:
+def test_inline_data_is_found_by_sha1_and_repeated_triggers_count(settings: Settings) -> None:
     inline = json.dumps({"ids": ["V"], "request_id": "r", "data": base64.b64encode(PAYLOAD).decode()}).encode()
     archive(settings, Stream.TRIGGER, (30, TRIGGER, inline, {}, None), (20, TRIGGER, inline, {DUPLICATE_OF: "1"}, None))
 
@@ -93,7 +93,7 @@ def test_inline_data_is_found_by_its_sha1_and_a_repeated_trigger_counts(settings
     assert (shown["times_seen"], shown["size_bytes"]) == (2, len(PAYLOAD))
 
 
-def test_the_lake_and_what_it_has_not_taken_in_are_added_up_and_nothing_counts_twice(settings: Settings) -> None:
+def test_lake_and_pending_segments_are_merged_without_double_counting(settings: Settings) -> None:
     topic, old = data_topic("map-8"), NOW - timedelta(days=40)
     taken_in = archive(settings, Stream.DATA, (30, topic, PAYLOAD, {}, None))
     archive(settings, Stream.DATA, (10, topic, PAYLOAD, {}, None))
@@ -109,5 +109,5 @@ def test_the_lake_and_what_it_has_not_taken_in_are_added_up_and_nothing_counts_t
     assert shown["data"] == PAYLOAD
 
 
-def test_what_nobody_has_is_not_found(settings: Settings) -> None:
+def test_unknown_data_is_not_found(settings: Settings) -> None:
     assert find(settings, "never-sent") is None

@@ -62,7 +62,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings
 
 
-def test_a_vehicle_is_found_however_its_name_is_spelled_and_no_other_one(settings: Settings) -> None:
+def test_a_vehicle_is_found_by_its_exact_name_in_any_json_spelling(settings: Settings) -> None:
     found = read_recorded(settings, set(), vin="V1")
 
     assert [n for n, _ in found.triggers] == [seq(1), seq(2)]
@@ -84,7 +84,7 @@ def test_a_batch_is_found_by_its_name(settings: Settings, request_id: str, trigg
 
 
 @pytest.mark.parametrize("others", [pytest.param(0, id="searched for"), pytest.param(MAX_NAMES, id="too many to search for")])
-def test_outcomes_of_a_batch_are_found_by_its_triggers_those_in_the_lake_among_them(settings: Settings, others: int) -> None:
+def test_outcomes_of_a_batch_are_found_by_its_triggers_including_the_lake(settings: Settings, others: int) -> None:
     seqs = {seq(0), seq(1), *range(others)}
 
     found = read_recorded(settings, set(), seqs=seqs).outcomes
@@ -92,20 +92,20 @@ def test_outcomes_of_a_batch_are_found_by_its_triggers_those_in_the_lake_among_t
     assert found.keys() == {("V1", seq(1)), ("V2", seq(0))}
 
 
-def test_a_segment_that_was_ingested_is_not_read(settings: Settings) -> None:
+def test_an_ingested_segment_is_not_read(settings: Settings) -> None:
     ingested = {segment_path(Stream.TRIGGER, seq(1), 0)}
 
     assert list(triggers_recorded(settings, ingested, "task_1", Bounds())) == [seq(6)]
 
 
-def test_of_many_triggers_the_newest_are_kept_and_no_more_vehicles_than_were_asked_for(settings: Settings) -> None:
+def test_the_newest_triggers_are_kept_with_a_limited_number_of_vehicles(settings: Settings) -> None:
     newest = triggers_recorded(settings, set(), "task_1", Bounds(limit=1, entries=1))
     assert {n: (t.vehicles, t.vins) for n, t in newest.items()} == {seq(1): (2, ()), seq(6): (1, ("V2",))}
     assert list(triggers_recorded(settings, set(), "task_1", Bounds(before=seq(6)))) == [seq(1)]
 
 
 @pytest.mark.parametrize("words", [("vin", "show", "V1"), ("batch", "show", "task_1")], ids=" ".join)
-def test_an_answer_loads_neither_spark_nor_the_library_of_logs(
+def test_an_answer_loads_neither_spark_nor_the_logging_library(
     settings: Settings, own_redis: Server, words: tuple[str, ...]
 ) -> None:
     here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})
@@ -126,7 +126,7 @@ def test_an_answer_loads_neither_spark_nor_the_library_of_logs(
     assert str(seq(1)) in done.stdout
 
 
-def test_a_key_that_holds_something_else_is_said_with_its_remedy(settings: Settings, own_redis: Server) -> None:
+def test_a_key_of_another_type_is_reported_with_its_remedy(settings: Settings, own_redis: Server) -> None:
     with Redis(port=own_redis.port) as redis:
         redis.set(keys.pending("V1"), "something else")
     here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})

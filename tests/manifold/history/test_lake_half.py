@@ -34,11 +34,11 @@ def answering(body: bytes) -> Iterator[Settings]:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"ingested"', b"<html>", b"\xff"])
-def test_whoever_answers_something_else_is_not_the_service(body: bytes) -> None:
+def test_a_server_that_answers_otherwise_is_not_the_api(body: bytes) -> None:
     with answering(body) as settings:
         assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") is None
 
 
-def test_what_the_service_tells_is_told() -> None:
+def test_an_answer_of_the_api_is_used() -> None:
     with answering(b'{"entries": [], "ingested": []}') as settings:
         assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") == {"entries": [], "ingested": []}

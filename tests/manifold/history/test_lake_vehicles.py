@@ -40,7 +40,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return catalog
 
 
-def test_the_entries_of_a_vehicle_come_oldest_first_once_and_with_their_outcomes(catalog: Catalog) -> None:
+def test_entries_of_a_vehicle_are_listed_once_oldest_first_with_outcomes(catalog: Catalog) -> None:
     entries = read_entries(catalog, "V1")
 
     assert [entry.seq for entry in entries] == EVERY
@@ -49,7 +49,7 @@ def test_the_entries_of_a_vehicle_come_oldest_first_once_and_with_their_outcomes
 
 @pytest.mark.parametrize("limit", [1, 7, 35, 36, 100])
 @pytest.mark.parametrize("rows", [1, 10_000])
-def test_the_pages_together_have_every_entry_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
+def test_the_pages_list_every_entry_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
     found: list[list[int]] = []
     before: int | None = Bounds().before
     while before is not None:
@@ -76,7 +76,7 @@ def test_a_page_begins_before_a_seq(catalog: Catalog) -> None:
     assert page.before == EVERY[-3]
 
 
-def test_a_vehicle_or_a_lake_that_is_not_there_has_no_entry(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_missing_vehicle_or_lake_has_no_entry(catalog: Catalog, tmp_path: Path) -> None:
     for lake, vin in ((catalog, "V9"), (open_catalog(Settings(home=tmp_path / "new")), "V1")):
         page = read_vehicle_page(lake, vin, Bounds())
         assert (page.entries, page.before, read_entries(lake, vin)) == ([], None, [])

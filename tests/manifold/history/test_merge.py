@@ -118,7 +118,7 @@ def paged(history: History, vin: str, limit: int) -> list[list[EntryHistory]]:
         before = page.before
 
 
-def test_every_entry_of_a_vehicle_is_told_once_as_it_stands_wherever_it_is_known(history: History) -> None:
+def test_each_entry_of_a_vehicle_is_shown_once_with_its_current_state(history: History) -> None:
     entries = history.vin(VIN)
 
     assert [(entry.seq, str(entry.state)) for entry in entries] == [(seq(n), state) for n, state in STANDS.items()]
@@ -128,31 +128,31 @@ def test_every_entry_of_a_vehicle_is_told_once_as_it_stands_wherever_it_is_known
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
-def test_the_pages_of_a_vehicle_are_the_same_newest_first(history: History, limit: int) -> None:
+def test_the_pages_of_a_vehicle_match_the_list_newest_first(history: History, limit: int) -> None:
     pages = paged(history, VIN, limit)
 
     assert [entry for page in reversed(pages) for entry in page] == history.vin(VIN)
 
 
-def test_a_page_ends_where_it_was_asked_to(history: History) -> None:
+def test_a_page_ends_at_the_requested_seq(history: History) -> None:
     page = history.vin_page(VIN, Bounds(limit=100, since=seq(3), before=seq(6)))
 
     assert ([entry.seq for entry in page.entries], page.before) == ([seq(3), seq(4), seq(5)], None)
 
 
-def test_of_a_long_queue_a_page_has_its_share_and_the_pages_have_all(history: History) -> None:
+def test_a_page_takes_its_share_of_a_long_queue_and_the_pages_have_all(history: History) -> None:
     pages = paged(history, BUSY, 1000)
 
     assert [entry.seq for page in reversed(pages) for entry in page] == AT_ONCE
     assert len(pages) == 4
 
 
-def test_a_vehicle_to_which_nothing_was_sent_has_no_history(history: History) -> None:
+def test_a_vehicle_without_entries_has_no_history(history: History) -> None:
     assert history.vin(f"nobody-{RUN}") == history.vin_page(f"nobody-{RUN}").entries == []
     assert history.waiting(f"nobody-{RUN}", 10) == (0, [])
 
 
-def test_what_waits_is_told_from_the_queues_the_oldest_first(history: History) -> None:
+def test_pending_entries_come_from_the_queues_oldest_first(history: History) -> None:
     count, entries = history.waiting(VIN, 3)
 
     assert count == 4
@@ -163,7 +163,7 @@ def test_what_waits_is_told_from_the_queues_the_oldest_first(history: History) -
     ]
 
 
-def test_a_batch_is_counted_by_how_its_entries_stand_and_told_where_they_are_few(history: History) -> None:
+def test_a_batch_is_counted_by_entry_state_and_listed_if_small(history: History) -> None:
     page = history.batches(f"task_{RUN}")
 
     assert [batch.seq for batch in page.batches] == [seq(n) for n in (1, 2, 3, 4, 5, 6)]
@@ -181,5 +181,5 @@ def test_a_batch_is_counted_by_how_its_entries_stand_and_told_where_they_are_few
     ]
 
 
-def test_without_a_catalog_the_lake_is_opened_here_if_none_answers(settings: Settings, redis: Redis, history: History) -> None:
+def test_without_an_api_the_lake_is_opened_locally(settings: Settings, redis: Redis, history: History) -> None:
     assert History(settings, redis).vin(VIN) == history.vin(VIN)

@@ -14,13 +14,13 @@ def hashes(*parts: list[int]) -> pa.ChunkedArray:
     return pa.chunked_array([np.array(part, np.int64) for part in parts], pa.int64())
 
 
-def test_hashes_that_stand_twice_are_found_once_wherever_they_stand() -> None:
+def test_duplicate_hashes_are_found_once_at_any_position() -> None:
     assert standing_twice(hashes([5, -1, 3], [3, -1, 7, 3])).tolist() == [-1, 3]
     assert standing_twice(hashes([1], [2])).tolist() == []
     assert standing_twice(hashes()).tolist() == []
 
 
-def test_as_many_as_are_compared_at_once_leave_the_driver_its_memory() -> None:
+def test_a_comparison_batch_fits_into_driver_memory() -> None:
     found = pa.chunked_array([np.arange(HASH_BATCH_SIZE), np.arange(2)])
     tracemalloc.start()
     try:

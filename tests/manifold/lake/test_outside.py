@@ -63,7 +63,7 @@ def outside(identity: Identity, tmp_path: Path) -> Iterator[Outside]:
     server.server_close()
 
 
-def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
+def test_system_cas_are_trusted_in_addition_to_the_object_store_ca(
     outside: Outside, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a pod: SSL_CERT_FILE names the store's authority, and the system has its own in a folder."""
@@ -76,9 +76,7 @@ def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
     assert outside.was_told() == (True, True)
 
 
-def test_an_authority_of_the_settings_is_believed_and_a_strangers_is_not(
-    outside: Outside, identity: Identity, tmp_path: Path
-) -> None:
+def test_a_ca_of_the_settings_is_trusted_and_an_unknown_one_is_not(outside: Outside, identity: Identity, tmp_path: Path) -> None:
     assert outside.was_told(tls_ca=str(identity.write_authority(tmp_path / "ca.crt"))) == (True, True)
     assert outside.was_told() == (False, False)
     assert outside.was_told(tls_ca=str(tmp_path / "gone.crt")) == (False, False)

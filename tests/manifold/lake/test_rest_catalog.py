@@ -28,7 +28,7 @@ def settings_of(home: Path, uri: str, **properties: str) -> Settings:
 
 
 @pytest.mark.parametrize("more", [{}, {"token": "t"}, {"credential": "client:secret"}], ids=["config", "token", "credential"])
-def test_a_catalog_that_never_answers_is_given_up(silent: str, tmp_path: Path, more: dict[str, str]) -> None:
+def test_a_catalog_that_never_answers_times_out(silent: str, tmp_path: Path, more: dict[str, str]) -> None:
     if "credential" in more:
         more = more | {"oauth2-server-uri": f"{silent}/v1/oauth/tokens"}
     with pytest.raises(Timeout):
@@ -36,6 +36,6 @@ def test_a_catalog_that_never_answers_is_given_up(silent: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("limit", ["a minute", "0", "-1", "inf", "nan"])
-def test_a_limit_that_is_none_is_refused(silent: str, tmp_path: Path, limit: str) -> None:
+def test_an_invalid_timeout_is_refused(silent: str, tmp_path: Path, limit: str) -> None:
     with pytest.raises(Permanent, match=f"{ANSWER}={limit} .* milliseconds"):
         open_catalog(settings_of(tmp_path, silent, **{ANSWER: limit}))

@@ -51,7 +51,7 @@ def plain(settings: Settings) -> Catalog:
     return SqlCatalog(settings.catalog_name, uri=settings.catalog, warehouse=settings.warehouse_url)
 
 
-def test_a_state_of_a_table_is_read_once_and_what_one_commits_oneself_never(settings: Settings, read: list[str]) -> None:
+def test_metadata_is_read_once_and_own_commits_are_never_reread(settings: Settings, read: list[str]) -> None:
     catalog = open_catalog(settings)
     assert isinstance(catalog, CachingSqlCatalog)
     for number in range(3):
@@ -65,7 +65,7 @@ def test_a_state_of_a_table_is_read_once_and_what_one_commits_oneself_never(sett
     assert len(read) == 1, "what somebody else has committed"
 
 
-def test_whatever_is_committed_it_knows_what_stands_in_the_file(settings: Settings) -> None:
+def test_the_cache_matches_the_file_after_any_commit(settings: Settings) -> None:
     catalog = open_catalog(settings)
 
     def check() -> None:
@@ -95,7 +95,7 @@ def test_whatever_is_committed_it_knows_what_stands_in_the_file(settings: Settin
     check()
 
 
-def test_whoever_was_overtaken_commits_on_top_and_what_it_had_staged_first_is_not_known(settings: Settings) -> None:
+def test_a_conflicting_commit_is_rebased_and_its_first_staged_state_is_dropped(settings: Settings) -> None:
     slow, fast = open_catalog(settings), open_catalog(settings)
     old = slow.load_table(SEGMENTS.identifier)
     with fast.load_table(SEGMENTS.identifier).transaction() as change:
@@ -110,7 +110,7 @@ def test_whoever_was_overtaken_commits_on_top_and_what_it_had_staged_first_is_no
     assert slow.load_table(SEGMENTS.identifier).properties["manifold.of"] == "fast"
 
 
-def test_a_table_that_was_dropped_and_made_again_is_the_new_one(settings: Settings) -> None:
+def test_a_dropped_and_recreated_table_is_the_new_one(settings: Settings) -> None:
     catalog = open_catalog(settings)
     before = catalog.load_table(ERASURES.identifier).metadata.table_uuid
     open_catalog(settings).drop_table(ERASURES.identifier)

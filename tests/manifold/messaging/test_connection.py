@@ -50,7 +50,7 @@ def ids(taken: list[mqtt5.Packet]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 7, 4096, 1 << 20])
-def test_packets_come_whole_and_in_order_in_pieces_of_any_size(
+def test_packets_arrive_whole_and_in_order_for_any_chunking(
     connection: Connection, taken: list[mqtt5.Packet], piece: int
 ) -> None:
     stream = SMALL + PUBACK + (LARGE if piece > 100 else SMALL) + PUBACK
@@ -103,7 +103,7 @@ UNREADABLE = [
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what mqtt5's panic leaves behind
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 @pytest.mark.parametrize(("bad", "told"), UNREADABLE)
-def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up_the_next(
+def test_an_unreadable_packet_is_passed_on_and_does_not_block_the_next(
     connection: Connection, taken: list[mqtt5.Packet], raw: list[bytes], bad: bytes, told: tuple[str, int, int], piece: int
 ) -> None:
     stream = SMALL + bad + PUBACK
@@ -118,7 +118,7 @@ def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(st.binary(max_size=60), st.sampled_from([0x30, 0x32, 0x34, 0x3B, 0x20, 0x40, 0x90, 0xE0, 0xF0, 0]))
-def test_whatever_a_packet_holds_those_behind_it_are_read(body: bytes, head: int) -> None:
+def test_no_packet_content_stops_later_packets(body: bytes, head: int) -> None:
     taken: list[mqtt5.Packet] = []
     raw: list[bytes] = []
 
@@ -132,7 +132,7 @@ def test_whatever_a_packet_holds_those_behind_it_are_read(body: bytes, head: int
         publish_of(each), reason_of_puback(each), reasons_of_suback(each), reason_of_disconnect(each)
 
 
-def test_answers_that_cannot_be_read_still_say_to_what_and_what() -> None:
+def test_unreadable_acks_still_name_their_packet_id_and_reason_code() -> None:
     reason = REASON + text(BAD)
     assert reason_of_puback(packet(0x40, b"\1\2\x87", number(len(reason)), reason)) == (0x102, 0x87)
     assert reason_of_puback(packet(0x40, b"\1\2\x55")) == (0x102, 0x55)
@@ -153,5 +153,5 @@ def test_the_length_of_a_packet_is_known_from_its_first_bytes(header: bytes, len
     assert length_of(header) == length
 
 
-def test_a_length_of_more_than_four_bytes_is_no_packet() -> None:
+def test_a_length_of_more_than_four_bytes_is_not_a_packet() -> None:
     assert length_of(b"\x30\xff\xff\xff\xff") is None

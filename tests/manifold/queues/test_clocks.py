@@ -74,7 +74,7 @@ def other(redis: Redis, request: pytest.FixtureRequest) -> Driver:
     return Driver(redis, request.param)
 
 
-def test_it_does_not_fail_by_another_clock(other: Driver) -> None:
+def test_an_entry_does_not_fail_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
 
     failed = other.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, other.now, attempts=1)))
@@ -82,7 +82,7 @@ def test_it_does_not_fail_by_another_clock(other: Driver) -> None:
     assert 0 < failed.next.deadline_ms - other.now <= POLICY.ack_deadline_ms, "when to look again, by the clock of who asks"
 
 
-def test_it_is_not_parked_by_another_clock(other: Driver) -> None:
+def test_an_entry_is_not_parked_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
     assert other.do(Claim()).seq == FIRST
 
@@ -90,7 +90,7 @@ def test_it_is_not_parked_by_another_clock(other: Driver) -> None:
     assert seqs_of(other.redis, keys.parked(VIN)) == []
 
 
-def test_it_does_not_end_by_another_clock(other: Driver) -> None:
+def test_an_entry_does_not_end_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
 
     ended = other.do(End((OutcomeRecord(VIN, FIRST, Outcome.CANCELLED, other.now),)))
@@ -98,7 +98,7 @@ def test_it_does_not_end_by_another_clock(other: Driver) -> None:
     assert (ended.next.word, ended.next.seq) == (ClaimWord.BUSY, FIRST)
 
 
-def test_a_deadline_that_passes_by_a_clock_ahead_lets_nothing_overtake(redis: Redis) -> None:
+def test_a_deadline_passed_by_a_fast_clock_allows_no_overtaking(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
     past_deadline(ahead)
@@ -107,7 +107,7 @@ def test_a_deadline_that_passes_by_a_clock_ahead_lets_nothing_overtake(redis: Re
     assert ahead.do(Claim()).seq == FIRST
 
 
-def test_a_claim_by_a_clock_behind_is_waited_for_by_one_that_is_right(redis: Redis) -> None:
+def test_a_correct_clock_waits_for_a_claim_by_a_slow_one(redis: Redis) -> None:
     Driver(redis, -MINUTES).begin()
     right = Driver(redis, 0)
     past_deadline(right)
@@ -115,7 +115,7 @@ def test_a_claim_by_a_clock_behind_is_waited_for_by_one_that_is_right(redis: Red
     assert right.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, right.now, attempts=1))).word == "sent"
 
 
-def test_a_heartbeat_that_one_ahead_hears_lets_nothing_overtake(redis: Redis) -> None:
+def test_a_heartbeat_heard_by_a_fast_clock_allows_no_overtaking(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
     assert ahead.do(UpdatePresence(Heard(), claim=False)).released == FIRST
@@ -123,7 +123,7 @@ def test_a_heartbeat_that_one_ahead_hears_lets_nothing_overtake(redis: Redis) ->
     assert ahead.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, ahead.now, attempts=1))).word == "sent"
 
 
-def test_a_message_of_a_compacted_queue_is_not_passed_over_by_another_clock(redis: Redis) -> None:
+def test_a_compacted_message_is_not_skipped_by_a_skewed_clock(redis: Redis) -> None:
     queue, first, ahead = ecq_queue(VIN), Driver(redis, 0), Driver(redis, MINUTES)
     first.do(UpdatePresence(Connected(VIN, wall_clock_ms() - 5_000, True, 0), claim=False))
     first.do(ecq.Append(FIRST, "a", b"1"), queue)
@@ -136,7 +136,7 @@ def test_a_message_of_a_compacted_queue_is_not_passed_over_by_another_clock(redi
 
 
 @pytest.mark.parametrize("wrong_by", [-MINUTES, 0, MINUTES], ids=["behind", "right", "ahead"])
-def test_when_the_time_of_redis_has_passed_it_fails_whatever_the_clocks_say(redis: Redis, wrong_by: int) -> None:
+def test_an_entry_fails_once_the_time_of_redis_has_passed(redis: Redis, wrong_by: int) -> None:
     Driver(redis, 0, SOON).begin()
     other = Driver(redis, wrong_by, SOON)
     send_by: Any = redis.hget(keys.inflight(VIN), "send_by")
@@ -148,9 +148,7 @@ def test_when_the_time_of_redis_has_passed_it_fails_whatever_the_clocks_say(redi
 
 
 @pytest.mark.parametrize("let", [let_go, past_deadline], ids=["session", "deadline"])
-def test_what_a_dispatcher_of_an_older_version_has_in_hand_is_waited_for_for_its_whole_time(
-    redis: Redis, let: Callable[[Driver], None]
-) -> None:
+def test_a_claim_of_an_older_dispatcher_version_is_waited_for_in_full(redis: Redis, let: Callable[[Driver], None]) -> None:
     old = Driver(redis, -MINUTES)
     old.begin()
     redis.hdel(keys.inflight(VIN), "send_by")  # which that version does not note
@@ -161,7 +159,7 @@ def test_what_a_dispatcher_of_an_older_version_has_in_hand_is_waited_for_for_its
     assert (failed.word, failed.next.seq) == ("sent", FIRST)
 
 
-def test_a_clock_of_redis_that_was_set_back_holds_up_nothing_for_long(redis: Redis) -> None:
+def test_a_redis_clock_set_back_blocks_nothing_for_long(redis: Redis) -> None:
     driver = Driver(redis, 0)
     driver.begin()
     let_go(driver)

@@ -42,7 +42,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_a_cancelled_task_ends_wherever_it_is(kind: str, urls: dict[str, str]) -> None:
+def test_a_cancelled_task_ends_at_any_await(kind: str, urls: dict[str, str]) -> None:
     """`asyncio.wait_for` before Python 3.12 loses a cancellation that comes when what it waits for is done."""
 
     async def goes_on_after() -> list[int]:
@@ -67,7 +67,7 @@ def test_a_cancelled_task_ends_wherever_it_is(kind: str, urls: dict[str, str]) -
     assert asyncio.run(goes_on_after()) == []
 
 
-def test_other_commands_get_a_connection_after_many_exchanges_at_once(urls: dict[str, str]) -> None:
+def test_other_commands_get_a_connection_after_many_concurrent_exchanges(urls: dict[str, str]) -> None:
     most = 20
 
     async def goes_on() -> bool:
@@ -96,7 +96,7 @@ def test_a_server_that_does_not_read_is_a_timeout(own_redis: Server) -> None:
     asyncio.run(too_much())
 
 
-def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: Server) -> None:
+def test_a_connection_is_reused_unless_the_server_closed_it(own_redis: Server) -> None:
     async def client_id(redis: Redis) -> int:
         (found,) = await exchange(redis, [("CLIENT", "ID")])
         return int(found)
@@ -124,7 +124,7 @@ def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: S
 
 @pytest.mark.parametrize("how", ASK)
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_an_idle_connection_that_the_server_closed_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
+def test_an_idle_connection_closed_by_the_server_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
     """As Redis does with `timeout 1`. Nothing is sent twice: the client does not retry."""
 
     async def answers() -> list[Any]:

@@ -293,7 +293,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of them is left"
 
 
-def test_the_verbs_of_compacted_queues_keep_their_promises_in_any_order(redis: Redis) -> None:
+def test_compacted_queue_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
     class OnThisRedis(CompactedQueueMachine):
         pass
 

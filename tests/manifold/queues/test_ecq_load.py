@@ -91,14 +91,14 @@ def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
         pytest.param([*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])], "dd", 0, "dp", id="from its first seq on"),
     ],
 )
-def test_redis_and_lake_come_together(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
+def test_redis_and_lake_merge(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
     run(redis, *before)
     for _ in range(2):
         load(redis, lake, epoch=epoch)
         assert held(redis) == after
 
 
-def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_and_nothing_that_is_pending(redis: Redis) -> None:
+def test_an_ack_removes_acknowledged_messages_past_retention_and_no_pending_one(redis: Redis) -> None:
     """A day, in milliseconds: of what is older, the acknowledged one goes with its key and bytes, and the pending one stays."""
     run(redis, *appended(0, 1), *acked(0))
     later, fresh = NOW + 86_400_000 + 1, seq_of(NOW + 86_400_000, 0, 0)
@@ -114,7 +114,7 @@ def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_an
     assert set(map(int, redis.hkeys(messages))) == {SEQS[1], fresh}
 
 
-def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(redis: Redis) -> None:
+def test_a_pending_message_past_its_retention_ends_instead_of_being_sent(redis: Redis) -> None:
     """Also after a rebuild has loaded it, whether its client is here or not; and once it has ended, nothing of it is left."""
     later = NOW + 40 * 86_400_000
     load(redis, "p")
@@ -134,7 +134,7 @@ def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(r
     assert held(redis) == ""
 
 
-def test_messages_that_the_lake_ends_leave_the_queue_but_not_what_is_in_flight_or_was_acknowledged(redis: Redis) -> None:
+def test_lake_expiry_ends_pending_messages_but_none_in_flight_or_acknowledged(redis: Redis) -> None:
     """Garbage collection names what is pending in the lake past its retention; the queue says what of it has expired."""
     state, loader = keys.ecq_keys(ID)[7], EcqLoader(redis, POLICY)
     run(redis, *appended(0, 1, 2, 4), *acked(1))
@@ -149,7 +149,7 @@ def test_messages_that_the_lake_ends_leave_the_queue_but_not_what_is_in_flight_o
     assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "asked again, it answers the same"
 
 
-def test_a_pending_message_is_kept_for_a_retention_of_its_own(redis: Redis) -> None:
+def test_a_pending_message_has_its_own_retention(redis: Redis) -> None:
     later, day = NOW + 40 * 86_400_000, 86_400_000
     run(redis, *appended(0))
     for pending_ms, word in ((0, ClaimWord.ABSENT), (41 * day, ClaimWord.ABSENT), (39 * day, ClaimWord.MUST_END)):
@@ -159,7 +159,7 @@ def test_a_pending_message_is_kept_for_a_retention_of_its_own(redis: Redis) -> N
         assert claim.word is word, pending_ms
 
 
-def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
+def test_position_and_epoch_are_the_more_recent_of_both(redis: Redis) -> None:
     run(redis, *appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1]))
     state = keys.ecq_keys(ID)[7]
     assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
@@ -169,7 +169,7 @@ def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis
     assert redis.hmget(state, "epoch", "acked_seq") == [str(LATER_REWIND).encode(), str(SEQS[0]).encode()]
 
 
-def test_a_long_queue_is_read_in_several_calls_and_what_changes_between_them_stands_once(redis: Redis) -> None:
+def test_a_long_queue_read_in_several_calls_lists_changed_messages_once(redis: Redis) -> None:
     seqs = [seq_of(NOW, 0, 0) + n for n in range(3000)]
     run(redis, *(Append(seq, f"k{n}", b"x") for n, seq in enumerate(seqs)))
     newer = seq_of(NOW + 1, 0, 0)

@@ -70,7 +70,7 @@ def is_held(claim: ClaimReply) -> bool:
     return (claim.word, claim.seq, claim.deadline_ms) == (ClaimWord.BUSY, FIRST, OVER)
 
 
-def test_it_is_sent_again_at_once_and_ends_by_its_acknowledgement(queues: Queues) -> None:
+def test_the_entry_is_resent_at_once_and_ends_by_its_ack(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
 
     assert queues.do(Claim(), BACK).seq == FIRST
@@ -78,7 +78,7 @@ def test_it_is_sent_again_at_once_and_ends_by_its_acknowledgement(queues: Queues
     assert (delivered.word, delivered.next.seq) == ("ended", SECOND)
 
 
-def test_it_does_not_fail_before_that_is_over(queues: Queues) -> None:
+def test_the_entry_does_not_fail_before_the_publish_window_ends(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
@@ -93,7 +93,7 @@ def test_it_does_not_fail_before_that_is_over(queues: Queues) -> None:
     assert (ended.word, ended.next.seq) == ("ended", SECOND)
 
 
-def test_it_is_not_parked_before_that_is_over(queues: Queues) -> None:
+def test_the_entry_is_not_parked_before_the_publish_window_ends(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
@@ -106,7 +106,7 @@ def test_it_is_not_parked_before_that_is_over(queues: Queues) -> None:
     assert seqs_of(queues.redis, keys.parked(VIN)) == [FIRST]
 
 
-def test_it_is_not_parked_by_whoever_missed_its_data_for_an_earlier_claim(queues: Queues) -> None:
+def test_a_miss_reported_for_an_earlier_claim_does_not_park_the_entry(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     assert queues.do(Claim(), OVER).seq == FIRST
 
@@ -114,7 +114,7 @@ def test_it_is_not_parked_by_whoever_missed_its_data_for_an_earlier_claim(queues
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
 
 
-def test_a_session_that_is_known_as_lost_is_as_one_that_ended(queues: Queues) -> None:
+def test_a_session_known_to_be_lost_is_like_one_that_ended(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, ReleaseReason.LOST), BACK)
@@ -124,7 +124,7 @@ def test_a_session_that_is_known_as_lost_is_as_one_that_ended(queues: Queues) ->
 
 
 @pytest.mark.parametrize("how", [Outcome.CANCELLED, Outcome.EXPIRED])
-def test_it_does_not_end_without_an_acknowledgement_before_that_is_over(queues: Queues, how: Outcome) -> None:
+def test_the_entry_does_not_end_without_ack_before_the_publish_window_ends(queues: Queues, how: Outcome) -> None:
     queues.begin(FIRST, SECOND)
 
     ended = queues.end_as(how, BACK)
@@ -138,7 +138,7 @@ def test_it_does_not_end_without_an_acknowledgement_before_that_is_over(queues: 
     assert (ended.outcomes, ended.next.seq) == ((how,), SECOND)
 
 
-def test_what_was_cancelled_in_flight_is_waited_for_as_well(queues: Queues) -> None:
+def test_an_entry_cancelled_in_flight_is_waited_for(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.end_as(Outcome.CANCELLED, NOW)
@@ -148,7 +148,7 @@ def test_what_was_cancelled_in_flight_is_waited_for_as_well(queues: Queues) -> N
     assert queues.do(Claim(), OVER).word is ClaimWord.MUST_END
 
 
-def test_an_older_entry_whose_data_comes_now_follows_it(queues: Queues) -> None:
+def test_an_older_entry_whose_data_arrives_now_follows_it(queues: Queues) -> None:
     queues.do(Enqueue([(OLDER, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Park(OLDER, "d"), NOW)
@@ -167,7 +167,7 @@ def test_a_newer_entry_of_the_same_request_does_not_supersede_it(redis: Redis) -
     assert seqs_of(redis, keys.pending(VIN)) == [FIRST, SECOND]
 
 
-def test_a_publish_whose_connection_broke_may_be_under_way(queues: Queues) -> None:
+def test_a_publish_on_a_broken_connection_may_be_under_way(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, ReleaseReason.CUT, NOW), BACK)
@@ -176,7 +176,7 @@ def test_a_publish_whose_connection_broke_may_be_under_way(queues: Queues) -> No
 
 
 @pytest.mark.parametrize("reason", [ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED])
-def test_what_was_not_sent_or_reached_nobody_is_not_waited_for(queues: Queues, reason: ReleaseReason) -> None:
+def test_an_entry_not_sent_or_not_received_is_not_waited_for(queues: Queues, reason: ReleaseReason) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, reason, NOW), BACK)
@@ -184,7 +184,7 @@ def test_what_was_not_sent_or_reached_nobody_is_not_waited_for(queues: Queues, r
     assert queues.end_as(Outcome.CANCELLED, BACK).outcomes == (Outcome.CANCELLED,)
 
 
-def test_a_message_of_a_compacted_queue_is_not_passed_over_before_that_is_over(queues: Queues) -> None:
+def test_a_compacted_message_is_not_skipped_before_the_publish_window_ends(queues: Queues) -> None:
     queue = ecq_queue(VIN)
     queues.do(ecq.Append(FIRST, "a", b"1"), NOW, queue)
     queues.do(ecq.Append(SECOND, "b", b"2"), NOW, queue)
@@ -203,7 +203,7 @@ def test_a_message_of_a_compacted_queue_is_not_passed_over_before_that_is_over(q
     assert (over.word, over.next.seq) == ("ended", SECOND)
 
 
-def test_an_older_message_that_a_rewind_brings_back_follows_it(queues: Queues) -> None:
+def test_an_older_message_revived_by_a_rewind_follows_it(queues: Queues) -> None:
     queue = ecq_queue(VIN)
     queues.do(ecq.Append(OLDER, "a", b"1"), NOW, queue)
     queues.do(Claim(), NOW, queue)

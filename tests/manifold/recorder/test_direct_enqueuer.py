@@ -41,9 +41,7 @@ def vins(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE, OWNERS_ALONE + 1])
-def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
-    play: Callable[..., None], redis: Redis, count: int
-) -> None:
+def test_both_enqueue_paths_wake_every_connected_vehicle(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         batch = queues.batch()
         for vin in vins(count):
@@ -75,9 +73,7 @@ def test_a_wake_up_for_two_triggers_names_none(play: Callable[..., None]) -> Non
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
-def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_ways(
-    play: Callable[..., None], redis: Redis, count: int
-) -> None:
+def test_a_trigger_of_another_recorder_is_a_duplicate_on_both_paths(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         first, again = take(vins(count)), take(vins(count))
         assert again.digest is not None
@@ -90,7 +86,7 @@ def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_w
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
-def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(play: Callable[..., None], redis: Redis, count: int) -> None:
+def test_both_paths_refuse_queues_that_are_not_loaded(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(vins(count))
         with pytest.raises(Retryable, match="manifold rebuild"):
@@ -105,7 +101,7 @@ def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(play: Callab
 
 @pytest.mark.parametrize("count", [2, OWNERS_ALONE + 1])
 @pytest.mark.parametrize("place", range(7), ids=lambda place: keys.owner_keys("V")[place].rpartition(":")[2])
-def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
+def test_an_owner_with_corrupt_keys_is_named_and_blocks_no_other(
     play: Callable[..., None], redis: Redis, count: int, place: int
 ) -> None:
     key = keys.owner_keys("V0")[place]
@@ -125,7 +121,7 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
     play(scenario)
 
 
-def test_what_is_shared_and_spoilt_holds_up_nobody_either(play: Callable[..., None], redis: Redis) -> None:
+def test_a_corrupt_shared_key_blocks_no_owner(play: Callable[..., None], redis: Redis) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(["V1"])
         for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):

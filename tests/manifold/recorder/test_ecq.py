@@ -35,7 +35,7 @@ def recorded(home: Harness, client_id: str) -> list[Envelope]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: Harness, version: int, qos: int) -> None:
+def test_messages_of_either_protocol_are_recorded_unchanged(shared: Harness, version: int, qos: int) -> None:
     client_id = f"AS-IT-CAME-{version}-{qos}"
     sent = [
         (ecq_write_topic(client_id, "a"), b"\0\xff"),
@@ -56,7 +56,7 @@ def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(share
     assert all(e.refused_because is None and e.qos == qos for e in found)
 
 
-def test_a_publisher_is_told_that_it_is_on_disk_and_under_which_seq(shared: Harness) -> None:
+def test_a_publisher_gets_the_seq_once_its_message_is_on_disk(shared: Harness) -> None:
     async def scenario() -> list[int]:
         async with platform(shared.broker.port) as publisher:
             sent = [(ecq_write_topic("TOLD", "a"), b"1"), (ecq_write_topic("TOLD", "a"), b"1"), (ecq_rewind_topic("TOLD"), b"0")]
@@ -90,7 +90,7 @@ BAD = [
 ]
 
 
-def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shared: Harness) -> None:
+def test_a_refused_message_is_answered_kept_with_its_reason_and_stops_nothing(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for topic, payload in BAD:
@@ -106,7 +106,7 @@ def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shar
     assert shared.health()["direct_enqueue"] == "on"
 
 
-def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: Harness) -> None:
+def test_dispatcher_records_of_a_compacted_queue_are_kept_in_its_stream(shared: Harness) -> None:
     good = EcqAck("ACKED", 5, 1000, epoch=3).to_wire()
     for payload in (good, b'{"client_id": "ACKED-BADLY", "seq": -1}'):
         shared.redis.xadd(keys.OUTCOMES, {"o": payload})
@@ -117,7 +117,7 @@ def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(sha
     assert "not an acknowledgement of a compacted queue" in str(bad.refused_because)
 
 
-def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: Path) -> None:
+def test_a_retained_message_is_recorded_once(tmp_path: Path) -> None:
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             assert (await publisher.send("$ECQ/w/RETAINED/a", b"x", retain=True))["status"] == "recorded"
@@ -185,7 +185,7 @@ def taken(home: Harness) -> int:
     return int(sum(count for count in counts if not math.isnan(count)))
 
 
-def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
+def test_any_number_of_unreadable_packets_is_kept_and_acknowledged(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
@@ -221,7 +221,7 @@ async def send(publisher: Platform, topic: str, payload: bytes = b"x") -> int:
     return int(receipt["seq"])
 
 
-def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queued_when_it_is_back(home: Harness) -> None:
+def test_a_redis_outage_loses_nothing_and_the_newest_of_each_key_is_queued_later(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seqs = [await send(publisher, "$ECQ/w/AWAY/a")]
@@ -240,7 +240,7 @@ def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queue
     asyncio.run(scenario())
 
 
-def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_and_is_one_message(home: Harness) -> None:
+def test_a_write_recorded_before_a_kill_is_queued_once_at_the_next_start(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first = await send(publisher, "$ECQ/w/STUCK/a", b"1")
@@ -260,7 +260,7 @@ def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_an
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
-def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(home: Harness, flushed: bool) -> None:
+def test_a_rolled_back_redis_gets_writes_rewinds_and_acks_again(home: Harness, flushed: bool) -> None:
     def acknowledge(seq: int, epoch: int = 0) -> None:
         home.redis.xadd(keys.OUTCOMES, {"o": EcqAck("BACK", seq, 1, epoch).to_wire()})
         wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the acknowledgement to be recorded")
@@ -293,7 +293,7 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(h
 
 
 @pytest.mark.parametrize("some_in_lake", [True, False], ids=["some of it in the lake", "none of it in the lake"])
-def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(home: Harness, some_in_lake: bool) -> None:
+def test_writes_that_a_rebuild_missed_are_queued_after_it(home: Harness, some_in_lake: bool) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             in_lake = await send(publisher, "$ECQ/w/REBUILT/old")

@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 RECEIPT_S = 10.0  # after which a publisher sends again
 
 
-def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: Harness) -> None:
+def test_a_kill_at_any_moment_loses_no_acknowledged_message_and_queues_none_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             sent = []
@@ -56,7 +56,7 @@ async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[d
             receipt = await publisher.publish(topics.TRIGGER, batch)
 
 
-def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: Harness) -> None:
+def test_a_trigger_in_the_journal_only_is_queued_at_the_next_start(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.process.send_signal(signal.SIGSTOP)
@@ -73,7 +73,7 @@ def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_st
     asyncio.run(scenario())
 
 
-def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: Harness) -> None:
+def test_a_kill_between_segment_and_journal_archives_nothing_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             for n in range(5):
@@ -112,7 +112,7 @@ def test_a_clock_in_the_past_repeats_no_seq(home: Harness) -> None:
     asyncio.run(scenario())
 
 
-def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_is_back(home: Harness) -> None:
+def test_a_redis_outage_loses_nothing_and_messages_are_queued_in_order_later(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], "r0"))["seq"]]
@@ -135,7 +135,7 @@ def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_
     asyncio.run(scenario())
 
 
-def test_the_gap_outlives_the_recorder(home: Harness) -> None:
+def test_the_gap_survives_a_restart_of_the_recorder(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.kill()
@@ -150,7 +150,7 @@ def test_the_gap_outlives_the_recorder(home: Harness) -> None:
     asyncio.run(scenario())
 
 
-def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everything(tmp_path: Path) -> None:
+def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild(tmp_path: Path) -> None:
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
@@ -171,7 +171,7 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
         asyncio.run(scenario(home))
 
 
-def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_is(home: Harness) -> None:
+def test_a_corrupt_key_blocks_only_its_vehicle_and_health_names_it(home: Harness) -> None:
     home.redis.set(keys.pending("V1"), "something else")
 
     async def scenario() -> None:
@@ -187,7 +187,7 @@ def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_
     asyncio.run(scenario())
 
 
-def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: Harness) -> None:
+def test_one_of_two_recorders_reports_the_same_trigger_as_a_duplicate(home: Harness) -> None:
     with stopping(home.running), stopping(home.start(node=1)):
         home.wait_direct_enqueue()
 
@@ -204,7 +204,7 @@ def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(hom
     assert sorted(e.duplicate_of for e in archived if e.duplicate_of is not None) == originals
 
 
-def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Harness) -> None:
+def test_a_full_disk_stops_acks_is_reported_and_recovers_by_itself(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")
@@ -228,7 +228,7 @@ def limit(home: Harness, size: int) -> None:
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -> None:
+def test_an_unwritable_archive_delays_only_segments(home: Harness) -> None:
     archive = home.folder / "home" / "archive"
 
     async def scenario() -> None:
@@ -248,7 +248,7 @@ def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -
     assert [e.seq for e in home.archived(Stream.TRIGGER)] == home.pending("V1")
 
 
-def test_a_broker_that_comes_back_empty_finds_the_recorder_subscribed(home: Harness) -> None:
+def test_the_recorder_resubscribes_at_a_broker_that_lost_its_state(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")

@@ -45,7 +45,7 @@ HOSTILE = [
 ]
 
 
-def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: Harness) -> None:
+def test_no_trigger_crashes_the_recorder_or_comes_twice(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for payload in HOSTILE:
@@ -61,7 +61,7 @@ def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: Harness) ->
     assert [refused.count(payload) for payload in HOSTILE] == [1] * len(HOSTILE)
 
 
-def test_properties_of_any_size_are_taken(shared: Harness) -> None:
+def test_properties_of_any_size_are_accepted(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             many = [(f"name{n}", "v" * n) for n in range(700)]
@@ -93,7 +93,7 @@ def test_properties_of_any_size_are_taken(shared: Harness) -> None:
         pytest.param("", id="nothing behind the prefix"),
     ],
 )
-def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_receipt(shared: Harness, behind: str) -> None:
+def test_no_receipt_is_sent_to_a_topic_for_which_a_broker_disconnects(shared: Harness, behind: str) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             client = publisher.client
@@ -105,7 +105,7 @@ def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_rece
     asyncio.run(scenario())
 
 
-def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> None:
+def test_a_broker_that_disconnects_for_a_receipt_does_not_loop_forever(tmp_path: Path) -> None:
     """Mosquitto takes such a Response Topic and cuts whoever publishes to it; with this prefix, the recorder does."""
     prefix, asking = "a/" * 250, 5
 
@@ -132,7 +132,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
         assert [e.duplicate_of for e in home.archived(Stream.TRIGGER)].count(None) == asking + 1
 
 
-def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
+def test_any_number_of_unreadable_packets_is_kept_and_acknowledged(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
@@ -159,7 +159,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
         assert (data.topic, b"bytes" in data.payload) == (topics.data_topic("spoilt"), True)
 
 
-def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_again(tmp_path: Path) -> None:
+def test_a_message_that_crashed_the_recorder_is_quarantined_on_redelivery(tmp_path: Path) -> None:
     fatal = trigger(["FATAL"], "fatal")
 
     async def scenario(home: Harness) -> None:
@@ -187,7 +187,7 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
         assert [e.payload for e in home.archived(Stream.TRIGGER) if e.refused_because] == [fatal, fatal]
 
 
-def test_a_message_that_was_in_hand_when_the_recorder_was_killed_is_taken_all_the_same(tmp_path: Path) -> None:
+def test_a_message_in_hand_when_the_recorder_was_killed_is_still_accepted(tmp_path: Path) -> None:
     def hazards() -> PoisonGuard:
         found = PoisonGuard(tmp_path / "in-hand", Settings(home=tmp_path))
         found.load()

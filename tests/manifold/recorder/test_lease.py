@@ -73,7 +73,7 @@ def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: Harness) -
         home.start(recorder_port=home.running.port + 1)
 
 
-def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jump(home: Harness) -> None:
+def test_a_restart_after_a_kill_continues_without_a_pause_or_a_gap(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.kill()
     home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
@@ -83,7 +83,7 @@ def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jum
     assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
 
 
-def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq_of_the_others(home: Harness) -> None:
+def test_a_resumed_holder_finds_its_number_taken_and_exits(home: Harness) -> None:
     first = publish(home, "r1", "r2")
     home.running.process.send_signal(signal.SIGSTOP)
     other = elsewhere(home)
@@ -114,7 +114,7 @@ def started(harness: Harness) -> bool:
     return True
 
 
-def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
+def test_a_clean_shutdown_frees_the_number_at_once(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.stop()
     other = elsewhere(home)
@@ -126,7 +126,7 @@ def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
         other.running.stop()
 
 
-def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: Harness) -> None:
+def test_the_claim_survives_a_wiped_and_an_unreachable_redis(home: Harness) -> None:
     home.restart_redis(wiped=True)
     wait_until(lambda: home.redis.hlen(keys.recorders(0)) == 1, what="the claim to be in Redis again")
     home.redis_server.kill()
@@ -144,7 +144,7 @@ def renewed(home: Harness) -> None:
     wait_until(lambda: home.redis.hgetall(keys.recorders(0)) != before, what="a renewal")
 
 
-def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: Harness) -> None:
+def test_while_the_archive_is_unreachable_the_claim_is_renewed_in_redis(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     home.flush()
     take_away(archive)
@@ -162,7 +162,7 @@ def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: Harne
     put_back(archive)
 
 
-def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothing(home: Harness) -> None:
+def test_without_any_store_the_recorder_runs_until_its_lease_expires(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     take_away(archive)
     home.redis_server.kill()
@@ -180,7 +180,7 @@ def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothin
 
 
 @pytest.mark.parametrize("kind", ["a disk", "an object store"])
-def test_a_claim_is_there_for_everybody_as_soon_as_it_is_put(tmp_path: Path, kind: str) -> None:
+def test_a_claim_is_visible_to_everybody_as_soon_as_it_is_put(tmp_path: Path, kind: str) -> None:
     async def scenario(url: str, s3: S3) -> None:
         mine, other = ArchiveClaims(url, s3, 7), ArchiveClaims(url, s3, 7)
         claims = [Claim(place, "journal", "here", 1, 0, upto_ms, upto_ms) for place, upto_ms in (("a", 1), ("b", 2), ("a", 3))]

@@ -20,7 +20,7 @@ WORLDS = 300
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["stores away", "copied journals"])
-def test_in_no_order_of_steps_a_seq_is_given_twice(tmp_path: Path, copies: bool) -> None:
+def test_no_order_of_steps_issues_a_seq_twice(tmp_path: Path, copies: bool) -> None:
     total = 0
     for seed in range(WORLDS):
         world = World(seed, tmp_path / str(seed), copies=copies)
@@ -67,7 +67,7 @@ def process(folder: Path, archive: Register) -> Iterator[Lease]:
         place.leave()
 
 
-def test_a_claim_that_was_taken_back_is_not_gone_on_with_where_no_store_can_be_asked(tmp_path: Path) -> None:
+def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path) -> None:
     """Whoever has seen it released begins where it says; this place would give the rest of what it once held."""
 
     def another_is_as_quick(_: str, claim: Claim) -> None:
@@ -90,7 +90,7 @@ def test_a_claim_that_was_taken_back_is_not_gone_on_with_where_no_store_can_be_a
     in_virtual_time(scenario())
 
 
-def test_who_forgets_the_claim_of_a_former_holder_late_does_not_forget_its_next_one(tmp_path: Path) -> None:
+def test_deleting_a_stale_claim_late_keeps_the_next_claim_of_its_holder(tmp_path: Path) -> None:
     """It was stopped after it had looked, and the former holder has begun again meanwhile."""
     archive, forgets, go_on = Promptly(), asyncio.Event(), asyncio.Event()
 

@@ -15,7 +15,7 @@ from tests.support.servers import Server
 HELD_S = 0.2
 
 
-def test_an_outcome_that_is_not_on_disk_grows_old(own_redis: Server) -> None:
+def test_an_outcome_that_is_not_on_disk_ages(own_redis: Server) -> None:
     async def scenario() -> list[float]:
         held = asyncio.Event()
 

@@ -48,7 +48,7 @@ def seq_of(resent: ResentMessages, message: Message) -> int | None:
     return None if found is None else found.seq
 
 
-def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
+def test_a_redelivery_has_the_seq_of_its_record() -> None:
     taking = Taking()
     first, second = taking.take(7), taking.take(8)
     assert [taking.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
@@ -65,13 +65,13 @@ def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
         pytest.param(Message(TOPIC, b"x", qos=0, dup=True), id="QoS 0"),
     ],
 )
-def test_what_is_another_message_is_recorded(message: Message) -> None:
+def test_a_different_message_is_recorded(message: Message) -> None:
     taking = Taking()
     taking.take(7)
     assert taking.seq_of(message) is None
 
 
-def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> None:
+def test_a_reused_packet_id_means_the_last_message_with_it() -> None:
     taking = Taking()
     taking.take(7)
     newer = taking.take(7, payload=b"y")
@@ -81,7 +81,7 @@ def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> No
     assert taking.seq_of(again(payload=b"y")) is None
 
 
-def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_between() -> None:
+def test_a_message_is_forgotten_half_way_round_the_packet_ids() -> None:
     taking = Taking()
     seq = taking.take(7)
     for mid in range(8, 7 + MAX_REMEMBERED):
@@ -91,7 +91,7 @@ def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_betw
     assert taking.seq_of(again()) is None
 
 
-def test_a_session_that_begins_anew_knows_nothing_of_the_one_before() -> None:
+def test_a_new_session_knows_nothing_of_the_previous_one() -> None:
     taking = Taking()
     taking.take(7)
     taking.resent.session_began(2)
@@ -103,7 +103,7 @@ def test_a_session_that_begins_anew_knows_nothing_of_the_one_before() -> None:
     assert taking.seq_of(again()) == seq
 
 
-def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> None:
+def test_the_next_process_restores_packet_ids_from_journal_and_archive(tmp_path: Path) -> None:
     taking, node = Taking(), 0
     taken = [taking.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
     archive = RecordedSegments(Archive(f"file://{tmp_path}"))
@@ -117,7 +117,7 @@ def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> 
 
 
 @given(st.lists(st.text(max_size=6), max_size=5))
-def test_whatever_an_archive_says_is_a_packet_id_is_one_or_is_passed_over(ids: list[str]) -> None:
+def test_an_invalid_packet_id_in_an_archive_is_ignored(ids: list[str]) -> None:
     taking = Taking()
     taken = [taking.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
     for each, packet_id in zip(taken, ids, strict=True):
@@ -129,7 +129,7 @@ REWIND = "$ECQ/r/V1"
 
 
 @pytest.mark.parametrize("is_known", ["by this process", "from what an earlier one has recorded"])
-def test_a_rewind_that_came_too_soon_is_refused_again_under_its_seq_and_every_other_answered_as_it_was(is_known: str) -> None:
+def test_redelivered_messages_are_answered_as_before_refused_rewinds_included(is_known: str) -> None:
     taking = Taking()
     taken = [taking.parser.take(Message(REWIND, b"earliest", mid=mid, connection=1)) for mid in range(1, BURST)]
     taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # no place to rewind to
@@ -150,14 +150,14 @@ def test_a_rewind_that_came_too_soon_is_refused_again_under_its_seq_and_every_ot
     assert "ecq_rewinds_per_hour" in str(answered[-1].receipt.reason)
 
 
-def test_what_is_refused_and_kept_in_part_is_known_when_it_comes_again_whole() -> None:
+def test_a_truncated_refused_message_is_recognised_on_full_redelivery() -> None:
     taking, large = Taking(), b"x" * 5_000
     seq = taking.take(7, REWIND, large)
     assert taking.seq_of(again(REWIND, large)) == seq
 
 
 @pytest.mark.parametrize(("refused", "status"), [(False, ReceiptStatus.RECORDED), (True, ReceiptStatus.REFUSED)])
-def test_the_answer_is_that_of_the_record_though_a_limit_has_changed_since(refused: bool, status: ReceiptStatus) -> None:
+def test_a_redelivery_is_answered_by_its_record_despite_changed_limits(refused: bool, status: ReceiptStatus) -> None:
     size = 2_000
     parser = Parser(Settings(max_data_bytes=size if refused else size - 1), DedupeWindow(1))
     incoming = parser.take(again(payload=b"x" * size), None, Recorded(5, refused))

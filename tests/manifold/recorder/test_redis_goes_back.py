@@ -63,9 +63,7 @@ async def send(publisher: Platform, request_id: str, *vins: str) -> int:
     return int((await publisher.trigger(list(vins) or ["V1"], request_id))["seq"])
 
 
-def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_the_clock_steps(
-    home: Harness, clock: Clock
-) -> None:
+def test_lost_entries_are_offered_again_and_ended_ones_end_again_on_any_clock(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0", "V1", "V2")
@@ -88,7 +86,7 @@ def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_th
     asyncio.run(scenario())
 
 
-def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Clock) -> None:
+def test_recorder_and_redis_may_both_have_been_down(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -106,7 +104,7 @@ def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Cl
     asyncio.run(scenario())
 
 
-def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebuild(home: Harness, clock: Clock) -> None:
+def test_a_loss_of_hours_requires_a_rebuild(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0")
@@ -130,7 +128,7 @@ def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebu
     asyncio.run(scenario())
 
 
-def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_rebuild_did_not_find(home: Harness) -> None:
+def test_queues_wiped_and_reloaded_between_two_looks_get_what_the_rebuild_missed(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first, *others = [await send(publisher, f"r{n}") for n in range(3)]
@@ -146,7 +144,7 @@ def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_r
     asyncio.run(scenario())
 
 
-def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_cannot_tell(home: Harness) -> None:
+def test_outcomes_are_looked_up_in_the_lake_and_nothing_is_offered_without_it(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -174,7 +172,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
     asyncio.run(scenario())
 
 
-def test_outcomes_move_the_mark_too_so_that_not_all_of_a_day_is_ended_again(home: Harness) -> None:
+def test_outcomes_advance_the_mark_too(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seq = await send(publisher, "r0")

@@ -36,7 +36,7 @@ def data(seq: int) -> Envelope:
     return Envelope(seq, datetime.now(UTC), Stream.DATA, topics.data_topic(f"d{seq}"), b"payload")
 
 
-def test_a_journal_file_that_becomes_segments_after_the_archive_was_listed_is_not_left_out(tmp_path: Path) -> None:
+def test_a_journal_file_sealed_after_the_archive_listing_is_not_skipped(tmp_path: Path) -> None:
     seqs = SeqSource(0)
     old, *kept = [data(seqs.next()) for _ in range(5)]
 

@@ -58,11 +58,11 @@ def test_a_burst_is_admitted_then_one_at_a_time(limit: RewindLimit, clock: Clock
     assert admitted(limit, 100) == BURST
 
 
-def test_each_client_has_its_own(limit: RewindLimit) -> None:
+def test_each_client_has_its_own_limit(limit: RewindLimit) -> None:
     assert [admitted(limit, 100, client_id) for client_id in ("V1", "V2")] == [BURST, BURST]
 
 
-def test_of_a_flood_no_more_refusals_are_recorded_than_rewinds_would_be_admitted(limit: RewindLimit, clock: Clock) -> None:
+def test_recorded_refusals_are_bounded_by_the_rewind_rate(limit: RewindLimit, clock: Clock) -> None:
     hours, told = 5, 0
     for _ in range(hours * 3600):
         clock.now += 1
@@ -79,7 +79,7 @@ def test_other_messages_are_not_counted(limit: RewindLimit) -> None:
     assert all(limit.judge(write) is Admission.ADMITTED for _ in range(100))
 
 
-def test_clients_beyond_counting_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rewind_limit, "CLIENTS_KEPT", 2)
     for client_id in ("V1", "V2", "V3"):
         admitted(limit, 100, client_id)
@@ -94,7 +94,7 @@ def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Inco
 
 
 @pytest.mark.parametrize("payload", [b"earliest", b"nowhere"])
-def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -> None:
+def test_excess_rewinds_are_refused_once_and_then_dropped(payload: bytes) -> None:
     parser = Parser(Settings(), DedupeWindow(1))
     *early, first, second = taken(parser, BURST + 2, payload)
 
@@ -109,7 +109,7 @@ def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -
     assert "only the first is kept" in str(second.receipt.reason)
 
 
-def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
+def test_an_unrecorded_rewind_is_unknown_on_redelivery() -> None:
     parser, resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
     for incoming in taken(parser, BURST + 2):
         resent.note(incoming)
@@ -118,7 +118,7 @@ def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
     assert known == [True] * (BURST + 1) + [False]
 
 
-def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
+def test_a_malformed_rewind_is_kept_truncated() -> None:
     parser = Parser(Settings(), DedupeWindow(1))
     large = rewind(payload=b"x" * 1_000_000, user_properties=[("a", "b" * 60_000)])
 
@@ -128,7 +128,7 @@ def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
     assert "1000000 bytes" in str(kept.refused_because)
 
 
-def test_a_client_that_rewinds_without_end_fills_no_journal(home: Harness) -> None:
+def test_a_client_that_rewinds_endlessly_fills_no_journal(home: Harness) -> None:
     """Through a real broker: all are acknowledged, few are recorded, and a write after them is taken."""
     flood = 300
 

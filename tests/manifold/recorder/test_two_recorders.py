@@ -63,7 +63,7 @@ def order_of(home: Harness, name: str, seqs: list[int]) -> list[int]:
     return [int(request_id.rpartition("-")[2]) for request_id in found if request_id.startswith(f"{name}-")]
 
 
-def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_among_them(two: tuple[Harness, Harness]) -> None:
+def test_messages_of_a_publisher_keep_their_order_if_its_recorder_dies(two: tuple[Harness, Harness]) -> None:
     one, other = two
 
     async def scenario() -> None:
@@ -91,14 +91,14 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
     assert len(seqs) == len(set(seqs))
 
 
-def test_emqx_is_told_to_deal_whole_publishers_out_to_the_recorders() -> None:
+def test_emqx_is_configured_to_assign_publishers_to_recorders() -> None:
     """Its own default for a group is random: data with one recorder, its trigger with another."""
     config = (ROOT / "infra" / "emqx" / "manifold.conf").read_text()
     groups = dict(re.findall(r"shared_subscription_group\.([\w-]+) \{ strategy = (\w+) \}", config))
     assert groups == {topics.RECORDER_GROUP: "hash_clientid"}
 
 
-def test_one_that_no_url_names_is_noticed(two: tuple[Harness, Harness]) -> None:
+def test_a_recorder_missing_from_the_urls_is_noticed(two: tuple[Harness, Harness]) -> None:
     one, other = two
     archive = f"file://{one.folder.parent}/archive"
     here, there = (f"http://127.0.0.1:{each.running.port}" for each in two)

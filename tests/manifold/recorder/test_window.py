@@ -35,7 +35,7 @@ def disk(home: Harness, size: int) -> None:
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_a_window_closes_above_its_limit_opens_at_half_of_it_and_drops_qos_0_between() -> None:
+def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between() -> None:
     calls: list[str] = []
     window = Window(10 * OF_EACH, full=lambda: calls.append("full"), free=lambda: calls.append("free"))
     message = Message("t", bytes(2 * OF_EACH - 1))
@@ -56,7 +56,7 @@ def test_a_window_closes_above_its_limit_opens_at_half_of_it_and_drops_qos_0_bet
     assert window.admit(loud)
 
 
-def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_connection_breaks(home: Harness) -> None:
+def test_large_messages_wait_at_the_broker_across_reconnects(home: Harness) -> None:
     async def scenario() -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
@@ -83,7 +83,7 @@ def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_
     assert len(home.archived(Stream.TRIGGER)) == 3
 
 
-def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: Harness) -> None:
+def test_a_qos_0_flood_is_dropped_and_other_messages_are_not(home: Harness) -> None:
     async def scenario() -> None:
         home.start()
         home.wait_direct_enqueue()

@@ -18,7 +18,7 @@ async def _greet(_: web.Request) -> web.Response:
     return web.json_response({"hello": "there"})
 
 
-def test_health_metrics_and_own_routes_are_served() -> None:
+def test_health_metrics_and_custom_routes_are_served() -> None:
     port = free_port()
     health = Health(healthy=False, details={"journal": "disk full"})
 
@@ -39,7 +39,7 @@ def test_health_metrics_and_own_routes_are_served() -> None:
     asyncio.run(scenario())
 
 
-def test_with_a_token_only_whoever_has_it_is_answered_and_a_probe_learns_no_more_than_yes_or_no() -> None:
+def test_a_token_is_required_and_a_probe_learns_only_the_status() -> None:
     port, token = free_port(), "s3cret-token"
     health = Health(healthy=False, details={"journal": "disk full"})
 
@@ -66,7 +66,7 @@ def test_with_a_token_only_whoever_has_it_is_answered_and_a_probe_learns_no_more
     asyncio.run(scenario())
 
 
-def test_metrics_alone_are_told_in_a_thread_to_whoever_has_the_token() -> None:
+def test_metrics_only_are_served_from_a_thread_with_the_token() -> None:
     port = free_port()
     with tell_metrics("127.0.0.1", port, token="t0ken"):
         url = f"http://127.0.0.1:{port}/metrics"
@@ -100,7 +100,7 @@ def test_with_a_token_it_may_listen_beyond_loopback() -> None:
     asyncio.run(scenario())
 
 
-def test_a_taken_port_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     port = free_port()
 
     async def scenario() -> None:

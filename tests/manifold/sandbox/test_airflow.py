@@ -14,7 +14,7 @@ from tests.support.servers import free_port, start_airflow, stopping, wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_airflow_variables_of_the_caller_do_not_reach_it(tmp_path: Path) -> None:
+def test_airflow_variables_of_the_caller_are_not_inherited(tmp_path: Path) -> None:
     caller = {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__LOAD_EXAMPLES": "True", "LANG": "C.UTF-8"}
 
     env = airflow.environment(Settings(home=tmp_path, spark_master="spark://spark.example:7077"), caller)
@@ -39,7 +39,7 @@ def shown(settings: Settings) -> bytes | None:
         return None
 
 
-def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
+def test_airflow_becomes_healthy_reloads_its_certificate_and_stops_completely(tmp_path: Path) -> None:
     """With TLS: without, many tests have it."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
     certificates.make_up(settings)

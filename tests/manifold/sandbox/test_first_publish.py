@@ -28,7 +28,7 @@ def output_of(server: TapServer, folder: Path, script: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_first_publish_of_the_tour_reaches_the_recorder_as_it_is_printed(tap_server: TapServer, tmp_path: Path) -> None:
+def test_the_first_publish_of_the_tour_reaches_the_recorder_as_printed(tap_server: TapServer, tmp_path: Path) -> None:
     (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "docs" / "tour.md").read_text(), re.DOTALL | re.MULTILINE)
     limits = Settings()
 
@@ -45,7 +45,7 @@ def test_the_first_publish_of_the_tour_reaches_the_recorder_as_it_is_printed(tap
     assert (data.topic, batch.topic) == (topics.data_topic(str(trigger.data_id)), topics.TRIGGER)
 
 
-def test_a_denied_publish_is_told_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
+def test_a_denied_publish_is_reported_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
     without_a_name = "mosquitto_pub -q 1 -i sdv-pub-first -t '$SDV-FANOUT/data/denied' -m x"
 
     assert "not authorized" in output_of(tap_server, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()

@@ -122,7 +122,7 @@ def names(home: Path, ca: Authority) -> list[str]:
 
 
 @pytest.mark.parametrize("state", [announcing, aged, dropping])
-def test_killed_between_any_two_steps_it_leaves_all_whole_and_the_next_one_ends_the_work(
+def test_a_kill_between_any_two_steps_leaves_valid_files_and_the_next_run_finishes(
     tmp_path: Path, state: Callable[[Path], Settings]
 ) -> None:
     state(tmp_path / "before")
@@ -175,7 +175,7 @@ def shows_what_is_there(settings: Settings) -> bool:
     return seen(settings, str(folder / OF_INNER.format(OPERATOR)))[0] == own
 
 
-def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_after_the_other(
+def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, former = aged(tmp_path), tmp_path / "former.pem"
@@ -205,7 +205,7 @@ def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_afte
         assert client.client_id() == stays, "who was connected stays so"
 
 
-def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_names(
+def test_certificates_issued_during_ca_rotation_are_signed_by_the_named_ca(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aged(tmp_path)
@@ -221,7 +221,7 @@ def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_name
     made.verify_directly_issued_by(next(each for each in believed(folder, FRONT_DOOR) if each.subject == made.issuer))
 
 
-def test_half_a_file_takes_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_file_costs_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates.make_up(Settings(home=tmp_path, tls=True))
     file = tmp_path / SECRETS / SERVER
     context = web_server_context(TlsFiles(certificate=str(file)))

@@ -41,14 +41,14 @@ OLD = ("old", day(500))
         (300, None, [("old", day(0))], ["old"], Step.DROP),
     ],
 )
-def test_what_is_due(
+def test_due_renewals_are_listed(
     left: float, announced: float | None, former: list[tuple[str, datetime]], needed: list[str], step: Step | None
 ) -> None:
     since = None if announced is None else day(-announced)
     assert next_step(Standing(day(left), since, former), needed, day(0)) is step
 
 
-def test_years_in_which_somebody_looks_now_and_then(tmp_path: Path) -> None:
+def test_certificates_stay_valid_over_years_of_occasional_checks(tmp_path: Path) -> None:
     """At each moment: all that is shown is signed by a CA that is believed, lasts, and was believed long before it signed."""
     settings = Settings(home=tmp_path, tls=True)
     folder = tmp_path / SECRETS
@@ -74,7 +74,7 @@ def test_years_in_which_somebody_looks_now_and_then(tmp_path: Path) -> None:
     assert most == 2, "old ones go"
 
 
-def test_a_home_that_was_left_for_two_years_comes_back(tmp_path: Path) -> None:
+def test_a_home_left_alone_for_two_years_recovers(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, tls=True)
     certificates.make_up(settings, now=BEGAN)
     late = day(730)
@@ -91,7 +91,7 @@ def test_a_leaf_ends_with_its_ca(tmp_path: Path) -> None:
     assert made.not_valid_after_utc == day(365)
 
 
-def test_what_is_killed_between_key_and_certificate_goes_on(tmp_path: Path) -> None:
+def test_a_kill_between_key_and_certificate_is_recovered(tmp_path: Path) -> None:
     settings, folder = Settings(home=tmp_path, tls=True), tmp_path / SECRETS
     certificates.make_up(settings, now=BEGAN)
     before = (folder / CA).read_bytes()
@@ -104,7 +104,7 @@ def test_what_is_killed_between_key_and_certificate_goes_on(tmp_path: Path) -> N
         certificates.keep(settings, now=day(252))
 
 
-def test_the_list_is_signed_anew_in_time_and_forgets_what_has_ended(tmp_path: Path) -> None:
+def test_the_crl_is_renewed_in_time_and_drops_expired_certificates(tmp_path: Path) -> None:
     settings, folder = Settings(home=tmp_path, tls=True), tmp_path / SECRETS
     certificates.make_up(settings, now=BEGAN)
     short, long = (certificates.serial_of(certificates.issue(tmp_path, "v", days=days, now=BEGAN)) for days in (2, 20))

@@ -16,6 +16,6 @@ def profile(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_names_settings_only(name: str) -> None:
+def test_a_profile_contains_only_settings(name: str) -> None:
     assert profile(name).keys() <= Settings.model_fields.keys()
     Settings(**profile(name))  # type: ignore[arg-type]  # texts, as in the environment

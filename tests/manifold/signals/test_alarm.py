@@ -52,9 +52,7 @@ def slow_door(own_door: Door) -> Door:
     return own_door.with_settings(signals_confirm_seconds=CONFIRM_S)
 
 
-def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_again(
-    own_door: Door, rabbitmq: Settings, gateway: Gateway
-) -> None:
+def test_a_rabbitmq_memory_alarm_records_nothing_twice(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     door = slow_door(own_door)
     for number in range(5):
         gateway.send_signed(body_of(f"device-{number}"), device=f"device-{number}")
@@ -75,7 +73,7 @@ def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_
     assert len(door.recorded()) == 6
 
 
-def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest(
+def test_a_refused_message_has_one_digest_if_the_service_dies_before_its_ack(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
     """It lies in the journal twice; by its digest the lake takes one."""
@@ -95,7 +93,7 @@ def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest
     assert len(set(found)) == 1
 
 
-def test_what_expires_before_a_door_takes_it_is_on_record_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
+def test_an_expired_message_is_recorded_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
     """An error that a client has written itself keeps nothing off the record."""
     bodies = [body_of("device-1"), body_of("device-2")]
     gateway.send(bodies[0], signed(bodies[0]), expiration="1")
@@ -115,9 +113,7 @@ def test_what_expires_before_a_door_takes_it_is_on_record_and_a_dead_letter(own_
     assert gateway.get(topology.PROCESSED)
 
 
-def test_who_publishes_when_its_connection_ends_is_told_that_it_ended(
-    own_door: Door, rabbitmq: Settings, gateway: Gateway
-) -> None:
+def test_a_publisher_whose_connection_ends_gets_a_connection_error(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     """The library cancels whoever waits; taken for its own end, that ended the door."""
     gateway.purge()
     one = without_headers(Outgoing(topology.EXCHANGE, topology.PROCESSED, b"{}", _Plain()))
@@ -140,7 +136,7 @@ class _Plain:
     headers: dict[str, object] = {}  # noqa: RUF012
 
 
-def test_a_door_that_may_not_read_one_queue_leaves_its_journal_whole(
+def test_a_service_that_may_not_read_one_queue_keeps_its_journal_whole(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
     """Another one reads the statuses alone. Each try is refused while signals are being written to the journal."""

@@ -96,7 +96,7 @@ def order(said: list[Said]) -> tuple[list[Said], list[Said]]:
 
 @settings(max_examples=200, deadline=None)
 @given(spoken(), st.data())
-def test_however_the_bytes_are_cut_the_same_is_heard(what: tuple[bytes, list[Said], bytes], data: st.DataObject) -> None:
+def test_any_split_of_the_bytes_gives_the_same_messages(what: tuple[bytes, list[Said], bytes], data: st.DataObject) -> None:
     wire, said, others = what
     cuts = sorted(data.draw(st.sets(st.integers(0, len(wire)), max_size=12)))
     found, passed_on = heard([wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)])
@@ -105,7 +105,7 @@ def test_however_the_bytes_are_cut_the_same_is_heard(what: tuple[bytes, list[Sai
     assert passed_on == others
 
 
-def test_bytes_that_come_one_by_one_are_heard() -> None:
+def test_single_bytes_give_the_same_messages() -> None:
     wire = delivered(1, b"x" * (ROOM + 1)) + raw(Basic.Ack(7)) + delivered(2, b"") + HEARTBEAT
     found, passed_on = heard([wire[at : at + 1] for at in range(len(wire))])
 
@@ -125,5 +125,5 @@ def test_bytes_that_come_one_by_one_are_heard() -> None:
         pytest.param(raw(ContentBody(b"x")), id="a body of no message"),
     ],
 )
-def test_what_is_no_frame_of_a_message_is_the_librarys_to_judge(garbage: bytes) -> None:
+def test_frames_other_than_messages_are_left_to_the_library(garbage: bytes) -> None:
     assert heard([garbage]) == ([], garbage)

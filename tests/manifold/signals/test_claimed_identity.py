@@ -40,11 +40,11 @@ def received(body: bytes, headers: dict[str, Any] | None = None, **more: Any) ->
         pytest.param(received(b""), (), id="empty"),
     ],
 )
-def test_the_devices_that_a_refused_message_names(message: Received, devices: tuple[str, ...]) -> None:
+def test_a_refused_message_names_its_claimed_devices(message: Received, devices: tuple[str, ...]) -> None:
     assert claims_of(message).devices == devices
 
 
-def test_the_correlation_id_is_the_bodys_then_the_headers() -> None:
+def test_the_correlation_id_comes_from_the_body_then_the_headers() -> None:
     headers = {"x-correlation-id": "of a header"}
 
     assert claims_of(received(body_of(correlationId=ID), headers)) == Claims(("device-1",), ID)
@@ -52,7 +52,7 @@ def test_the_correlation_id_is_the_bodys_then_the_headers() -> None:
     assert claims_of(received(b"{}")).correlation_id is None
 
 
-def test_a_delivery_is_known_by_what_was_sent_and_not_by_its_way() -> None:
+def test_a_delivery_digest_covers_content_and_not_routing() -> None:
     first = received(b"x", {"a": [1, {"b": None}]})
     again = received(b"x", {"a": [1, {"b": None}], "x-retry-count": 2, "x-death": [{}], "x-error": "{}", "x-queue": topology.RAW})
 

@@ -42,11 +42,11 @@ def settled(tag: int, *, multiple: bool = False, taken: bool = True) -> Say:
         pytest.param([settled(3), settled(5, multiple=True, taken=False)], [True, False, False], id="many are refused"),
     ],
 )
-def test_a_group_is_waited_for_until_each_is_settled(says: list[Say], taken: list[bool]) -> None:
+def test_a_group_is_waited_for_until_each_message_is_settled(says: list[Say], taken: list[bool]) -> None:
     assert answers(*says) == taken
 
 
-def test_a_group_ends_with_the_connection_and_with_a_message_that_comes_back() -> None:
+def test_a_group_ends_with_its_connection_or_a_returned_message() -> None:
     with pytest.raises(AMQPError, match="NO_ROUTE"):
         answers(lambda confirms: confirms.returned("NO_ROUTE"))
     with pytest.raises(ConnectionError, match="gone"):

@@ -43,7 +43,7 @@ def read(flags: int, raw: bytes) -> Any:
         pytest.param(b"", "", id="empty"),
     ],
 )
-def test_what_is_no_text_is_as_long_as_it_was_and_what_follows_is_read(raw: bytes, text: str) -> None:
+def test_invalid_text_keeps_its_length_and_later_properties_are_read(raw: bytes, text: str) -> None:
     read_any_properties()
     found = read(CORRELATION_ID | TIMESTAMP, short(raw) + struct.pack(">Q", 1_700_000_000))
 
@@ -52,7 +52,7 @@ def test_what_is_no_text_is_as_long_as_it_was_and_what_follows_is_read(raw: byte
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 10**15])
-def test_a_time_that_no_calendar_has_is_none(value: int) -> None:
+def test_a_time_outside_the_calendar_is_none(value: int) -> None:
     read_any_properties()
 
     assert read(TIMESTAMP, struct.pack(">Q", value)).timestamp is None
@@ -67,7 +67,7 @@ def test_a_time_that_no_calendar_has_is_none(value: int) -> None:
         pytest.param(short(b"at") + b"T" + struct.pack(">Q", 2**63), id="a time"),
     ],
 )
-def test_headers_that_cannot_be_read_are_left_out_and_what_follows_is_read(fields: bytes) -> None:
+def test_unreadable_headers_are_skipped_and_later_properties_are_read(fields: bytes) -> None:
     read_any_properties()
     found = read(CONTENT_TYPE | HEADERS | CORRELATION_ID, short(b"application/json") + table(fields) + short(b"mine"))
 

@@ -24,7 +24,7 @@ def events(door: Door) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == "message"]
 
 
-def test_every_message_has_one_line_at_info_as_json(
+def test_every_message_has_one_info_line_in_json(
     tmp_path: Path, rabbitmq: Settings, redis_server: Server, gateway: Gateway
 ) -> None:
     gateway.purge()
@@ -73,7 +73,7 @@ def _told(fate: Disposition, group: list[Received], share: float) -> list[dict[s
     return [dict(line) for line in lines]
 
 
-def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None:
+def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
     [line] = _told(Disposition(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
 
     assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "a check failed: OSError", 0)
@@ -82,7 +82,7 @@ def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 400, 400), (0.5, 120, 280), (0.0, 0, 0)])
-def test_a_share_of_the_accepted_messages_is_logged_and_every_other_one(share: float, least: int, most: int) -> None:
+def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
     """At a half, a count outside of these bounds comes once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
     fate = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])

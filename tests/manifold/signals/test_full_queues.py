@@ -119,7 +119,7 @@ def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
     assert len(own_door.recorded()) == 7
 
 
-def test_what_waits_for_a_full_queue_comes_again_after_a_restart(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+def test_messages_held_back_by_a_full_queue_return_after_a_restart(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     own_door.start()
     with full(rabbitmq, gateway, topology.DEAD):
         names = send_in_turns(gateway, 3)

@@ -57,7 +57,7 @@ def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencySto
     return ask
 
 
-def test_what_redis_knows_of_a_message(ask: Any) -> None:
+def test_redis_knows_the_state_of_a_message(ask: Any) -> None:
     n1, n2, n3 = (next(NONCES) for _ in range(3))
     a, other = message("a", n1), message("b", n1)
     assert ask(lambda once: once.claim([a, a, other])) == [NEW, AGAIN, REPLAY]
@@ -83,7 +83,7 @@ def test_what_redis_knows_of_a_message(ask: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("at", [1_800_000_000.0, 1_800_000_500.0, 1_800_000_974.0])
-def test_a_nonce_is_known_for_as_long_as_it_has_to_be(
+def test_a_nonce_is_known_for_as_long_as_required(
     ask: Any, monkeypatch: pytest.MonkeyPatch, at: float, later_s: float, known: Claim
 ) -> None:
     nonce = next(NONCES)
@@ -102,7 +102,7 @@ class _Clock:
         return self._now
 
 
-def test_every_key_goes_by_itself_and_none_names_its_device(ask: Any, redis: Redis) -> None:
+def test_every_key_expires_and_none_names_its_device(ask: Any, redis: Redis) -> None:
     device = "device-8f3a"
     signals = [message(str(n), next(NONCES), device=device) for n in range(20)]
     ask(lambda once: once.claim(signals))

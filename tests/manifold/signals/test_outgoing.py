@@ -30,7 +30,7 @@ def report(refusal: Refusal = REFUSAL, correlation_id: str | None = None) -> Err
     return ErrorReport.of(refusal, at=NOW, correlation_id=correlation_id, retry_count=0)
 
 
-def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
+def test_an_error_about_a_field_with_a_long_name_is_short() -> None:
     refusal = parse_raw(body_of()[:-1] + b', "' + b"x" * 200_000 + b'": 1}')
     assert isinstance(refusal, Refusal)
     error = json.loads(dead_letter(received(), report(refusal)).properties.headers["x-error"])
@@ -52,7 +52,7 @@ def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
         pytest.param({"a": {1, 2}}, id="of a kind that cannot be sent"),
     ],
 )
-def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[str, Any]) -> None:
+def test_headers_too_large_to_be_read_back_are_dropped(headers: dict[str, Any]) -> None:
     for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
         assert len(one.properties.marshal()) < MAX_HEADERS  # or it is not read when it comes again
         assert "x-left-out" in one.properties.headers
@@ -70,7 +70,7 @@ def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[
     ],
     ids=["fits", "empty", "too long", "both too long", "none"],
 )
-def test_a_reply_has_a_correlation_id_that_can_be_sent(of_property: str | None, of_header: str, sent: str | None) -> None:
+def test_a_reply_has_a_sendable_correlation_id(of_property: str | None, of_header: str, sent: str | None) -> None:
     one = reply(received(reply_to="mine", correlation_property=of_property), report(correlation_id=of_header), NOW)
 
     assert one is not None
@@ -79,7 +79,7 @@ def test_a_reply_has_a_correlation_id_that_can_be_sent(of_property: str | None, 
 
 
 @pytest.mark.parametrize("queue", [topology.RAW, topology.STATUS])
-def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
+def test_a_forwarded_message_keeps_its_kind(queue: str) -> None:
     """A retried message comes back through the raw queue, whichever queue it was in; so does a dead letter that is replayed."""
     first = received({"x-queue": "another"}, queue=queue)
     large = received({"a": "€" * 43_000}, queue=queue)
@@ -91,7 +91,7 @@ def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])
-def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(name: str) -> None:
+def test_a_sender_cannot_route_into_other_queues_through_the_service(name: str) -> None:
     """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
     first = received({name: [topology.PROCESSED], "mine": "a"})
     again = received({"mine": "a"})
@@ -102,7 +102,7 @@ def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(nam
     assert first.digest == again.digest
 
 
-def test_properties_that_a_server_with_small_frames_does_not_take_are_left_out() -> None:
+def test_properties_too_large_for_a_small_frame_are_dropped() -> None:
     room = 8192 - AROUND
     large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
     frames = without_headers(large).packed(1, room=room)

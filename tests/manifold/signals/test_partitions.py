@@ -43,7 +43,7 @@ def processed(gateway: Gateway, count: int) -> list[tuple[str, int]]:
     return [(one["deviceId"], int(base64.b64decode(one["originalPayload"]))) for one in said]
 
 
-def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_as_before(
+def test_each_device_belongs_to_one_service_with_partitions_and_to_any_without(
     with_plugin: Settings, tmp_path: Path, redis_server: Server
 ) -> None:
     doors = [
@@ -86,7 +86,9 @@ def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_
             door.stop()
 
 
-def test_a_server_without_the_plug_in_is_told_with_the_remedy(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+def test_a_server_without_the_plugin_is_reported_with_the_remedy(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server
+) -> None:
     door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_partitions=COUNT)
     with pytest.raises(RuntimeError, match="ended with 2"):
         door.start()
@@ -96,7 +98,7 @@ def test_a_server_without_the_plug_in_is_told_with_the_remedy(tmp_path: Path, ra
         wait_until(lambda: channel.queue_declare(topology.RAW, passive=True), what="the raw queue")
 
 
-def test_what_waits_in_one_partition_makes_no_other_one_older() -> None:
+def test_a_backlog_in_one_partition_ages_no_other() -> None:
     backlogs = Backlogs(["raw", "p0", "p1"], 3600, in_flight=0)
     backlogs.empty_at = 1000
     backlogs.saw("raw", 0, 1010)

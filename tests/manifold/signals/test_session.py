@@ -35,7 +35,7 @@ def channel(number: int) -> Any:
     )
 
 
-def test_what_comes_after_a_stay_is_taken_by_nobody() -> None:
+def test_deliveries_after_the_session_ends_are_ignored() -> None:
     """The next one would acknowledge it by a number that is another message's there, and count its bytes as in hand forever."""
 
     async def scenario() -> list[int]:
@@ -52,7 +52,7 @@ def test_what_comes_after_a_stay_is_taken_by_nobody() -> None:
     assert asyncio.run(scenario()) == [1]
 
 
-def test_a_consumer_that_the_server_cancels_ends_the_stay() -> None:
+def test_a_consumer_cancelled_by_the_server_ends_the_session() -> None:
     async def scenario() -> str:
         taking = channel(1)
         session = Session(taking, channel(2), Wire(), Wire())
@@ -64,7 +64,7 @@ def test_a_consumer_that_the_server_cancels_ends_the_stay() -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_that_is_made_again_before_anybody_looks_is_read_again(own_door: Door, gateway: Gateway) -> None:
+def test_a_queue_recreated_before_the_check_is_consumed_again(own_door: Door, gateway: Gateway) -> None:
     """As another door makes it that has lost it first."""
     own_door.start()
     gateway.purge()
@@ -77,14 +77,14 @@ def test_a_queue_that_is_made_again_before_anybody_looks_is_read_again(own_door:
 
 
 @pytest.mark.slow
-def test_the_doors_connections_have_the_heartbeat_of_the_settings(own_door: Door, rabbitmq: Settings) -> None:
+def test_connections_have_the_configured_heartbeat(own_door: Door, rabbitmq: Settings) -> None:
     own_door.with_settings(signals_heartbeat_seconds=7).start()
     lines = ctl(rabbitmq, "-q", "list_connections", "user", "timeout").splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == ["door"]].count("7") == 2
 
 
 @pytest.mark.slow
-def test_who_asks_for_an_answer_in_a_way_that_only_its_sender_may_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
+def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
     """Such a message comes from clients of AMQP 1.0, and would come again, and so on forever."""
     about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
     message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)

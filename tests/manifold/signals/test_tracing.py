@@ -106,7 +106,7 @@ def test_each_message_is_a_span_with_its_correlation_id_and_outcome(door_at: Any
     assert all(span["ms"] >= 0 for span in collector.spans)
 
 
-def test_the_last_spans_are_sent_when_the_door_ends(door_at: Any, collector: Collector, gateway: Gateway) -> None:
+def test_the_last_spans_are_sent_on_shutdown(door_at: Any, collector: Collector, gateway: Gateway) -> None:
     door = door_at(collector.url)
     gateway.send_signed()
     gateway.get(topology.PROCESSED)
@@ -116,7 +116,7 @@ def test_the_last_spans_are_sent_when_the_door_ends(door_at: Any, collector: Col
     assert [span["manifold.outcome"] for span in collector.spans] == ["processed"]
 
 
-def test_a_collector_that_is_away_and_headers_that_are_no_trace_hold_nothing_up(door_at: Any, gateway: Gateway) -> None:
+def test_an_unreachable_collector_and_invalid_trace_headers_block_nothing(door_at: Any, gateway: Gateway) -> None:
     door = door_at(f"http://127.0.0.1:{free_port()}/v1/traces")
     for traceparent in ("no trace", "", b"\xff\xfe", 7, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 10_000):
         body = body_of("anyhow")
@@ -128,7 +128,7 @@ def test_a_collector_that_is_away_and_headers_that_are_no_trace_hold_nothing_up(
     assert len(door.recorded()) == 6
 
 
-def test_a_door_without_a_collector_loads_nothing_that_tells_spans() -> None:
+def test_a_service_without_a_collector_loads_no_tracing_library() -> None:
     names = ("opentelemetry.exporter", "opentelemetry.sdk.trace")
     program = f"import sys, manifold.signals._service; print([name for name in sys.modules if name.startswith({names})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -118,7 +118,7 @@ def rights_on_emqx(client: Client) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), [(n, on, emqx) for n, on, _, emqx in CELLS], ids=ids)
-def test_emqx_knows_a_client_by_its_certificate_alone(names: tuple[str, ...], listener: str, expected: str) -> None:
+def test_emqx_identifies_a_client_by_its_certificate_alone(names: tuple[str, ...], listener: str, expected: str) -> None:
     claimed = {claim: on_emqx(names, listener, *claim) for claim in CLAIMS}
     rights = {claim: rights_on_emqx(client) for claim, client in claimed.items()}
 
@@ -188,7 +188,7 @@ IN_PER_HANDSHAKE = [(names, on, tap) for names, on, tap, _ in CELLS if names != 
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), IN_PER_HANDSHAKE, ids=ids)
-def test_the_tap_knows_a_client_by_its_certificate_alone(
+def test_the_tap_identifies_a_client_by_its_certificate_alone(
     site: Site, names: tuple[str, ...], listener: str, expected: str
 ) -> None:
     context = client_context(TlsFiles(str(site.secrets / CA), str(issued(site, names))))
@@ -202,7 +202,7 @@ def test_the_tap_knows_a_client_by_its_certificate_alone(
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), [(n, on, tap) for n, on, tap, _ in CELLS if n == ("",)], ids=ids)
-def test_the_tap_takes_an_empty_name_for_none(names: tuple[str, ...], listener: str, expected: str) -> None:
+def test_the_tap_treats_an_empty_name_as_none(names: tuple[str, ...], listener: str, expected: str) -> None:
     subject = tuple(((("commonName", it),)) for it in names)
     who = Identity.of({"subject": subject, "notAfter": "Jan  1 00:00:00 2099 GMT", "serialNumber": "0A"})
     rule = is_vehicle if listener == VEHICLES else is_platform
@@ -217,7 +217,7 @@ def test_the_tap_takes_an_empty_name_for_none(names: tuple[str, ...], listener: 
 @pytest.mark.parametrize("resumed", [False, True], ids=["anew", "resuming a TLS 1.2 session"])
 @pytest.mark.parametrize("harm", ["ended", "revoked"])
 @pytest.mark.parametrize("listener", [VEHICLES, SERVICES])
-def test_the_tap_refuses_a_certificate_that_is_good_no_longer(site: Site, listener: str, harm: str, resumed: bool) -> None:
+def test_the_tap_refuses_an_expired_or_revoked_certificate(site: Site, listener: str, harm: str, resumed: bool) -> None:
     name = f"V-{harm}-{resumed}" if listener == VEHICLES else f"sdv-pub-{harm}-{resumed}".lower()
     file = issued(site, (name,), ends_in_s=4 if harm == "ended" else 3600)
     context = client_context(TlsFiles(str(site.secrets / CA), str(file)))
@@ -240,7 +240,7 @@ def test_the_tap_refuses_a_certificate_that_is_good_no_longer(site: Site, listen
 
 
 @pytest.mark.parametrize("listener", ["listeners.ssl.default", "listeners.ssl.platform"])
-def test_emqx_looks_at_the_certificate_of_every_connection(listener: str) -> None:
+def test_emqx_verifies_the_certificate_of_every_connection(listener: str) -> None:
     """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/emqx.md). Resumption is off, so both hold."""
     text = (EMQX / "tls.conf").read_text()
     block = text[text.index(f"{listener} {{") :].partition("\n}\n")[0]

@@ -196,11 +196,11 @@ def played(servers: "SimpleQueue[TapServer]", tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("trace", recorded())
-def test_the_tap_tells_what_emqx_tells(trace: str, played: dict[str, list[str]]) -> None:
+def test_the_tap_publishes_the_events_of_emqx(trace: str, played: dict[str, list[str]]) -> None:
     assert unexplained(trace, played[trace]) == []
 
 
-def test_nothing_is_allowed_that_does_not_happen(played: dict[str, list[str]]) -> None:
+def test_every_allowed_difference_occurs(played: dict[str, list[str]]) -> None:
     seen = [(trace, line) for trace, lines in played.items() for line in lines]
 
     unused = [known.because for known in ALLOWED if not known.chance and not any(known.covers(*each) for each in seen)]
@@ -208,7 +208,7 @@ def test_nothing_is_allowed_that_does_not_happen(played: dict[str, list[str]]) -
     assert unused == []
 
 
-def test_every_case_of_the_recorder_is_played_or_has_a_reason_why_not() -> None:
+def test_every_recorded_case_is_replayed_or_has_a_reason() -> None:
     names = {line.split()[0] for line in recorder("cases").splitlines()}
 
     assert names == {case_of(trace) for trace in recorded()} | set(NOT_PLAYED)
