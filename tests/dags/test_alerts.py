@@ -1,4 +1,4 @@
-"""Somebody is told of a run that failed or is late: what arrives at `alert_url`."""
+"""Alerts for failed and late runs, as received at `alert_url`."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ RUN = "scheduled__2026-05-04T00:00:00+00:00"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What a server at `alert_url` was sent."""
+    """The requests that a server at `alert_url` received."""
     with hook() as (url, sent):
         monkeypatch.setenv("MANIFOLD_ALERT_URL", url)
         yield sent

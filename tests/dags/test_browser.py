@@ -1,4 +1,4 @@
-"""What an operator does in the Airflow UI, in a real browser. With PICTURES=1 the pictures in docs/img are made again."""
+"""The Airflow UI as an operator uses it in a real browser. PICTURES=1 updates the pictures in docs/img."""
 
 import os
 import re
@@ -29,7 +29,7 @@ ENDED_S = 240
 
 @pytest.fixture(scope="module")
 def browser(running: Platform) -> Iterator[Page]:
-    """One in which the operator is logged in."""
+    """A browser in which the operator is logged in."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
@@ -42,7 +42,7 @@ def browser(running: Platform) -> Iterator[Page]:
 
 
 def show_nothing(page: Page) -> None:
-    """While nobody looks: a page of Airflow asks its server again and again, and draws what moves, for as long as it is open."""
+    """Leave the page: an open Airflow page polls its server and animates all the time."""
     page.goto("about:blank")
 
 
@@ -62,7 +62,7 @@ def page(chromium: Page, running: Platform) -> Page:
 
 
 def picture(seen: Page | Locator, name: str, **more: Any) -> None:
-    """Keep what is seen for the documentation, if asked to."""
+    """Save a screenshot for the documentation if PICTURES is set."""
     if os.environ.get("PICTURES"):
         page = seen if isinstance(seen, Page) else seen.page
         page.wait_for_timeout(2500)  # fonts, and what still moves
@@ -70,13 +70,13 @@ def picture(seen: Page | Locator, name: str, **more: Any) -> None:
 
 
 def ended(running: Platform, known: set[str]) -> dict[str, Any]:
-    """The run by hand beside those that are known, once it has ended."""
+    """The manual run not in `known`, once it has ended."""
     (run,) = running.ended(DAG, "manual", known, 1, within_s=ENDED_S)
     return run
 
 
 def form(page: Page, kind: str) -> Locator:
-    """The form behind the button Trigger, with `dry_run` switched on."""
+    """The form behind the Trigger button, with `dry_run` switched on."""
     page.get_by_test_id("trigger-dag-button").click()
     dialog = page.get_by_role("dialog").filter(has_text="Run Parameters")
     dialog.get_by_text(kind, exact=True).click()

@@ -1,4 +1,4 @@
-"""A cluster changes the connection, and no DAG: every job of the DAGs on a Spark cluster whose nodes have nothing of Manifold."""
+"""Every job of the DAGs on a Spark cluster without Manifold: only the connection differs."""
 
 import base64
 import json
@@ -52,15 +52,15 @@ WHERE = "import manifold, pyarrow, redis, sys; print(manifold.__file__, pyarrow.
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark writes its event logs."""
+    """The folder of Spark's event logs."""
     return tmp_path_factory.mktemp("events")
 
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
-    """What `manifold ship` writes, and lines that this small cluster adds.
+    """The output of `manifold ship` plus settings for this small cluster.
 
-    Not pressed: it goes over no wire here, and three processes of each job unpack it. `with_driver`, below, it is.
+    Uncompressed, because it stays on one machine and three processes per job unpack it; `with_driver` below compresses it.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
@@ -81,13 +81,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @dataclass(frozen=True)
 class Site:
-    """An archive and a Redis on which tasks of the DAGs work, as Airflow runs them."""
+    """An archive and a Redis for the tasks of the DAGs."""
 
     platform: Platform
     dags: dict[str, DAG]
 
     def run(self, dag_id: str, task_id: str, **params: object) -> Any:
-        """The result of one task, rendered and executed as its DAG declares it."""
+        """Render and execute one task as its DAG declares it; return its result."""
         dag = self.dags[dag_id]
         task: Any = dag.get_task(task_id).prepare_for_execution()
         context: Any = {
@@ -108,7 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shipped: Sh
 
 
 def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """One whose tasks run in this process, and take what it needs from the environment."""
+    """A site whose tasks run in this process and take their settings from the environment."""
     ring, blocks = new_key_line(), home / "blocks"
     more: dict[str, Any] = {"redis_port": own_redis.port, "recorder_port": free_port(), "signals_keys": SecretStr(ring)}
     settings = Settings(home=home, **more)
@@ -138,7 +138,7 @@ def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, m
 
 @dataclass(frozen=True)
 class Taken:
-    """What a run of the DAG has taken in, and what could be seen of it meanwhile."""
+    """What a run of the DAG ingested, and which secrets were observed meanwhile."""
 
     results: dict[str, Any]  # by task
     long_ago: int  # seqs of triggers
@@ -222,7 +222,7 @@ def test_signals_reach_the_lake_without_exposing_payloads_or_keys(
 
 
 def keys_of(settings: Settings) -> dict[str, list[bytes]]:
-    """The ring's key and the day's, as bytes and as they are usually written."""
+    """The ring key and the day key, as bytes and in their usual encodings."""
     (name, key), ring = *read_keys(settings.signals_keys.get_secret_value(), "test").items(), key_ring(settings)
     found = {f"the ring's key {name}": key}
     for day in DayKeys.of(settings).wrapped():
@@ -231,7 +231,7 @@ def keys_of(settings: Settings) -> dict[str, list[bytes]]:
 
 
 def test_nodes_fail_without_the_shipped_bundle(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
-    """What the nodes have of their own is not enough: so the test above is about what was shipped."""
+    """Without the bundle the nodes lack the code, so the test above depends on the bundle."""
     said = on_a_node(cluster, shipped, tmp_path, without=("spark.submit.pyFiles", "spark.archives", "spark.pyspark.python"))
     assert "No module named" in said
 
@@ -242,7 +242,7 @@ def test_nodes_fail_without_the_shipped_bundle(site: Site, cluster: Cluster, shi
 
 
 def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[str, ...] = ()) -> str:
-    """What `WHERE` prints in a worker of Python on the cluster, or why it does not."""
+    """The output of `WHERE` in a Python worker on the cluster, or its error."""
     defaults = folder / "defaults.conf"
     lines = Path(shipped.defaults).read_text().splitlines()
     defaults.write_text("\n".join(line for line in lines if not line.startswith(without)) if without else "\n".join(lines))
@@ -279,7 +279,7 @@ def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) 
 
 
 def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path) -> None:
-    """In the shipped environment alone, with the code in its archive and Spark's own libraries, as a node has them."""
+    """With the shipped environment alone: the code in its archive and Spark's own libraries, as on a node."""
     made = ship(Settings(), tmp_path, with_driver=True)
     with tarfile.open(made.environment) as environment:
         environment.extractall(tmp_path / "environment", filter="fully_trusted")

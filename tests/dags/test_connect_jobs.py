@@ -1,4 +1,4 @@
-"""Jobs on Spark where the connection names a Spark Connect server: what the client is told, and how its task ends."""
+"""Jobs on a Spark Connect server: error messages of the client, and how its task ends."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a server that is not there, which the connection names."""
+    """The address of a missing server, named by the connection."""
     port = free_port()
     monkeypatch.setenv(ADDRESS, "local[1]")  # so that it is taken back after the test
     monkeypatch.setenv(

@@ -1,4 +1,4 @@
-"""What each kind of connection says in settings, as the settings then understand it."""
+"""Airflow connections become Manifold settings."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rules that every DAG keeps, checked without a database. Each failure says how to comply."""
+"""Rules for every DAG, checked without a database. Each failure says how to comply."""
 
 import ast
 import inspect
@@ -207,7 +207,7 @@ def test_every_param_has_a_default(dag: DAG) -> None:
 
 @pytest.mark.parametrize("file", sorted([*FOLDER.glob("*.py"), *(ROOT / "plugins").glob("*.py")]), ids=lambda path: path.stem)
 def test_no_private_name_of_airflow_or_a_provider_is_used(file: Path) -> None:
-    """A release of theirs may change it without a word."""
+    """Private names may change in any release."""
     tree = ast.parse(file.read_text())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     taken = [name for name in imported if name.startswith("_")]
@@ -223,7 +223,7 @@ def test_operators_define_no_private_name_of_their_base_class(operator: type) ->
 
 
 def private_names(classes: Iterable[type]) -> set[str]:
-    """The methods of these classes, and what they use of themselves, that have a private name."""
+    """The private names that these classes define or use on themselves."""
     found: set[str] = set()
     for one in classes:
         if one.__module__ == "builtins":

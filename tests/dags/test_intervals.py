@@ -1,4 +1,4 @@
-"""Which part of the archive a run takes, by how it came about: from its templates to the stage; and what a backfill makes."""
+"""Which part of the archive a run takes, by its run type, from the templates to the stage; and the runs of a backfill."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -37,12 +37,12 @@ def dag(dags: dict[str, DAG]) -> DAG:
 
 
 def as_stored(dag: DAG) -> Any:
-    """As Airflow's database has it: what the scheduler goes by."""
+    """The DAG as serialized in Airflow's database, which the scheduler reads."""
     return DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
 def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **params: object) -> list[Interval | None]:
-    """What `discover` and `ingest` of such a run take, which was due just now."""
+    """The segments that `discover` and `ingest` of such a run take, due now."""
     environment = dag.get_template_env()
     context = {
         "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=interval_end, run_after=NOW),
@@ -80,7 +80,7 @@ def test_a_backfill_run_takes_only_its_day(dags: dict[str, DAG]) -> None:
 
 @pytest.mark.parametrize(("year", "days"), [(2024, 366), (2025, 365)])
 def test_a_backfill_of_a_year_creates_one_run_per_day(dags: dict[str, DAG], year: int, days: int) -> None:
-    """As Airflow's `backfill create` asks for them, whatever the start date."""
+    """Ask for the runs as Airflow's `backfill create` does, for any start date."""
     stored = as_stored(dags["backfill_archives"])
 
     runs = list(stored.iter_dagrun_infos_between(datetime(year, 1, 1, tzinfo=UTC), datetime(year, 12, 31, tzinfo=UTC)))
@@ -94,7 +94,7 @@ def test_a_backfill_of_a_year_creates_one_run_per_day(dags: dict[str, DAG], year
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kolkata", "Pacific/Kiritimati", "America/New_York", "Etc/GMT+12"])
 @pytest.mark.parametrize("days", [1, 3])
 def test_a_backfill_skips_no_day_in_any_default_timezone(dags: dict[str, DAG], zone: str, days: int) -> None:
-    """Airflow takes `--from-date 2026-05-04` for midnight in `core.default_timezone`."""
+    """Airflow reads `--from-date 2026-05-04` as midnight in `core.default_timezone`."""
     first, last = (datetime(2026, 5, 3 + day, tzinfo=ZoneInfo(zone)) for day in (1, days))
     stored = as_stored(dags["backfill_archives"])
 

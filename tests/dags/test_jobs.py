@@ -1,7 +1,7 @@
-"""What Airflow makes of a job that was not done: on Spark beside the task, and on a cluster from which no status comes back.
+"""How Airflow handles a failed job: Spark next to the task, and a cluster that reports no exit status.
 
-The application is the real one. Only `spark-submit` is a stand-in, which starts the driver without Spark: beside the task, or as
-a cluster does, which says no more than that it failed.
+The application is real. Only `spark-submit` is replaced by a script that starts the driver without Spark: either as a child of
+the task, or like a cluster that reports success or failure only.
 """
 
 import json
@@ -43,7 +43,7 @@ DISCOVER = ["discover", "--no-flush"]
 
 @pytest.fixture(params=MODES.values(), ids=[*MODES], autouse=True)
 def spark(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection, and what `spark-submit` is."""
+    """Point the connection to the replacement of `spark-submit`."""
     binary = tmp_path / "bin" / "spark-submit"
     binary.parent.mkdir()
     binary.write_text(SUBMIT.format(python=sys.executable, seen=tmp_path / "seen.json", node=tmp_path / "node"))
@@ -64,7 +64,7 @@ def left(home: Path) -> list[Path]:
 
 
 def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
-    """The connection is this one."""
+    """Set the connection."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
 
 
@@ -118,7 +118,7 @@ def test_an_unexpected_error_is_retried(tmp_path: Path) -> None:
 
 
 def test_a_killed_job_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the kernel does where memory is short: no result is left, and no status means anything."""
+    """Like the kernel's OOM killer: no result is left and the status says nothing."""
     binary = tmp_path / "bin" / "spark-submit"
     binary.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
 
@@ -177,7 +177,7 @@ def test_connections_become_settings_of_the_job_and_appear_on_no_command_line(
 def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in gives the driver what YARN would: the files, in its working folder, and none of the task's variables."""
+    """The script gives the driver what YARN would: the files in its working folder, and no variable of the task."""
     on(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
     connect_redis(monkeypatch, port=free_port())
     store = {
@@ -200,7 +200,7 @@ def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
 
 
 def test_a_driver_that_cannot_receive_connections_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its settings it would work on an empty lake of its own, and say that all is well."""
+    """Without its settings the driver would use an empty lake of its own and report success."""
     on(monkeypatch, host="k8s://https://a.example", extra={"deploy-mode": "cluster", "namespace": "jobs"})
     connect_redis(monkeypatch, port=free_port())
 

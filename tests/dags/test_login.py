@@ -1,4 +1,4 @@
-"""Who is let in to the embedded Airflow, and to what: by its users, on the Airflow that all these tests share."""
+"""Logins and roles in the shared embedded Airflow."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""The DAGs for real: the embedded Airflow, Spark, a lake and a Redis of these tests' own."""
+"""The DAGs in the embedded Airflow, with their own Spark, lake and Redis."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def platform(running: Platform) -> Platform:
-    """Empty queues that lack nothing."""
+    """The platform with empty, fully loaded queues."""
     with Redis(port=running.redis.port) as redis:
         redis.flushall()
         Loader(redis, Policy.of(running.settings)).mark_loaded(1)
@@ -155,7 +155,7 @@ def test_signals_are_reprocessed_one_run_per_day_and_keys_are_rewrapped(platform
 
 
 def read_days(platform: Platform) -> list[str]:
-    """Days on which signals came whose payloads could be read."""
+    """Days with signals whose payloads can be read."""
     rows = platform.rows(XRAY_PROCESSED, "received_at", "problem")
     return sorted(row["received_at"].date().isoformat() for row in rows if row["problem"] is None)
 

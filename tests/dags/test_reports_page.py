@@ -1,4 +1,4 @@
-"""The reports under Airflow's /reports: for whoever is logged in, from where the audits put them, and nothing beside them."""
+"""The quality reports under Airflow's /reports: only for logged-in users, and only report files."""
 
 import runpy
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_logged_in_user_reads_the_pages(app: FastAPI) -> None:
 
 
 def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, tmp_path: Path) -> None:
-    """Great Expectations' pages name scripts of public hosts, which would run with the reader's rights in Airflow."""
+    """Great Expectations' pages name public scripts, which would run with the reader's rights in Airflow."""
     docs = tmp_path / "reports" / "validations" / "sdv_fanout_ids" / "run"
     docs.mkdir(parents=True)
     (docs / "page.html").write_text('<script src="https://code.jquery.com/jquery.js"></script>')
