@@ -1,4 +1,4 @@
-"""The vehicle platform's side: an MQTT client that publishes and waits for the recorder's receipts."""
+"""The vehicle platform: an MQTT client that publishes and waits for receipts."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ class _Waiting:
 
 
 class PlatformClient:
-    """One connection of the platform; close it."""
+    """One connection of the platform; close it after use."""
 
     def __init__(self, settings: Settings, username: str | None = None) -> None:
         self._name = f"{settings.mqtt_username_publisher}-{next(_names)}"
@@ -48,11 +48,11 @@ class PlatformClient:
         self._client.loop_stop()
 
     def send(self, topic: str, payload: bytes) -> dict[str, Any]:
-        """Publish, and wait for the receipt."""
+        """Publish and wait for the receipt."""
         return self.send_all([(topic, payload)])[0]
 
     def send_all(self, messages: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """Publish back to back, and wait for all receipts."""
+        """Publish back to back and wait for all receipts."""
         waiting = []
         for topic, payload in messages:
             name = f"{self._name}-{next(_names)}".encode()
@@ -66,7 +66,7 @@ class PlatformClient:
         return [each.receipt for each in waiting]
 
     def say(self, topic: str, payload: bytes) -> int:
-        """Publish something that nobody answers; the reason code of the broker's PUBACK."""
+        """Publish without waiting for a receipt; return the reason code of the broker's PUBACK."""
         done, codes = threading.Event(), []
 
         def on_publish(_c: Any, _u: Any, _mid: int, reason: Any, _p: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of `step` say again and again: states, events and answers about one vehicle."""
+"""States, events and replies about one vehicle, for the tests of `step`."""
 
 import dataclasses
 
@@ -49,7 +49,7 @@ ACK = Ack(OutcomeRecord(VIN, SEQ, Outcome.DELIVERED, NOW, NOW - 4), "task_a_1")
 
 
 def table(rows: list[Row]) -> pytest.MarkDecorator:
-    """Runs a test for each row: its name, the state before, the event, the state after, the effects."""
+    """Parametrize a test with rows: name, state before, event, state after, effects."""
     names = ("before", "event", "after", "effects")
     return pytest.mark.parametrize(names, [row[1:] for row in rows], ids=[row[0] for row in rows])
 

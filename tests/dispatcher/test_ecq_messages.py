@@ -1,4 +1,4 @@
-"""Messages of compacted queues that did not come with their claim: from Redis where they are large, else from the lake."""
+"""Compacted messages that are not part of their claim: from Redis if large, otherwise from the lake."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def settings(redis_server: Server, tmp_path: Path) -> Settings:
 
 
 def fetched(settings: Settings, seqs: list[int], *fills: Append | Load) -> list[Found | MissingData]:
-    """What a dispatcher finds for these messages, after Redis was filled so."""
+    """The payloads that a dispatcher finds for these messages with this content in Redis."""
 
     async def main() -> list[Found | MissingData]:
         lake = Lake(settings)
@@ -65,7 +65,7 @@ def test_a_large_message_is_read_from_redis(settings: Settings) -> None:
 
 
 def test_a_message_missing_in_redis_is_read_from_the_lake_and_cached(settings: Settings) -> None:
-    """As after a rebuild, which brings no payloads in."""
+    """As after a rebuild, which loads no payloads."""
     seqs = [seq_of(NOON_MS + day * 86_400_000, 0, 0) for day in range(3)]
     rows = [{"client_id": ID, "seq": s, "key": f"k{n}", "ts": datetime_of(s), "payload": b"%d" % n} for n, s in enumerate(seqs)]
     other = [row | {"client_id": "client-2", "payload": b"another client's"} for row in rows]

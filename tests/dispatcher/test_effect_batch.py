@@ -1,4 +1,4 @@
-"""What Redis answers to a round in which somebody has put something else under a vehicle's key."""
+"""Replies of Redis to a batch if a vehicle's key has the wrong type."""
 
 import asyncio
 from typing import Any

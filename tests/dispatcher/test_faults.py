@@ -1,4 +1,4 @@
-"""Processes that die and servers that go away: nothing is lost, and it goes on by itself."""
+"""Killed processes and unreachable servers: nothing is lost, and service resumes by itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.support.servers import start_redis, wait_until
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """A platform whose deadlines pass quickly."""
+    """A platform with short deadlines."""
     home = tmp_path_factory.mktemp("faults")
     with a_platform(home, ack_deadline_seconds=1, ack_deadline_max_seconds=2, parked_retry_seconds=1) as platform:
         yield platform
@@ -24,7 +24,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @pytest.fixture
 def brisk(shared: Platform) -> Platform:
-    """The same, with one dispatcher alive, whatever the test before has left."""
+    """The same platform with one dispatcher alive, whatever the previous test left behind."""
     for replica in [replica for replica in shared.dispatchers if replica]:
         shared.dispatchers.pop(replica).kill()
     first = shared.dispatchers.get(0)
@@ -35,7 +35,7 @@ def brisk(shared: Platform) -> Platform:
 
 @contextmanager
 def fleet(platform: Platform, count: int) -> Iterator[list[Vehicle]]:
-    """So many vehicles that are here."""
+    """This many connected and subscribed vehicles."""
     vehicles = [Vehicle(platform, protocol=(4, 5)[n % 2]).connect() for n in range(count)]
     for vehicle in vehicles:
         vehicle.say(Sign.ONLINE)
@@ -54,7 +54,7 @@ def got_at_least(vehicles: list[Vehicle], count: int) -> bool:
 
 
 def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], *, within_s: float = 60) -> None:
-    """Every vehicle has every entry, the first copies in seq order, and an outcome for each is on its way to the recorder."""
+    """Check that every vehicle has every entry, first copies in seq order, with an outcome on its way to the recorder."""
     wanted = {(v.vin, seq) for v in vehicles for seq in seqs}
 
     def ended() -> bool:

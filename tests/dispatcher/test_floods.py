@@ -1,4 +1,4 @@
-"""A vehicle that sends far too much takes no more than its share: the others are heard, and nothing grows."""
+"""A vehicle that floods the dispatcher gets its share only: others are served and memory is bounded."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def heartbeats(platform: Platform) -> float:
-    """How many the dispatcher has read."""
+    """The number of heartbeats that the dispatcher has read."""
     return platform.metric('manifold_dispatcher_events_total{event="heartbeat"}')
 
 

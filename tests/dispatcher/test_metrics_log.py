@@ -1,4 +1,4 @@
-"""What a round says of itself: every line that concerns a delivery names the vehicle, the seq and the request."""
+"""Log lines of a batch: every line about a delivery names vehicle, seq and request."""
 
 import logging
 
@@ -22,7 +22,7 @@ from tests.dispatcher.steps import ABSENT, CLAIMED, NONE, NOW, SEQ, VIN, answere
 
 @pytest.fixture(autouse=True)
 def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow, where another test has loaded it, leaves every logger of this process with its own filters, or disabled."""
+    """Undo logging filters that Airflow, loaded by another test, leaves on all loggers."""
     structlog.reset_defaults()
     monkeypatch.setattr(_metrics_log, "log", structlog.get_logger(_metrics_log.__name__))
     monkeypatch.setattr(logging.getLogger(_metrics_log.__name__), "disabled", False)

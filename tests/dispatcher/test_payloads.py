@@ -1,4 +1,4 @@
-"""What entries send, where Redis has lost it: many payloads from a real lake, each once, and no more than there is room for."""
+"""Payloads missing in Redis: many of them from a real lake, each read once, within memory bounds."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ _numbers = count()
 
 
 class WatchedLake(Lake):
-    """Notes how many names it is asked for together."""
+    """A lake that records how many names are requested together."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -48,7 +48,7 @@ class WatchedLake(Lake):
 
 
 class Gate:
-    """Lets reading go on so many times, and says when it would go on once more."""
+    """Let reading continue this many times, and report when it would continue once more."""
 
     def __init__(self, times: int) -> None:
         self._left, self.is_shut, self._is_open = times, asyncio.Event(), asyncio.Event()
@@ -65,7 +65,7 @@ class Gate:
 
 @dataclass
 class World:
-    """A dispatcher's payloads over an empty Redis and a lake."""
+    """The payloads of a dispatcher over an empty Redis and a lake."""
 
     settings: Settings
     catalog: Catalog
@@ -73,7 +73,7 @@ class World:
     name: str = field(default_factory=lambda: f"w{next(_numbers)}")
 
     def run(self, body: "Callable[[Payloads, WatchedLake], Awaitable[None]]") -> None:
-        """Runs `body` with a process of its own."""
+        """Run `body` with its own `Payloads`."""
 
         async def main() -> None:
             lake = WatchedLake(self.settings)
@@ -89,13 +89,13 @@ class World:
         asyncio.run(main())
 
     def store(self, number: int, size: int, *, day: int = 0) -> dict[str, bytes]:
-        """So many payloads of one day in the lake."""
+        """Store this many payloads of one day in the lake."""
         payloads = {f"{self.name}-{day}-{n}": os.urandom(size) for n in range(number)}
         append_payloads(self.catalog, payloads, at=NOON + timedelta(days=day))
         return payloads
 
     def trigger(self, *, day: int) -> tuple[str, int]:
-        """An entry of this day in the lake: its owner, for whom request and data are named, and its seq."""
+        """Store an entry of this day in the lake; return its owner (which also names request and data) and its seq."""
         at, owner = NOON + timedelta(days=day), f"{self.name}-V{day}"
         seq = seq_of(int(at.timestamp() * 1000), 0, 0)
         row = {"vin": owner, "ts": at, "request_id": f"r-{owner}", "seq": seq, "data_id": f"d-{owner}", "applied": False}
@@ -103,7 +103,7 @@ class World:
         return owner, seq
 
     def files(self, table: Table = DATA) -> list[Path]:
-        """The lake's files of payloads, or of another table, the oldest day first."""
+        """The lake's files of payloads, or of another table, oldest day first."""
         return data_files(self.catalog, table)
 
 
@@ -121,7 +121,7 @@ def world(tmp_path: Path, redis_server: Server) -> Iterator[World]:
 
 @pytest.fixture
 def lonely(tmp_path: Path, own_redis: Server) -> Iterator[World]:
-    """The same with a Redis of its own."""
+    """The same with its own Redis."""
     yield from a_world(tmp_path / "home", own_redis.port)
 
 
@@ -166,7 +166,7 @@ def test_while_the_broker_is_full_a_reader_reads_at_most_one_chunk(world: World)
 
 
 async def taken_before_there_is_room(payloads: Payloads, stored: dict[str, bytes], *, looks: int) -> int:
-    """How many payloads were read while the broker had room for so many looks and no more; the others are read afterwards."""
+    """The number of payloads read while the broker has room for this many lookups; the rest is read afterwards."""
     gate = Gate(looks)
     payloads.may_read = gate.wait
     asked = {name: asyncio.ensure_future(payloads.read(name)) for name in stored}

@@ -1,4 +1,4 @@
-"""The calculations over the settings: filters, deadlines, jitter."""
+"""Calculations over the settings: filters, deadlines, jitter."""
 
 from typing import Any
 

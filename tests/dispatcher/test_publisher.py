@@ -1,4 +1,4 @@
-"""Publishes that may be the reason why the connection breaks go alone, and hold up the others no longer than they must."""
+"""Publishes suspected of breaking the connection are sent alone and block others as briefly as possible."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The collector of queue statistics: counts by and by, and ends what has expired for vehicles that never come."""
+"""The collector of queue statistics: it counts incrementally and ends expired entries of absent vehicles."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ def with_queues(server: Server, body: Callable[[Queues], Awaitable[None]]) -> No
 
 
 async def counted(queues: Queues, *names: str) -> QueueStats:
-    """Collectors run until one of them has left its statistics."""
+    """Run collectors until one of them has written its statistics."""
     takers = [asyncio.create_task(QueueStatsCollector(queues, name).run()) for name in names]
     async with asyncio.timeout(20):
         while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
@@ -44,7 +44,7 @@ async def counted(queues: Queues, *names: str) -> QueueStats:
 
 
 def test_expired_entries_of_an_absent_vehicle_are_recorded_and_ended(redis_server: Server) -> None:
-    """Pending and parked alike; what expired within the last minute is left to a dispatcher whose clock may be behind."""
+    """Pending and parked alike; an entry that expired within the last minute is left to a dispatcher with a slow clock."""
     born = wall_clock_ms() - POLICY.retention_ms
     old, parked, just, young = (seq_of(ms, 0, 0) for ms in (born - GRACE_MS - 9, born - GRACE_MS - 5, born - 1, born + 3_600_000))
 
@@ -67,7 +67,7 @@ def test_expired_entries_of_an_absent_vehicle_are_recorded_and_ended(redis_serve
 
 
 def test_an_expired_compacted_message_is_recorded_and_removed_from_redis(redis_server: Server) -> None:
-    """For a client that never comes; a younger message stays pending."""
+    """For a client that never connects; a younger message stays pending."""
     old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 20))
 
     async def body(queues: Queues) -> None:
@@ -93,7 +93,7 @@ def test_an_expired_compacted_message_is_recorded_and_removed_from_redis(redis_s
 
 @pytest.mark.parametrize("spoilt", [keys.pending, keys.attempts, keys.done])
 def test_a_vehicle_with_corrupt_keys_stops_no_other_from_expiring(redis_server: Server, spoilt: Callable[[str], str]) -> None:
-    """Those that the walk cannot count, that cannot be asked what must end, and that cannot end it."""
+    """Vehicles that the walk cannot count, cannot check for expiry, and cannot end."""
     old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
 
     async def body(queues: Queues) -> None:

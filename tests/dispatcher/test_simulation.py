@@ -1,6 +1,6 @@
 """Thousands of interleavings of replicas, vehicles and faults around the real `step` and the real queues.
 
-More of them: `python -m tests.dispatcher.test_simulation 5000`, with compacted queues `… 5000 ecq`.
+Run more of them with `python -m tests.dispatcher.test_simulation 5000`, with compacted queues `… 5000 ecq`.
 """
 
 import sys
@@ -41,7 +41,7 @@ async def simulate(seed: int, *, calm: bool, kind: type[World] = World, clean: b
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """The history tells more than thousands of log lines would."""
+    """Silence logging: the history says more than thousands of log lines."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     try:
@@ -51,7 +51,7 @@ def quietly() -> Iterator[None]:
 
 
 def why_broken(world: World) -> list[str]:
-    """The stories of broken promises; empty if all are kept."""
+    """The stories of broken promises; empty if all hold."""
     if isinstance(world, EcqWorld):
         return [*world.broken, *_twice(world)]
     verdict = world.verdict()
@@ -62,7 +62,7 @@ def why_broken(world: World) -> list[str]:
 
 
 def _twice(world: World) -> list[str]:
-    """What a vehicle got twice in one session, while nothing dies."""
+    """Entries that a vehicle got twice in one session of a calm world."""
     found = []
     for vehicle in world.vehicles if world.calm_throughout else ():
         published = [(seq, session) for seq, dup, session in vehicle.in_time or vehicle.got if not dup]
@@ -72,7 +72,7 @@ def _twice(world: World) -> list[str]:
 
 
 def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World, clean: bool = False) -> list[World]:
-    """The worlds of these seeds; fails with the stories of the first that break a promise."""
+    """Run the worlds of these seeds; fail with the stories of the first that breaks a promise."""
     with quietly():
         worlds = in_lockstep(port, (simulate(seed, calm=calm, kind=kind, clean=clean) for seed in seeds))
     broken = (
@@ -109,7 +109,7 @@ def test_without_faults_a_session_gets_each_message_once_and_in_order(sim_redis:
 
 
 def test_after_a_clean_start_and_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
-    """Whichever replica hears of them, and in which order; also what the broker confirmed and gave to the session that ended."""
+    """Whichever replica hears of them first, and for messages that the broker confirmed to the ended session too."""
     worlds = run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld, clean=True)
 
     assert [seed for seed, world in zip(SEEDS, worlds, strict=True) if world.waited_for_deadline] == []

@@ -1,4 +1,4 @@
-"""Entries that the broker does not take: they fail, or wait, alone."""
+"""Entries that the broker does not accept fail or wait alone."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ FLEET = 8
 
 
 class Guard:
-    """What stands before many a broker: it ends a connection over which a forbidden packet comes, and does not say why."""
+    """A proxy like many in front of brokers: it closes a connection that carries a forbidden packet, without a reason."""
 
     FORBIDDEN = b"this is not let through"
 
@@ -62,7 +62,7 @@ class Guard:
 
 @dataclass
 class Guarded:
-    """A platform whose dispatcher reaches the broker only past the guard."""
+    """A platform whose dispatcher reaches the broker only through the guard."""
 
     platform: Platform
     guard: Guard
@@ -70,7 +70,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Its broker takes packets of as many bytes as the settings allow a trigger, and some for topic and properties."""
+    """A broker that accepts packets of the settings' trigger size plus some bytes for topic and properties."""
     port = free_port()
     settings = {**SMALL, "mqtt_url": f"mqtt://127.0.0.1:{port}", "mqtt_shared": "off"}
     with a_platform(tmp_path_factory.mktemp("sizes"), **settings, **SHORT) as platform:

@@ -1,4 +1,4 @@
-"""Claims, and what becomes of them on their way to the broker."""
+"""Claims and their effects up to the broker."""
 
 import pytest
 from msgspec.structs import replace

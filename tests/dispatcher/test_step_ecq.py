@@ -1,4 +1,4 @@
-"""`step` for compacted queues: where it differs from what it says of fanout queues."""
+"""`step` for compacted queues, where it differs from fanout queues."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What comes from outside, and what is then known of connections and sessions."""
+"""External events, and the resulting knowledge of connections and sessions."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Messages whose packets cannot be read take no place of the receive maximum for good."""
+"""Unreadable packets do not use up the receive maximum for good."""
 
 import asyncio
 from pathlib import Path

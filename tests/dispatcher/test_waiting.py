@@ -1,4 +1,4 @@
-"""What of one owner's events waits, and what need not."""
+"""Which events of one owner wait, and which are dropped."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ def left(connected_at_ms: int) -> Disconnected:
 
 
 def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Event]:
-    """What waits after these came one after the other; `done` gets the places of those that are done by then."""
+    """The events that wait after these arrived in order; `done` receives the indexes of the completed ones."""
     waiting: deque[Job] = deque()
     finished: list[int] = [] if done is None else done
     for place, event in enumerate(events):

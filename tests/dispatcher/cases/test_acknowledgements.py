@@ -1,4 +1,4 @@
-"""Acknowledgements that come, come late, come twice, or never."""
+"""Acknowledgements: in time, late, repeated, or missing."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.support.servers import wait_until
 
 
 def silent(ground: Ground, protocol: int) -> Vehicle:
-    """A vehicle that is here and listens, and does not acknowledge by itself."""
+    """A connected and subscribed vehicle that does not acknowledge by itself."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     ground.seen(vehicle.connect(), connected="yes", subscribed="yes")
@@ -20,7 +20,7 @@ def silent(ground: Ground, protocol: int) -> Vehicle:
 
 
 def beat(ground: Ground, vehicle: Vehicle) -> None:
-    """A heartbeat; returns when it, and so whatever the vehicle did before, is dealt with."""
+    """Send a heartbeat and wait until it, and so everything before it, is processed."""
     before = ground.presence(vehicle).get("heard")
     vehicle.say(Sign.HEARTBEAT)
     wait_until(lambda: ground.presence(vehicle).get("heard") not in (before, None))

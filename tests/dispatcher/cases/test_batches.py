@@ -1,4 +1,4 @@
-"""What the platform sends: order, repeats, bad input, and sizes."""
+"""Input from the platform: order, repetition, errors and sizes."""
 
 import itertools
 import json
@@ -155,7 +155,7 @@ def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(grou
 
 
 def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
-    """So many entries of one vehicle straight into the queues, as a rebuild brings them."""
+    """Load this many entries of one vehicle into its queue, as a rebuild does."""
     source = SeqSource(0)
     seqs = [source.next() for _ in range(count)]
 
@@ -178,13 +178,13 @@ def test_ten_thousand_pending_entries_arrive_in_order_at_constant_cost(ground: G
     got: list[int] = []
 
     def commands() -> int:
-        """What Redis has written for the queue, in all scripts. Reads are left out: the walk over all queues reads, too."""
+        """The number of write commands in Redis. Reads are excluded, because the walk over all queues reads too."""
         with ground.platform.blocking() as redis:
             stats: Any = redis.info("commandstats")
         return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("zrem", "zadd", "hset"))
 
     def take(connection: raw_connection.RawConnection, count: int) -> int:
-        """Acknowledge so many; how many commands that took."""
+        """Acknowledge this many messages; return the number of commands used."""
         before = commands()
         for _ in range(count):
             message = connection.expect(raw_connection.PUBLISH)

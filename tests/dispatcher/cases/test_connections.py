@@ -1,4 +1,4 @@
-"""More connections than one: take-overs, and vehicles that come and go."""
+"""Several connections of one client: takeovers and flapping vehicles."""
 
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.topics import Sign

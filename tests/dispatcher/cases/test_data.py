@@ -1,4 +1,4 @@
-"""Data that comes late, or is to be found in the lake alone."""
+"""Data that arrives late or exists only in the lake."""
 
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of
@@ -51,7 +51,7 @@ def test_arriving_data_wakes_an_otherwise_idle_vehicle(ground: Ground, protocol:
 
 
 def test_data_for_one_of_many_parked_entries_moves_no_other(ground: Ground) -> None:
-    """Each was parked once: none is claimed, looked for and parked again because the data of another has come."""
+    """Each entry was parked once: data of another entry must not make it claimed, looked up and parked again."""
     vehicle = ground.here(Vehicle(ground).connect())
     names = [f"one-of-many-{n}" for n in range(12)]
     before = ground.platform.metric("manifold_dispatcher_parked_total")

@@ -16,7 +16,7 @@ SOON_MS, MINUTE_MS, DAY_MS = 3_000, 60_000, 86_400_000
 
 
 def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
-    """An entry that was accepted so long ago, straight into the queues, as a rebuild brings it; its seq."""
+    """Load an entry of this age into the queue, as a rebuild does; return its seq."""
     now_ms = wall_clock_ms()
     seq = SeqSource(0, clock_ms=lambda: now_ms - age_ms).next()
 
@@ -102,7 +102,7 @@ def test_entries_of_a_vehicle_that_never_connects_expire_even_without_data(brisk
     parked = queue_aged(brisk, lacking.vin, age_ms, "never-came")
 
     async def park(queues: Queues) -> None:
-        """As a dispatcher did while the vehicle was here, a day ago."""
+        """Park the entry as a dispatcher did a day ago."""
         then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
         batch.add(lacking.vin, UpdatePresence(Heard(), True), then_ms)
         batch.add(lacking.vin, Park(parked, "never-came"), then_ms)
@@ -117,7 +117,7 @@ def test_entries_of_a_vehicle_that_never_connects_expire_even_without_data(brisk
 
 
 def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
-    """As `manifold batch cancel` does; how many entries stand how afterwards."""
+    """Run the logic of `manifold batch cancel`; return the number of entries by state."""
     with ground.platform.blocking() as redis:
         return dict(console_cancel(ground.settings, redis, request_id, frozenset(vins)).entries)
 

@@ -1,4 +1,4 @@
-"""Vehicles that come, listen and give signs."""
+"""Vehicles that connect, subscribe and send `online` or heartbeats."""
 
 from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground

@@ -1,4 +1,4 @@
-"""The profiles of docs/examples: what a platform that was written for the fan-out plug-in publishes reaches its vehicles."""
+"""The profiles in docs/examples: messages of a platform written for the fan-out plug-in reach its vehicles."""
 
 import json
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ MAPS = "maps"  # text that happens to be base64, too
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """As 0.1.0 to 0.4.7."""
+    """The profile for 0.1.0 to 0.4.7."""
     with a_ground(tmp_path_factory.mktemp("apart"), **profile("sdv-fanout.env")) as ground:
         yield ground
 
 
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """As before 0.1.0."""
+    """The profile for versions before 0.1.0."""
     with a_ground(tmp_path_factory.mktemp("inline"), **profile("sdv-fanout-inline.env")) as ground:
         yield ground
 
 
 def message(vehicle: Vehicle, request_id: str, data: str) -> bytes:
-    """One message that names its vehicles and brings its data."""
+    """One message that names its vehicles and contains its data."""
     return json.dumps({"ids": [vehicle.vin], "request_id": request_id, "data": data}).encode()
 
 

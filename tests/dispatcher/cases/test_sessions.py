@@ -1,4 +1,4 @@
-"""Connections that end, sessions that outlive them, and sessions that do not."""
+"""Connections that end, with sessions that outlive them and sessions that do not."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_a_clean_start_resends_the_entry_with_its_seq(ground: Ground, protocol: 
 
 
 def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
-    """The outcome of an entry that the vehicle gets a second time: it comes back, has no session any more, and leaves."""
+    """The outcome of an entry sent a second time: the vehicle returns without a session, acknowledges and leaves."""
     vehicle.acks = True
     ground.here(vehicle.connect())
     assert not vehicle.session_present

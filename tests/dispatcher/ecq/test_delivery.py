@@ -1,4 +1,4 @@
-"""When a compacted queue is served: in real time, by its subscription, by its session, by a sign."""
+"""What starts the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_a_resumed_session_gets_pending_messages_without_a_new_subscribe(ground:
 
 
 def test_a_resumed_session_is_served_if_its_subscription_is_unknown(ground: EcqGround, protocol: int) -> None:
-    """As where it subscribed before the dispatchers ran, or so long ago that its presence has gone."""
+    """The consumer subscribed before the dispatchers ran, or so long ago that its presence has expired."""
     consumer = ground.consumer(protocol)
     ground.leaves(consumer)
     with ground.platform.blocking() as redis:

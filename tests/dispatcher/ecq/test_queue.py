@@ -1,4 +1,4 @@
-"""What a compacted queue holds: the newest of each key, what is acknowledged, and what a rewind brings back."""
+"""Content of a compacted queue: the newest message per key, acknowledged messages, and rewinds."""
 
 from datetime import timedelta
 
@@ -210,7 +210,7 @@ def test_a_message_is_skipped_after_its_last_attempt_and_a_rewind_resends_it(bri
 
 
 def _served(ground: EcqGround, protocol: int, keys: list[str]) -> tuple[Vehicle, list[int]]:
-    """A consumer that has acknowledged a message of each of these keys, and their seqs."""
+    """A consumer that has acknowledged one message for each of these keys, and their seqs."""
     consumer = ground.consumer(protocol)
     seqs = []
     for place, key in enumerate(keys, 1):
