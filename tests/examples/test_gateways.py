@@ -1,4 +1,4 @@
-"""The gateways of the examples, in Python and in Node, against a real door."""
+"""The gateway examples, in Python and in Node, against a real signals service."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def environment(door: Door, secret: str = SECRET) -> dict[str, str]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A folder with the example in Node and its package."""
+    """A folder with the Node example and its package."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed (Debian: apt-get install nodejs npm)")

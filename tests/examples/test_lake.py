@@ -20,7 +20,7 @@ AT = datetime_of(SEQ)
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Address and warehouse of a lake in which a vehicle has three messages, one of them delivered and one of them failed."""
+    """Catalog address and warehouse of a lake with three messages of one vehicle: one delivered, one failed."""
     settings = Settings(home=tmp_path_factory.mktemp("lake"))
     catalog = new_lake(settings)
     entries = [

@@ -1,4 +1,4 @@
-"""The examples with MQTT, against a whole platform."""
+"""The MQTT examples against a whole platform."""
 
 import re
 import sys

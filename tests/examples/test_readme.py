@@ -1,4 +1,4 @@
-"""The page of the examples lists each of them, and its addresses are those of `make up`."""
+"""The examples page lists each example with the addresses of `make up`."""
 
 import re
 
