@@ -1,6 +1,6 @@
-"""Rows that break each rule of each suite, beside rows at its limit that keep it; and what an audit has to find of them.
+"""Rows that break each rule of each suite, rows at the limit that keep it, and the expected audit results.
 
-The counts are exact, so a row at a limit that one engine takes for broken and the other does not is seen.
+Counts are exact, so a row at a limit that one engine counts as broken and another does not is noticed.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ UMLAUTS = "ü" * 256  # 512 bytes of UTF-8
 
 
 def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
-    """A row without each column that the table requires; `row(n)` is the n-th, before it lacks one."""
+    """A row without each required column of the table; `row(n)` is the n-th complete row."""
     columns = next(t.columns for t in EVERY_TABLE if t.name == table)
     required = [column.name for column in columns if column.required]
     return [row(n) | {column: None} for n, column in enumerate(required)]
@@ -63,7 +63,7 @@ def erasure(erasure_id: str, **changed: object) -> Row:
 
 
 def broken() -> dict[str, list[Row]]:
-    """The rows by table; a line breaks one rule, or keeps all where it says so."""
+    """The rows by table; each line breaks one rule, or keeps all where it says so."""
     late, early = first_seq_at(LATE), first_seq_at(EPOCH) - 1
     return {
         "sdv_fanout_data": [

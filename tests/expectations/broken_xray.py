@@ -1,4 +1,4 @@
-"""Rows that break each rule of the suites of X-ray signals, beside rows at its limit; all others are in `broken.py`."""
+"""Rows that break each rule of the X-ray signal suites, and rows at the limit; the others are in `broken.py`."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -20,7 +20,7 @@ def digest(seq: int) -> str:
 
 
 def signal(seq: int, **changed: Any) -> Row:
-    """What raw and processed signals have in common."""
+    """The common fields of raw and processed signals."""
     at = datetime_of(seq)
     own = {"device_id": "d-1", "captured_at": at, "content_digest": digest(seq), "seq": seq, "received_at": at}
     return {**own, "schema_version": "v1", "correlation_id": None, **changed}
@@ -44,7 +44,7 @@ def device(seq: int, **changed: Any) -> Row:
 
 
 def each(*changes: Mapping[str, Any], first: int) -> list[tuple[int, Mapping[str, Any]]]:
-    """A seq of its own for each change."""
+    """Give each change its own seq."""
     return [(first + n, change) for n, change in enumerate(changes)]
 
 
@@ -63,7 +63,7 @@ LATE, EARLY = first_seq_at(NOON + MINUTE + MS), first_seq_at(EPOCH) - 1
 
 
 def raw_signals() -> list[Row]:
-    """A line breaks one rule, or keeps all where it says so."""
+    """Rows that break one rule each, or keep all where it says so."""
     rows = [
         raw(SEQ, device_id=LONG, latitude=90.0, longitude=-180.0),  # kept
         raw(SEQ + 1, schema_version="v2", latitude=-90.0, longitude=180.0),  # kept
@@ -89,7 +89,7 @@ def raw_signals() -> list[Row]:
 
 
 def processed_signals() -> list[Row]:
-    """Likewise."""
+    """Rows that break one rule each, or keep all where it says so."""
     known = ("", "humidity_low", "humidity_low,pressure_high")
     unknown = ("humidity", "humidity_low pressure_high", "pressure_high,odd", "humidity_low\n")
     types = [{"anomaly_types": one} for one in (*known, *unknown)]
@@ -108,7 +108,7 @@ def processed_signals() -> list[Row]:
 
 
 def devices() -> list[Row]:
-    """Likewise."""
+    """Rows that break one rule each, or keep all where it says so."""
     words = ({"status": "Online"}, {"uptime": -0.1}, {"uptime": 0.0})
     changes = each(*NO_DEVICES, *OUT_OF_RANGE, *IN_RANGE, *words, first=SEQ + 20)
     return [

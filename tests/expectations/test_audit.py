@@ -1,4 +1,4 @@
-"""What an audit says about the rows of a run."""
+"""Audit results for the rows of a run."""
 
 import json
 from datetime import timedelta
@@ -96,7 +96,7 @@ def test_data_docs_are_sentences_with_severity_and_reason(spark: SparkSession, t
 
 
 def test_great_expectations_audits_on_spark_and_counts_and_names_offenders(spark: SparkSession, tmp_path: Path) -> None:
-    """By the library's own results, which lie beside the pages."""
+    """Checked by the library's own results, which are stored next to the pages."""
     rows = [entry(), entry(), entry(SEQ + 2, vin="not/a/topic/level"), entry(SEQ + 3)]
     result = judged(spark, {"sdv_fanout_ids": rows}, tmp_path)
 
@@ -172,7 +172,7 @@ def test_a_second_audit_of_a_run_replaces_its_pages(spark: SparkSession, tmp_pat
 
 
 class Text(HTMLParser):
-    """What a page says, without what its scripts and styles are."""
+    """The text of a page without scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def text_of(page: Path) -> str:
 
 
 class Links(HTMLParser):
-    """The addresses to which a page leads."""
+    """The link targets of a page."""
 
     def __init__(self) -> None:
         super().__init__()

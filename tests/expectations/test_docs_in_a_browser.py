@@ -1,4 +1,4 @@
-"""Data Docs in a browser that reaches nothing but loopback: from a folder and as Airflow serves them. PICTURES=1 draws one."""
+"""Data Docs in a browser limited to loopback, from a folder and as served by Airflow. PICTURES=1 draws one."""
 
 import os
 import runpy
@@ -25,7 +25,7 @@ TABLE = "sdv_fanout_ids"
 
 @pytest.fixture(scope="module")
 def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the reports of a run of two entries, of which one has a VIN that is none."""
+    """A home with the reports of a run of two entries, one of them with an invalid VIN."""
     home = tmp_path_factory.mktemp("home")
     judged(spark, {TABLE: [entry(), entry(SEQ + 2, "1HGCM82633A00435O")]}, home / "reports")
     return home
@@ -33,7 +33,7 @@ def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["a folder", "airflow"])
 def reports(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
-    """The address of the reports; under Airflow that of the plugin's application, whose reader is logged in."""
+    """The URL of the reports; under Airflow, that of the plugin's application with a logged-in reader."""
     if request.param == "a folder":
         yield (home / "reports").as_uri()
         return

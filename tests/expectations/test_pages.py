@@ -1,4 +1,4 @@
-"""The pages of a run in the store of the reports; tests/stores looks at them in an object store."""
+"""The pages of a run in the report store; tests/stores does the same in an object store."""
 
 from datetime import timedelta
 from pathlib import Path

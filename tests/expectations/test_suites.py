@@ -1,4 +1,4 @@
-"""The suites are data; the loader refuses what would not judge."""
+"""Suites are data; the loader refuses ineffective ones."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_key_and_required_columns_are_rules_of_severity_error(suite: Suite) -> N
 
 
 def test_each_rule_has_rows_that_break_it() -> None:
-    """They are judged in `test_audit.py`; a new rule has to be broken in `broken.py`."""
+    """The rows are audited in `test_audit.py`; a new rule needs rows in `broken.py`."""
     rules = {(suite.table, rule.name): rule.severity.value for suite in load_suites().values() for rule in suite.rules}
 
     assert {rule: severity for rule, (severity, _) in FOUND.items()} == rules

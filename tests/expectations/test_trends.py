@@ -1,4 +1,4 @@
-"""The charts over time: what each shows of the rows of `quality_results`, and that the page needs nothing but itself."""
+"""The trend charts: what each shows of `quality_results`, on a page that loads nothing."""
 
 import base64
 import re
@@ -18,7 +18,7 @@ INLINE = "data:image/svg+xml;base64,"
 
 
 class Tags(HTMLParser):
-    """Every tag of a page, with its attributes."""
+    """Every tag of a page with its attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The style sheet that was taken over from elsewhere is what its package has, and its licence lies beside it."""
+"""The vendored style sheet equals that of its package, and its licence lies next to it."""
 
 import hashlib
 import re

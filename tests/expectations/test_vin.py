@@ -1,4 +1,4 @@
-"""Two ways to say what a VIN is must not differ."""
+"""Both implementations of the VIN rule agree."""
 
 import pytest
 from pyspark.sql import SparkSession
