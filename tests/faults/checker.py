@@ -39,7 +39,7 @@ WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the 
 
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
-    """The verdict on a whole history, in whatever order its lines are; `deadline_s` is what the first attempt has."""
+    """Check a whole history, with lines in any order; `deadline_s` is the deadline of a first attempt."""
     ordered = sorted(lines, key=lambda line: line.at)
     verdict = Verdict()
     seqs = _seqs_of_requests(ordered, verdict)
@@ -58,7 +58,7 @@ def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
 
 
 def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, str], int]:
-    """(vehicle, request) → seq: by its receipt, else by whoever saw both together."""
+    """(vehicle, request) → seq: from its receipt, or from a line that names both."""
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
     by_receipt: dict[tuple[str, str], int] = {}
     for line in lines:
@@ -71,7 +71,7 @@ def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, st
 
 
 class _Vehicle:
-    """One vehicle's part of a history, told once from begin to end."""
+    """One vehicle's part of a history, read once from begin to end."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Vehicle:
         return seq not in self._acknowledged and seq not in self._ended and seq not in self._parked
 
     def _gave_way(self, seq: int, to: int) -> bool:
-        """Whether the session that held `seq` may have ended, and `to`, which is older and was parked, has come before it."""
+        """Whether the session that held `seq` may have ended, so that `to`, which is older and was parked, came before it."""
         return to in self._parked and any(turn >= self._claimed[seq][-1] for turn in self._turns)
 
     def _repeat(self, line: Line, seq: int, before: Line) -> None:
@@ -185,12 +185,12 @@ class _Vehicle:
             self._resurrect(seq)
 
     def _overdue(self, copy: Line, seq: int, at: float) -> bool:
-        """Whether the deadline of that copy's publish passed before `at`, and before the vehicle acknowledged it."""
+        """Whether the deadline of that copy's publish passed before `at` and before the vehicle acknowledged it."""
         deadline = self._claimed[seq][-1] + self._deadline_s
         return deadline <= at and not any(copy.at <= ack < deadline for ack in self._acknowledged.get(seq, ()))
 
     def _explained(self, since: float, at: float) -> bool:
-        """Whether a fault lay between the two copies, or ended shortly before the first."""
+        """Whether a fault lies between the two copies, or shortly before the first."""
         since -= NEAR_S
         place = bisect_left(self._turns, since)
         if place < len(self._turns) and self._turns[place] <= at:

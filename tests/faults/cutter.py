@@ -1,4 +1,4 @@
-"""A cable that can be cut: passes bytes between clients and the platform's door until told to cut, in the middle of a packet."""
+"""A TCP proxy between clients and the platform that drops connections in the middle of a packet."""
 
 import asyncio
 import contextlib
@@ -35,14 +35,14 @@ class Cutter:
         await asyncio.gather(*self._tasks)
 
     def cut(self, share: float) -> int:
-        """Cut about that share of the connections, each as soon as bytes pass, after a part of them; how many."""
+        """Drop about this share of the connections, each during its next transfer; return their number."""
         chosen = [pair for pair in self._open.items() if self._rng.random() < share]
         for pair in chosen:
             self._doomed.update(pair)
         return len(chosen)
 
     def heal(self) -> None:
-        """Cut nothing more."""
+        """Stop dropping connections."""
         self._doomed.clear()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

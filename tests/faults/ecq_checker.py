@@ -1,11 +1,11 @@
-"""Proves what docs/ecq.md promises of compacted queues on a history, client by client. Pure.
+"""Prove the promises of docs/ecq.md on a history, client by client. Pure.
 
-Their lines stand under the name of the queue (`ecq/<client id>`), and `request` is the key. The words, exactly:
+Their lines carry the name of the queue (`ecq/<client id>`), and `request` is the key. Definitions:
 
-- lost: the newest message of a key that a receipt names, where neither it nor a newer one of the key was delivered.
-- resurrected: messages that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their
-  acknowledgement was in Redis and without a rewind since; except where Redis was wiped within `DRAIN_S` of it, or went back.
-- position gone back: positions in Redis below the one before, without a rewind or a loss of Redis in between.
+- lost: the newest message of a key that a receipt names, if neither it nor a newer one of the key was delivered.
+- resurrected: messages put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their
+  acknowledgement was in Redis and without a later rewind; except if Redis was wiped within `DRAIN_S` of it, or rolled back.
+- position gone back: positions in Redis below the previous one, without a rewind or a loss of Redis in between.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 
 
 def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdict: Verdict) -> None:
-    """Add one queue's part to the verdict; its lines in the order in which they happened."""
+    """Add one queue's part to the verdict; its lines are in the order of time."""
     verdict.ecq.update(line.what for line in lines)
     harmed = [(fault.at, (fault.until or fault.at) + NEAR_S) for fault in faults if fault.note.startswith("Redis")]
     seq_of = {line.sha1: line.seq for line in lines if line.what is What.ACCEPTED}

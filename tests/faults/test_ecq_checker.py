@@ -1,4 +1,4 @@
-"""The checker of compacted queues finds what it is to find, and nothing else."""
+"""The checker of compacted queues finds the planted violation and nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The short form of `make faults`: a whole platform, a few faults, and the checker's word on all that happened."""
+"""The short form of `make faults`: a whole platform, a few faults, and the checker's verdict."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""What MONITOR says is understood; and the recorder's movable clock and the cut cable do what their names say."""
+"""Parsing of MONITOR lines, the recorder's movable clock, and the connection cutter."""
 
 import asyncio
 import subprocess
