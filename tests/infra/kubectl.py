@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands where kubectl would for secrets.sh and certificates.sh: keeps Secrets in files of $KEPT, and how it was called."""
+"""A kubectl replacement for secrets.sh and certificates.sh: it keeps Secrets in files of $KEPT and logs its calls."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The certificates that infra/terraform/certificates.sh makes: of whom, for whom, until when, and in nobody's command line."""
+"""Certificates of infra/terraform/certificates.sh: issuer, subject, expiry, and no key on a command line."""
 
 import json
 import re
@@ -23,7 +23,7 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """All of them, for vehicles and gateways that come from outside by two names."""
+    """All certificates, for external clients with two host names."""
     made = made_up(tmp_path_factory.mktemp("certificates") / "kept")
     ran = made.run(SCRIPT, "cars.example", "203.0.113.7")
     assert ran.returncode == 0, ran.stderr
@@ -130,7 +130,7 @@ def test_valid_certificates_are_kept_and_expiring_ones_renewed(made: Made) -> No
 
 
 def ending_soon(made: Made, secret: str, authority: str) -> None:
-    """The Secret has the same certificate for ten days only."""
+    """Replace the certificate in the Secret with one that expires in ten days."""
     now, by = certificate(made.secret(secret)["tls.crt"]), made.secret(authority)
     names = now.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     start, end = now.not_valid_before_utc, datetime.now(UTC) + timedelta(days=10)
@@ -142,7 +142,7 @@ def ending_soon(made: Made, secret: str, authority: str) -> None:
 
 
 def test_a_run_without_external_names_keeps_external_access(made: Made) -> None:
-    """As the one of each week does, which renews it in two months."""
+    """Like the weekly run, which finds the certificate due for renewal two months later."""
     ending_soon(made, "emqx-vehicles-tls", "vehicle-ca")
     before = hosts_of(certificate(made.secret("emqx-vehicles-tls")["tls.crt"]))
     assert made.run(SCRIPT).stdout == "emqx-vehicles-tls: emqx-vehicles.manifold.svc\n"
@@ -163,7 +163,7 @@ def test_a_new_external_name_is_added_to_server_certificates(made: Made) -> None
 
 
 def test_concurrent_first_runs_keep_one_ca(made: Made) -> None:
-    """Each has looked before the other has made it."""
+    """Each looked for a CA before the other created it."""
     before = made.secrets()
     for authority in ("ca", "vehicle-ca"):
         (made.folder / f"{authority}.unseen").touch()
@@ -201,7 +201,7 @@ def test_an_invalid_name_enters_no_certificate(made: Made) -> None:
 
 
 def test_ca_secrets_are_in_a_namespace_without_pods(made: Made) -> None:
-    """Whoever may make pods in a namespace may mount its Secrets."""
+    """Whoever can create pods in a namespace can mount its Secrets."""
     kept = (made.folder / "namespaces").read_text().split()
     assert {each for each in kept if not each.startswith(f"{NAMESPACE}/")} == {f"{NAMESPACE}-ca/ca", f"{NAMESPACE}-ca/vehicle-ca"}
 

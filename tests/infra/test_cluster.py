@@ -1,4 +1,4 @@
-"""`local` on a real API server: applied, checked by it, seen to drift, asked for rights, and taken away."""
+"""`local` on a real API server: applied, validated, checked for drift and rights, and destroyed."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_an_expiring_certificate_is_replaced(api: Cluster, local: Applied) -> No
 
 
 def test_the_server_admits_every_pod(api: Cluster, local: Applied, environment: Environment) -> None:
-    """Of a Deployment the server only warns where its pods break the namespace's rules: here they are offered themselves."""
+    """The server only warns about a Deployment's pods that violate the namespace's policy; so pods are submitted directly."""
     for name, template in environment.templates().items():
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": json.loads(json.dumps(template["spec"]))}
         pod["metadata"] = {"name": "tried", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]}
@@ -114,7 +114,7 @@ def test_apply_is_idempotent_and_drift_is_found_and_reverted(api: Cluster, local
 
 
 def test_destroy_removes_everything_and_apply_works_again_at_once(api: Cluster, local: Applied) -> None:
-    """What a namespace holds goes with it: pods that finished, claims of volumes, Secrets."""
+    """A namespace takes its content with it: finished pods, volume claims, Secrets."""
     assert api.get("persistentvolumeclaims", "-n", NAMESPACE)
     before = history.now(api, NAMESPACE)
     local.destroy()

@@ -1,4 +1,4 @@
-"""`infra/compose`: what its file names is there, settings are settings, containers are held, secrets fit together."""
+"""`infra/compose`: referenced files exist, settings are known, containers are restricted, secrets match."""
 
 import json
 import re
@@ -127,7 +127,7 @@ def test_prometheus_accepts_its_configuration_and_scrapes_every_service(made: Pa
 
 
 def test_emqx_starts_with_a_cookie_a_dashboard_and_no_default_password(made: Path) -> None:
-    """Its configuration replaces the image's, which held the cookie; 5.8 opens no page by itself; `admin` had `public`."""
+    """Its configuration replaces the image's, which held the cookie; 5.8 opens no dashboard by itself; `admin` had `public`."""
     given = dict(line.split("=") for line in (made / "emqx.env").read_text().splitlines())
 
     assert SERVICES["emqx"]["env_file"] == ["secrets/emqx.env"]

@@ -1,4 +1,4 @@
-"""compose.yml, started: what of it can be had here, in its order, with its secrets, its rights and its health checks."""
+"""compose.yml, started: the services available here, with their order, secrets, rights and health checks."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
 
 
 def start_broker(made: Composed) -> None:
-    """In the place of the service `emqx`."""
+    """Start a broker in place of the service `emqx`."""
     own = [f"--volume={made.name}-broker:/var/lib/manifold", "--user=10001:10001"]
     write = "from manifold.settings import load_settings; from manifold.sandbox.platform.broker import write_config; "
     podman("run", "--rm", *own, IMAGE, "python", "-c", f"{write}write_config(load_settings())")

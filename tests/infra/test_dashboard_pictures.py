@@ -1,4 +1,4 @@
-"""Dashboards are drawn from their files, each panel with its unit, limits and words; limits are those of the alert rules."""
+"""Dashboards drawn from their files, each panel with unit, limits and description; limits are those of the alert rules."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PANELS = {f"{name}, {panel['title']}": panel for name, board in dashboards().ite
 
 
 def answer(expression: str) -> list[Any]:
-    """Two series, for whatever is asked."""
+    """A response with two series for any query."""
     values = [[at, f"{at % 7 / 7}"] for at in range(1_000_000, 1_000_600, 15)]
     return [{"metric": {"instance": place, "service": "s"}, "values": values} for place in ("a", "b")]
 

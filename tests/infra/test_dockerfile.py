@@ -1,4 +1,4 @@
-"""`infra/image`: the rules that its Dockerfile keeps, and that what it names is what the project has. Nothing is built here."""
+"""`infra/image`: rules for its Dockerfile, and references to existing files. Nothing is built here."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ Instruction = tuple[str, str]
 
 
 def instructions() -> Iterator[Instruction]:
-    """Each instruction of the Dockerfile and its arguments, on one line."""
+    """Each instruction of the Dockerfile with its arguments, on one line."""
     text = re.sub(r"^\s*#.*\n", "", (HERE / "Dockerfile").read_text(), flags=re.MULTILINE)
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if line.strip():
@@ -118,7 +118,7 @@ def test_jars_are_the_tested_ones() -> None:
 
 
 def needed() -> set[str]:
-    """What the project needs here, as the metadata of what is installed says: not as the lock does."""
+    """The project's requirements by the metadata of installed packages, independent of the lock."""
     asked = [(Requirement(each), "") for each in PROJECT["project"]["dependencies"]]
     overridden = {Requirement(each).name for each in PROJECT["tool"]["uv"]["override-dependencies"]}
     seen: set[tuple[str, str]] = set()

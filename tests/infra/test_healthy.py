@@ -1,4 +1,4 @@
-"""The image's command that says how its process is: which page it asks, and by which scheme."""
+"""The image's health check command: which page it requests, and by which scheme."""
 
 import runpy
 

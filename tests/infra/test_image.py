@@ -1,4 +1,4 @@
-"""The image, really built and run: who it is, what it may, and a batch from a trigger to a vehicle and into the lake."""
+"""The image, built and run: its user, its rights, and a batch from a trigger to a vehicle and into the lake."""
 
 import asyncio
 import json
@@ -123,7 +123,7 @@ def test_airflow_loads_every_dag() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Servers of the sandbox, and the image's processes beside them."""
+    """Servers of the sandbox next to processes of the image."""
 
     settings: Settings
     env: dict[str, str]
@@ -177,7 +177,7 @@ def ready(environment: Environment, name: str) -> Container:
 
 
 async def deliver(settings: Settings, request_id: str, payload: bytes) -> list[str]:
-    """The digests of what a vehicle has acknowledged of one batch, which was published while it was there."""
+    """Publish one batch to a connected vehicle; return the digests of the messages that it acknowledged."""
     async with Fleet(settings, [VIN], seed=1) as fleet, Publisher(settings) as platform:
         await fleet.connect()
         await platform.data(sha1_hex(payload), payload)

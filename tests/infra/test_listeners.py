@@ -1,6 +1,6 @@
-"""Nothing in an environment listens, or is reached, in the clear: every port that a pod opens or a policy lets in is named here.
+"""No plaintext listener in an environment: every port that a pod opens or a policy admits is listed here.
 
-What proves the TLS of a port is in its server's configuration; tests/infra/test_tls_servers.py runs those that can be had.
+The evidence for TLS on a port is in its server's configuration; tests/infra/test_tls_servers.py runs the available servers.
 """
 
 import json
@@ -40,7 +40,7 @@ def data(environment: Environment, name: str, file: str) -> str:
 
 
 def container(environment: Environment, name: str) -> Json:
-    """The one that listens of what has this name."""
+    """The listening container of the controller with this name."""
     (made,) = (each for each in environment.of_kind("Deployment", "StatefulSet") if each["metadata"]["name"] == name)
     found: Json = made["spec"]["template"]["spec"]["containers"][0]
     return found
@@ -51,7 +51,7 @@ def variables(environment: Environment, name: str) -> dict[str, str]:
 
 
 def of_emqx(listener: str, *lines: str) -> Callable[[Environment], bool]:
-    """Whether that block of tls.conf, which is read, says these lines; and none that is on is without TLS."""
+    """Whether that block of tls.conf contains these lines and every enabled listener in it uses TLS."""
 
     def shown(environment: Environment) -> bool:
         text, own = data(environment, "emqx", "tls.conf"), data(environment, "emqx", "emqx.conf")
@@ -70,7 +70,7 @@ def of_erlang(environment: Environment) -> bool:
 
 
 def says(name: str, file: str, *lines: str) -> Callable[[Environment], bool]:
-    """Whether a file of a ConfigMap has all these lines."""
+    """Whether a file of a ConfigMap contains all these lines."""
     return lambda environment: {*lines} <= {line.strip() for line in data(environment, name, file).splitlines()}
 
 
@@ -110,7 +110,7 @@ TLS: Mapping[tuple[str, int], Callable[[Environment], bool]] = {
 
 
 def opened(environment: Environment) -> Iterator[tuple[str, int]]:
-    """Every port that a container says it opens: of what, and its number."""
+    """Every port that a container declares: its controller and number."""
     for each in environment.of_kind("Deployment", "StatefulSet", "Job"):
         for one in each["spec"]["template"]["spec"]["containers"]:
             yield from ((each["metadata"]["name"], port["containerPort"]) for port in one.get("ports", []))
@@ -129,7 +129,7 @@ def test_every_listed_port_exists(environments: dict[str, Environment]) -> None:
 
 
 def test_policies_admit_no_other_port(environment: Environment) -> None:
-    """Also what a container does not say that it opens is reached by nobody."""
+    """A port that no container declares is not admitted either."""
     for each in environment.of_kind("NetworkPolicy"):
         labels = each["spec"]["podSelector"].get("matchLabels", {})
         named = {

@@ -1,4 +1,4 @@
-"""`production` when its nodes are drained or fall silent, and where a site puts a quota on it."""
+"""`production` while nodes are drained or fail, and under a site's quota."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def _budgets(api: Cluster) -> dict[str, int]:
-    """How many pods of each service its PodDisruptionBudget lets go."""
+    """How many pods of each service its PodDisruptionBudget allows to evict."""
     found = api.ask(f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets")["items"]
     return {each["metadata"]["name"]: each["status"]["disruptionsAllowed"] for each in found}
 
@@ -73,7 +73,7 @@ def _evicted(api: Cluster, pod: str) -> int:
 
 @contextmanager
 def _silent(api: Cluster, node: str) -> Iterator[None]:
-    """Nothing answers for the node, and nothing ends its pods; afterwards it is as it was."""
+    """Make a node unresponsive, with nothing ending its pods; restore it afterwards."""
     try:
         api.did("label", "node", node, "kubelet-")
         yield
@@ -84,7 +84,7 @@ def _silent(api: Cluster, node: str) -> Iterator[None]:
 
 
 def test_an_unresponsive_node_keeps_its_recorder_until_it_is_confirmed_off(api: Cluster, production: Applied) -> None:
-    """Deployments come again elsewhere; nobody starts a second recorder on a journal that the first may still write."""
+    """Deployments are rescheduled; no second recorder starts on a journal that the first may still write."""
     at_first = history.pods(api, NAMESPACE)
     node = at_first["recorder-0"].node
     stateful = {each["metadata"]["name"] for each in production.controllers("statefulsets")}
@@ -105,7 +105,7 @@ def test_an_unresponsive_node_keeps_its_recorder_until_it_is_confirmed_off(api: 
 
 
 def _pod(name: str, **of_container: object) -> Json:
-    """A pod that the namespace lets in, but for what a test changes."""
+    """A pod that the namespace admits, before a test changes it."""
     secure = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container = {"name": "it", "image": "example/it:1", "securityContext": secure, **of_container}
     spec = {"securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, "containers": [container]}
@@ -113,7 +113,7 @@ def _pod(name: str, **of_container: object) -> Json:
 
 
 def test_pods_over_quota_or_below_restricted_are_refused_and_ours_are_not(api: Cluster, production: Applied) -> None:
-    """Every container of ours says what it needs, so that a site may put a quota on the namespace."""
+    """Every container of ours declares its resources, so a site may put a quota on the namespace."""
     hard = {"requests.cpu": "90", "requests.memory": "350Gi", "limits.memory": "350Gi"}
     quota = {
         "apiVersion": "v1",

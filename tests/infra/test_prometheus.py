@@ -1,4 +1,4 @@
-"""A real Prometheus with the project's configuration over a real platform: every expression is understood and has an answer."""
+"""A real Prometheus with the project's configuration over a real platform: every expression is valid and has data."""
 
 import json
 import shutil
@@ -35,14 +35,14 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def prometheus(platform: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Scrapes every service of the platform each second."""
+    """A Prometheus that scrapes every service of the platform each second."""
     with scraping(platform, tmp_path_factory.mktemp("prometheus")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def served(platform: Settings, prometheus: Server) -> None:
-    """One vehicle got its message, another message was refused, and the API was asked."""
+    """A platform with one delivered message, one refused message, and one API request."""
     wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be scraped")
     door = ["-h", platform.host, "-p", str(platform.mqtt_port), "-q", "1"]
     publish = ["mosquitto_pub", *door, "-i", "sdv-pub-seen", "-u", "sdv-pub-seen", "-V", "5"]

@@ -1,4 +1,4 @@
-"""Least right in Redis: what a service must not do there. The cases of dispatch and of the API are played with these rights."""
+"""Least privilege in Redis: commands that each service must not run. The dispatch and API cases run with these rights."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_service_needs_its_password(service: str, server: Server) -> None:
 
 
 def test_data_of_services_survives_a_redis_restart(tmp_path: Path) -> None:
-    """Redis plays the transactions of its file, scripts among them, as the user default, and drops what that may not."""
+    """Redis replays transactions of its file, scripts included, as the user default, and drops what that user may not run."""
     users = RedisUsers(tmp_path, exact=True)
     written = {OF_PER_VEHICLE: "1", keys.done("V1"): "2"}
     with stopping(start_redis(tmp_path / "redis", append_only=True, users=users.file)) as server:

@@ -1,4 +1,4 @@
-"""`production` on simulated nodes: how replicas are placed, how an upgrade goes, and what a version that does not start does."""
+"""`production` on simulated nodes: placement of replicas, upgrades, and a version that fails to start."""
 
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def upgrade(api: Cluster, production: Applied) -> list[Moment]:
-    """What became of the pods while Manifold and EMQX got another image."""
+    """The pods while Manifold and EMQX are upgraded to another image."""
     before = history.now(api, NAMESPACE)
     production.apply(UPGRADED, EMQX)
     return history.since(api, NAMESPACE, before)
@@ -75,7 +75,7 @@ def test_an_upgrade_migrates_once_and_leaves_one_job(upgrade: list[Moment]) -> N
 
 
 def test_a_broken_version_takes_down_one_pod_of_each_and_no_api(api: Cluster, production: Applied) -> None:
-    """Rolled back, all comes again but a recorder and a signals door, whose StatefulSets wait for the broken pod: delete it."""
+    """After a rollback all recover but a recorder and a signals pod: their StatefulSets wait until the broken pod is deleted."""
     before = history.now(api, NAMESPACE)
     ran = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false", BROKEN)
     assert ran.returncode == 0, ran.stderr
@@ -93,7 +93,7 @@ def test_a_broken_version_takes_down_one_pod_of_each_and_no_api(api: Cluster, pr
 
 
 def test_volumes_grow_while_their_pods_run(api: Cluster, production: Applied) -> None:
-    """A StatefulSet's claims cannot be changed: it is taken away without its pods, and made again around them."""
+    """A StatefulSet's claims are immutable: it is deleted without its pods and recreated around them."""
     production.apply()
     before = history.now(api, NAMESPACE)
     refused = production.terraform("apply", "-auto-approve", LARGER)

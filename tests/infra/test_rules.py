@@ -1,4 +1,4 @@
-"""Alert rules and dashboards ask for metrics that exist, are played through, and are what their sources say."""
+"""Alert rules and dashboards use existing metrics, pass their rule tests, and match their sources."""
 
 import importlib.util
 import subprocess

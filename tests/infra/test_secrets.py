@@ -1,4 +1,4 @@
-"""The Secrets that infra/terraform/secrets.sh makes up: what services and Redis take, and in nobody's command line."""
+"""Secrets of infra/terraform/secrets.sh: accepted by services and Redis, and on no command line."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.support.servers import free_port, start, stopping
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What each Secret holds, by its name."""
+    """The content of each Secret by name."""
     made = made_up(tmp_path_factory.mktemp("secrets") / "kept", "secrets.sh")
     secrets, called = made.secrets(), made.called()
     assert not any(value in called for values in secrets.values() for value in values.values())
@@ -94,7 +94,7 @@ def test_redis_loads_its_users_and_an_anonymous_client_may_only_ping(made: dict[
 
 
 def test_a_secret_among_the_public_settings_is_refused() -> None:
-    """They are in Terraform's state, and in a ConfigMap."""
+    """Public settings are in Terraform's state and in a ConfigMap."""
     refused = re.findall(r'!can\(regex\("(\(password[^"]*\))"', (TERRAFORM / "variables.tf").read_text())[0]
     secret = [name for name, field in Settings.model_fields.items() if field.annotation is SecretStr]
     assert len(secret) > 10

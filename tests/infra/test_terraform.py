@@ -1,4 +1,4 @@
-"""Every environment is planned; every object is valid and keeps the house's rules; wrong variables are refused."""
+"""Every environment is planned; every object is valid and follows the rules; invalid variables are refused."""
 
 import importlib.util
 import re
@@ -222,7 +222,7 @@ def test_replicas_and_external_services_follow_the_variables(environments: dict[
 
 
 def test_a_changed_job_has_another_name(root: Path, environments: dict[str, Environment]) -> None:
-    """A Job's template cannot be changed: under its old name the server would refuse it."""
+    """A Job's template is immutable: the server would refuse a change under the old name."""
     (job,) = environments["local"].of_kind("Job")
     (other,) = planned(root, "local", '-var=secrets={ airflow = "another" }').of_kind("Job")
     assert job["spec"] != other["spec"]

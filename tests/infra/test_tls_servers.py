@@ -1,4 +1,4 @@
-"""The servers of an environment as its manifests configure them, and services that come to them with what its scripts made up."""
+"""The servers of an environment as its manifests configure them, and services that connect with the generated secrets."""
 
 import asyncio
 import json
@@ -49,25 +49,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def files(site: Site, of: str) -> TlsFiles:
-    """What a service shows, and whom it believes."""
+    """The certificate and CA files of a service."""
     folder = site.certificate(of)
     return TlsFiles(*(str(folder / name) for name in ("ca.crt", "tls.crt", "tls.key")))
 
 
 def stranger(site: Site, tmp_path: Path) -> TlsFiles:
-    """A certificate of the vehicles' authority, for who believes the services'."""
+    """A certificate of the vehicles' CA, used against servers that trust the services' CA."""
     file = tmp_path / "vehicle.pem"
     file.write_text(site.made.run("certificates.sh", "--vehicle", "1M8GDM9AXKP042788").stdout)
     return TlsFiles(str(site.certificate("api") / "ca.crt"), str(file))
 
 
 def vehicle_ca(site: Site) -> str:
-    """The other authority."""
+    """The vehicles' CA."""
     return str(site.made.mount("vehicle-ca", site.folder / "vehicle-ca") / "ca.crt")
 
 
 def answer(port: int, context: ssl.SSLContext | None, said: bytes) -> bytes:
-    """What a server answers; empty: nothing."""
+    """The answer of a server; empty if there is none."""
     with socket.create_connection(("localhost", port), 10) as plain:
         try:
             connection = context.wrap_socket(plain, server_hostname="localhost") if context else plain
@@ -162,7 +162,7 @@ def test_a_service_shows_its_certificate_to_the_broker_and_verifies_it(site: Sit
 
 
 def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(site: Site) -> None:
-    """All four over TLS to all servers: recorder, dispatcher, AMQP door and API; and what Airflow's tasks do."""
+    """Recorder, dispatcher, signals service and API over TLS to all servers, and the jobs of Airflow's tasks."""
     trust = client_context(TlsFiles(files(site, "prometheus").ca))
     token = site.made.secret("manifold")["http-token"]
 
@@ -191,7 +191,7 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
 
 
 def truststore(site: Site, folder: Path) -> str:
-    """Make the truststore of the services' authority as pods do; the options by which a JVM uses it, as theirs are."""
+    """Create the truststore of the services' CA as pods do; return the JVM options that use it."""
     made = [
         sys.executable,
         "-m",
@@ -211,7 +211,7 @@ def truststore(site: Site, folder: Path) -> str:
 
 
 def publish(site: Site) -> str:
-    """What `manifold send` says to a publisher with a certificate for outside, in one file with its key and the authority."""
+    """The output of `manifold send` for a publisher with an external certificate, key and CA in one file."""
     file, data = site.folder / "publisher.pem", site.folder / "map.bin"
     file.write_text(site.made.run("certificates.sh", "--client", "sdv-pub-console").stdout)
     data.write_bytes(b"by TLS")
@@ -250,7 +250,7 @@ def test_airflow_uses_tls_for_database_and_ui_and_health_inside_its_pod(site: Si
 
 
 def prometheus_sees(site: Site, job: str, *targets: int) -> None:
-    """Return when Prometheus, which is asked by HTTPS, has got an answer from each of them."""
+    """Wait until Prometheus, queried over HTTPS, has scraped each of them."""
     trust = client_context(TlsFiles(files(site, "grafana").ca))
     with site.prometheus(job, *targets) as url:
 
@@ -265,7 +265,7 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
 
 
 def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site, tmp_path: Path) -> None:
-    """Erlang's distribution as ssl_dist.conf sets it, between two nodes without EMQX."""
+    """Erlang distribution as in ssl_dist.conf, between two nodes without EMQX."""
     ours, theirs = site.certificate("emqx"), tmp_path / "theirs"
     site.made.mount("emqx-vehicles-tls", theirs)  # of the other authority
     (theirs / "ca.crt").write_bytes((ours / "ca.crt").read_bytes())  # it believes us
@@ -277,7 +277,7 @@ def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site
 
 
 def test_an_emqx_node_needs_a_dns_name_of_its_certificate(site: Site, tmp_path: Path) -> None:
-    """As EMQX's default name, emqx@127.0.0.1: its host is no DNS name of the certificate."""
+    """EMQX's default name, emqx@127.0.0.1, has a host that is no DNS name of the certificate."""
     told = site.data("emqx")["ssl_dist.conf"].replace("/opt/emqx/etc/tls/services", str(site.certificate("emqx")))
     with erlang(told, tmp_path / "a", "127.0.0.1") as first:
         assert first.pings(told, tmp_path / "b") == "pang"
