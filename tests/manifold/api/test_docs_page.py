@@ -1,4 +1,4 @@
-"""The page /api/v1/docs, in a browser that reaches nothing but loopback. PICTURES=1 draws its picture in docs/img."""
+"""The page /api/v1/docs in a browser limited to loopback. PICTURES=1 draws its picture in docs/img."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what it says is so. Requests are made up from it, and every answer is compared with it."""
+"""The OpenAPI document matches the API: requests are generated from it and every response is validated against it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ bounded = settings(
 
 @pytest.fixture(scope="module")
 def document(desk: Desk) -> Any:
-    """What the API says of itself, with queue statistics to be told."""
+    """The API's OpenAPI document, with queue statistics available."""
 
     async def count(queues: Any) -> None:
         await QueueStats(0).save(queues.redis, queues.policy)

@@ -1,4 +1,4 @@
-"""`/ecq/{client_id}` and its rewind: a real broker and recorder, and an API beside them."""
+"""`/ecq/{client_id}` and its rewind, with a real broker and recorder."""
 
 import uuid
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ HERE = "/api/v1/ecq"
 
 @dataclass(slots=True)
 class Place:
-    """The API, and the recorder that takes what it publishes."""
+    """The API and the recorder that receives its publishes."""
 
     desk: Desk
     harness: Harness

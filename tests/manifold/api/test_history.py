@@ -1,4 +1,4 @@
-"""What happened, over HTTP: a vehicle's history in pages, a request's triggers, data and its bytes, and the lake's own half."""
+"""History over HTTP: vehicles in pages, triggers of a request, data and its bytes, and the lake half."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ PAYLOAD = b"\x00\xff bytes"
 
 @pytest.fixture(scope="module")
 def told(desk: Desk) -> Desk:
-    """Four triggers in the lake, the first two delivered; a fifth in the queues alone."""
+    """Four triggers in the lake, the first two delivered; a fifth in the queues only."""
     ids = [
         {"vin": vin, "ts": datetime_of(seq), "request_id": REQUEST_ID, "seq": seq, "data_id": DATA_ID, "applied": True}
         for seq in SEQS[:4]

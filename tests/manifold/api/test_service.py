@@ -1,4 +1,4 @@
-"""The service around the routes: health, token, metrics, what is refused and how, and its end."""
+"""The HTTP service around the routes: health, token, metrics, errors and shutdown."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ def test_the_api_is_healthy_when_redis_and_lake_respond(desk: Desk) -> None:
 
 
 def test_the_api_stays_healthy_after_redis_closed_idle_connections(own_redis: Server, tmp_path: Path) -> None:
-    """As Redis does with `timeout 1`."""
+    """Redis closes idle connections with `timeout 1`."""
 
     async def health() -> list[object]:
         sources = Sources(settings_at(tmp_path, own_redis.port))

@@ -1,4 +1,4 @@
-"""`/vins/{vin}`: presence, what waits, is parked, in flight and remembered; a page at a time."""
+"""`/vins/{vin}`: presence and entries that are pending, parked, in flight or remembered, page by page."""
 
 import time
 
@@ -20,7 +20,7 @@ NOW = time.time_ns() // 1_000_000
 
 
 def seqs(count: int) -> list[int]:
-    """Some that differ in their last bits only: as doubles they are all the same."""
+    """Seqs that differ in their last bits only: equal as doubles."""
     return [seq_of(NOW, 0, n) for n in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""The journal's thread: in order, with what was raised, to the end."""
+"""The disk thread of the journal: calls run in order, raise to the caller, and are drained on stop."""
 
 import asyncio
 import threading

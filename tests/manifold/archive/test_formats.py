@@ -1,4 +1,4 @@
-"""Files of others: what a shape gives, what is made up for, and what is refused. Pure: bytes in, messages out."""
+"""Foreign file formats: accepted forms, defaults and refusals. Pure: bytes in, messages out."""
 
 import gzip
 import io
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_a_segment_has_a_reason(path: str, content: bytes, wo
 
 @pytest.mark.parametrize("column", ["topic", "refused_because", "headers"])
 def test_invalid_utf_8_makes_a_file_no_segment(column: str) -> None:
-    """Nothing else could be done with it: whoever made a Python text of it would end, and the run with it."""
+    """Such text would raise in any code that decodes it and end the run."""
     text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
     columns = {"topic": pa.array(["t"]), "payload": pa.array(["p"]), "seq": pa.array([seq_at(1)])}
     columns[column] = pa.MapArray.from_arrays([0, 1], pa.array(["name"]), text) if column == "headers" else text

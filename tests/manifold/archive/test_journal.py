@@ -1,4 +1,4 @@
-"""Journal files: closed by size or age, never harmed by a disk that is full, recovered whole."""
+"""Journal files: closed by size or age, undamaged by a full disk, recovered completely."""
 
 import asyncio
 import resource
@@ -38,7 +38,7 @@ async def until(question: Callable[[], bool]) -> None:
 
 @contextmanager
 def full_disk(limit: int) -> Iterator[None]:
-    """No file of this process may grow beyond `limit` bytes; root is not exempt."""
+    """Let no file of this process grow beyond `limit` bytes, root included."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

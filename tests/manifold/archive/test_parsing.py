@@ -1,4 +1,4 @@
-"""What the parsers make of messages: the same verdicts as at the door, and no exception for any bytes."""
+"""The parsers of messages: the same decisions as at the recorder, and no exception for any bytes."""
 
 import json
 from typing import Any

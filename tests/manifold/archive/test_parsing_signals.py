@@ -1,4 +1,4 @@
-"""Messages of signals by columns: each row says what the message alone would say, whatever lies beside it."""
+"""Columnar parsing of signal messages: each row equals that of the message parsed alone."""
 
 from typing import Any
 

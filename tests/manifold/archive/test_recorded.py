@@ -1,4 +1,4 @@
-"""The archive: deterministic paths, whole files, and the same outcome when sealing is done twice."""
+"""The archive: deterministic paths, whole files, and the same result when sealing is repeated."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The journal's records: whatever a crash leaves, complete records are read and nothing else."""
+"""Journal records: after any crash, exactly the complete records are read."""
 
 from datetime import UTC, datetime, timedelta
 

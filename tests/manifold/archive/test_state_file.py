@@ -1,4 +1,4 @@
-"""The few facts that outlive a door, saved by two threads."""
+"""The state that survives a restart, saved by two threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -232,7 +232,7 @@ def test_foreign_lines_are_messages(content: bytes, messages: int) -> None:
 
 
 def test_a_seq_that_is_not_an_integer_is_refused_with_its_column() -> None:
-    """Consecutive seqs become one as doubles, and two messages would vanish."""
+    """Consecutive seqs are equal as doubles, so two messages would collapse."""
     rows = to_arrow([trigger(1, ["V1"])])
     place = rows.schema.get_field_index("seq")
 
@@ -241,7 +241,7 @@ def test_a_seq_that_is_not_an_integer_is_refused_with_its_column() -> None:
 
 
 def test_a_probe_counts_no_messages_if_seq_is_not_an_integer(tmp_path: Path) -> None:
-    """Else the ledger would hold more messages than the reader finds."""
+    """Otherwise the ledger would count more messages than the reader finds."""
     rows = to_arrow([trigger(n, ["V1"]) for n in (1, 2, 3)])
     path = write(tmp_path, trigger(1, ["V1"]))
     place = rows.schema.get_field_index("seq")

@@ -1,4 +1,4 @@
-"""The orders of a campaign give its stage, and an order that does not fit has no effect and a reason."""
+"""Orders determine the stage of a campaign; an order that does not fit has no effect and a reason."""
 
 import pytest
 

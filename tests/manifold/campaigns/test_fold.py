@@ -1,4 +1,4 @@
-"""The state is a function of the set of facts: any order, any repetition, any division into batches gives the same."""
+"""The state is a function of the set of facts: order, repetition and batching do not matter."""
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +42,7 @@ RELEASES = tuple(seq_of(NOW + 30_000 * place, 0, 0) for place in range(3))
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Fact]:
-    """Facts under seqs of their own, as several recorders may give them: the end of an entry can have the smaller seq."""
+    """Facts with their own seqs, as several recorders may assign them: the end of an entry can have the smaller seq."""
     facts: list[Fact] = [
         Released(seq, place % 2, place + 1, tuple(sorted(draw(st.sets(st.sampled_from(NAMES), min_size=1)))))
         for place, seq in enumerate(RELEASES[: draw(st.integers(0, 3))])

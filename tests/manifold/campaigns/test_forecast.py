@@ -1,4 +1,4 @@
-"""The dry run gives the same bytes each time, and the forecast holds for fleets that behave as the past did."""
+"""The dry run is deterministic, and the forecast holds for fleets that behave as in the past."""
 
 import json
 import random
@@ -29,7 +29,7 @@ PLANS = {
 
 
 def drawn_fleet(absences_ms: Sequence[int | None], seed: int) -> Fleet:
-    """A fleet whose vehicles come as they did in the past, and stay."""
+    """A fleet whose vehicles connect as they did in the past and stay."""
     waits = random.Random(seed).choices(absences_ms, k=NUMBER)
     return Fleet({vin: ((NOW + wait, 1 << 60),) for vin, wait in zip(vins(NUMBER), waits, strict=True) if wait is not None})
 

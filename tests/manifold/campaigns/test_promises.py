@@ -1,4 +1,4 @@
-"""What a campaign promises, over random plans and fleets: its rate, its windows, no second copy, a stop that stops."""
+"""Promises of a campaign over random plans and fleets: rate, windows, no second copy, effective stops."""
 
 import random
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ visits = st.lists(st.tuples(st.integers(0, 120) | st.integers(0, 200_000), st.in
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Vehicles that come in a few patterns, from a few zones."""
+    """Vehicles with a few connection patterns from a few zones."""
     now = instant_ms(draw(st.sampled_from(STARTS)))
     fields: dict[str, Any] = draw(plans)
     plan = document(**fields) | {"ends": datetime.fromtimestamp(now / 1000 + 10 * 86_400, UTC).isoformat()}
@@ -160,9 +160,9 @@ def test_a_stop_takes_effect_at_any_point(run: Run, data: st.DataObject, stop: r
 
 
 class Restarted(Simulation):
-    """A campaigner that starts anew before each look: it folds the record as it finds it, in any order and with repetitions.
+    """A campaigner that restarts before each step: it folds the record in any order and with repetitions.
 
-    It looks more often than `Wake` asks it to, and sees vehicles that are none of its business.
+    It runs more often than `Wake` requires, and sees vehicles outside the campaign.
     """
 
     def __init__(self, run: Run, seed: int) -> None:
@@ -188,7 +188,7 @@ class Restarted(Simulation):
 
 
 def delivered(facts: tuple[Fact, ...] | list[Fact]) -> list[tuple[str, int, int, int]]:
-    """Each release of each vehicle: VIN, wave, step, and when."""
+    """Each release of each vehicle: VIN, wave, step and time."""
     releases = [fact for fact in facts if isinstance(fact, Released)]
     return sorted((vin, release.wave, release.step, release.at_ms) for release in releases for vin in release.vins)
 

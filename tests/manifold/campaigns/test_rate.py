@@ -1,4 +1,4 @@
-"""The rate holds in every 60 s, however often and whenever the campaigner looks, and nothing of it is lost."""
+"""The rate holds in every 60 s however often the campaigner runs, and no allowance is lost."""
 
 import pytest
 from hypothesis import given, settings

@@ -30,7 +30,7 @@ def releases(world: Simulation) -> list[Released]:
 
 
 def decisions(world: Simulation) -> list[r.Command]:
-    """What the campaigner decided after the start."""
+    """The campaigner's decisions after the start."""
     commands = [fact.command for fact in world.facts if isinstance(fact, Recorded)]
     return [command for command in commands if command.by == POLICY.by and not isinstance(command, r.Start)]
 

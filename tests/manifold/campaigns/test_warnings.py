@@ -1,4 +1,4 @@
-"""A dry run warns of what is valid and may surprise its author."""
+"""A dry run warns about valid plans that may surprise their author."""
 
 from collections.abc import Sequence
 from datetime import date

@@ -48,7 +48,7 @@ def test_a_window_is_open_by_the_wall_clock_of_the_zone(window: Window, zone: st
 
 
 def is_inside(window: Window, zone: str, now_ms: int) -> bool:
-    """The same question, asked of minutes on the wall: whether it is one of the window's, counted on from its beginning."""
+    """An independent implementation over wall-clock minutes, counted from the beginning of the window."""
     local = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(ZoneInfo(zone))
     minute = local.hour * 60 + local.minute
     first, last = (int(text[:2]) * 60 + int(text[3:]) for text in (window.opens, window.closes))

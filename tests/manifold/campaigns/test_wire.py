@@ -1,4 +1,4 @@
-"""A release is an ordinary trigger, and comes back from the record as the fact that it was."""
+"""A release is an ordinary trigger and is read back from the record as the same fact."""
 
 import pytest
 from hypothesis import given, settings

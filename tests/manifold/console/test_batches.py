@@ -1,4 +1,4 @@
-"""`manifold batch`: a page of a request_id that was used again and again, and a huge batch taken back in slices."""
+"""`manifold batch`: paging over a reused request_id, and cancelling a huge batch in slices."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def redis(platform: Settings) -> Iterator[Redis]:
 
 
 def in_lake(settings: Settings, request_id: str, vins: list[str], ago_s: int) -> int:
-    """A trigger of some time ago that only the lake knows, and no queue; its seq."""
+    """Store an old trigger in the lake only; return its seq."""
     seq = seq_of(time.time_ns() // 1_000_000 - ago_s * 1000, 1, 0)
     row = {"ts": datetime_of(seq), "request_id": request_id, "seq": seq, "data_id": "d", "applied": False}
     catalog = open_catalog(settings)

@@ -1,4 +1,4 @@
-"""The `manifold` command as people and programs use it: output, JSON, errors on stderr, exit codes."""
+"""The `manifold` command: output, JSON, errors on stderr, exit status."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.servers import ROOT, wait_until
 
 
 def manifold(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command with nothing of the developer's own settings."""
+    """Run the command without the developer's own settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
     command = [sys.executable, "-m", "manifold.console", *arguments]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""`manifold data show` as people and programs use it; what is pending past its retention is shown as expired."""
+"""`manifold data show`, and pending entries past their retention shown as expired."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ PAYLOAD = b"\x00\xffbytes"
 
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
-    """An empty home over the Redis that all share; no recorder answers."""
+    """An empty home over the shared Redis, without a recorder."""
     return Settings(
         home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
     )

@@ -1,4 +1,4 @@
-"""What `manifold demo` says that it starts."""
+"""The list of services that `manifold demo` starts."""
 
 from manifold.console._demo import start_of
 from manifold.settings import Settings

@@ -1,4 +1,4 @@
-"""What `manifold doctor` says of the certificates that settings name: in an environment nobody else looks at the files."""
+"""`manifold doctor` on the certificates in the settings: nothing else checks the files in an environment."""
 
 import socket
 import ssl
@@ -19,14 +19,14 @@ from tests.stores.identities import new_identity
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """A certificate and its authority, both of which end tomorrow."""
+    """A certificate and its CA, both expiring tomorrow."""
     identity = new_identity("tomorrow")
     identity.write(tmp_path / "tls.crt", tmp_path / "tls.key")
     return {"certificate": str(tmp_path / "tls.crt"), "ca": str(identity.write_authority(tmp_path / "ca.crt"))}
 
 
 def settings(home: Path, certificate: str, ca: str, *, by: str) -> Settings:
-    """Settings that name the two files: for HTTP and the broker, or in the URL of a server."""
+    """Settings that name the two files, for HTTP and the broker or in a server URL."""
     urls = {
         "redis_url": f"rediss://u:p@redis:6379/0?ssl_ca_certs={ca}&ssl_certfile={certificate}",
         "signals_amqp_url": f"amqps://u:p@rabbitmq:5671/?cafile={ca}&certfile={certificate}",
@@ -65,7 +65,7 @@ def test_a_certificate_valid_for_longer_passes(
 def test_a_server_with_an_expiring_certificate_is_named(
     newest: ssl.TLSVersion, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis reads its certificate once: renewed files say nothing of what it shows. It asks for a certificate, too."""
+    """Redis reads its certificate once, so a renewed file says nothing about the one in use. Redis also requires one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["certificate"], tmp_path / "tls.key")
     context.load_verify_locations(files["ca"])
@@ -85,7 +85,7 @@ def test_a_server_with_an_expiring_certificate_is_named(
 
 @contextmanager
 def listening(context: ssl.SSLContext) -> Iterator[int]:
-    """A server that shakes hands with whoever comes, and says nothing; its port."""
+    """A server that completes TLS handshakes and then stays silent; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:

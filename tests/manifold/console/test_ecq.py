@@ -1,4 +1,4 @@
-"""`manifold ecq` against a platform that is up: a message into a queue, what is live, sending it again, the longest queues."""
+"""`manifold ecq` on a running platform: write, list, rewind, and the longest queues."""
 
 import asyncio
 import json

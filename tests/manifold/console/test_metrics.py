@@ -1,4 +1,4 @@
-"""docs/operations.md lists every metric that the services expose, and no other."""
+"""docs/operations.md lists exactly the metrics that the services expose."""
 
 import re
 

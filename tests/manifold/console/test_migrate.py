@@ -1,4 +1,4 @@
-"""`manifold lake migrate`, and what `manifold doctor` says of a lake that needs it."""
+"""`manifold lake migrate`, and the doctor's check of a lake that needs it."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def old(settings: Settings) -> Iterator[Settings]:
-    """A lake that lacks a table, and of which this release changes another."""
+    """A lake without one table and with another that this release changes."""
     catalog = new_lake(settings)
     catalog.drop_table(ERASURES.identifier)
     with next_release() as define:
@@ -39,7 +39,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def finding(settings: Settings) -> Any:
-    """What the doctor says of the tables; the first few checks need no server."""
+    """The doctor's finding about the tables; the first few checks need no server."""
     return next(found for found in examine(settings) if found.check == "tables")
 
 

@@ -1,4 +1,4 @@
-"""Every command prints its own lines alone: nothing of a library, on success and on a user's mistake."""
+"""Every command prints only its own output: no library noise on success or on user errors."""
 
 import json
 import os
@@ -37,7 +37,7 @@ NOISE = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """One command: arguments with which it succeeds, and a mistake with what its error names (field, value, remedy)."""
+    """One command: arguments that succeed, and an error whose message must contain field, value and remedy."""
 
     succeeds: str
     mistake: str
@@ -117,7 +117,7 @@ BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A platform that is up, with one message of each kind in the lake."""
+    """A running platform with one message of each kind in the lake."""
 
     settings: Settings
     folder: Path
@@ -126,7 +126,7 @@ class Sandbox:
 
 
 def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in a plain environment: without settings of the developer, and options of the tests' JVMs."""
+    """Run a command in a plain environment: without the developer's settings, with the tests' JVM options."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MANIFOLD_", "JDK_", "PYTHON"))}
     command = [sys.executable, "-m", "manifold.console", *arguments]
     env = ours | {"COLUMNS": "200"} | env
@@ -134,7 +134,7 @@ def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProces
 
 
 def words(command: str, arguments: str, **named: str) -> list[str]:
-    """The command line; `*` separates arguments that have spaces."""
+    """The command line; `*` separates arguments that contain spaces."""
     if "*" in arguments:
         return [*command.split()[:-1], *arguments.split("*")]
     return [*command.split(), *arguments.format(**named).split()]
@@ -153,7 +153,7 @@ def assert_ours_alone(done: subprocess.CompletedProcess[str], *, json_too: bool,
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Up, with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
+    """A running platform with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
     folder = tmp_path_factory.mktemp("noise")
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)

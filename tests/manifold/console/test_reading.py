@@ -1,4 +1,4 @@
-"""What people read: tables that keep together what identifies something, a version, completion."""
+"""Human-readable output: tables that keep identifiers whole, version, completion."""
 
 import io
 import os

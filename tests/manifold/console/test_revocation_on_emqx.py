@@ -1,4 +1,4 @@
-"""`manifold certificates revoke` where EMQX is the broker: it bans the vehicle, by its API."""
+"""`manifold certificates revoke` with EMQX: the vehicle is banned through its API."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def revoke(env: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def reconciled(api: EmqxApi, url: str) -> revocations.Reconciled:
-    """What a dispatcher does at its start."""
+    """Run the reconciliation of a starting dispatcher."""
     settings = Settings(emqx_api_url=api.url, emqx_api_key=KEY, emqx_api_secret=SecretStr(SECRET), redis_url=SecretStr(url))
 
     async def do() -> revocations.Reconciled:

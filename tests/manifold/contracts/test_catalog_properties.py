@@ -1,4 +1,4 @@
-"""Properties of the catalog: one setting, flat, from the environment or the file; what is wrong is said without a value."""
+"""Catalog properties: one flat setting from the environment or the file; errors do not show values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Topics, tables, archive, outcomes, receipts, settings: what they promise to everyone."""
+"""Guarantees of topics, tables, archive, outcomes, receipts and settings."""
 
 import json
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ def test_a_segment_round_trips() -> None:
 
 @pytest.mark.parametrize(("header", "read"), [("17", 17), ("", 0), ("seventeen", 0), ("9" * 5000, 0)])
 def test_a_duplicate_of_something_that_is_not_a_seq_is_still_a_duplicate(header: str, read: int) -> None:
-    """An archive of others may say anything; a recorder that finds it among its own segments starts."""
+    """A foreign archive may contain anything; a recorder that reads it still starts."""
     now = datetime(2026, 3, 10, 11, 59, tzinfo=UTC)
     assert Envelope(1, now, Stream.TRIGGER, "topic", b"", headers={DUPLICATE_OF: header}).duplicate_of == read
 

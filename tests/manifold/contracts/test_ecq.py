@@ -1,4 +1,4 @@
-"""What may come in for compacted queues, and what is refused with which reason."""
+"""Accepted messages of compacted queues, and refusals with their reasons."""
 
 import json
 from datetime import UTC, datetime, timedelta

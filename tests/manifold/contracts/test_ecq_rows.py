@@ -1,4 +1,4 @@
-"""The state of a compacted queue: the same from its rows in any order, repeated, and compacted."""
+"""The state of a compacted queue is the same for its rows in any order, repeated, and compacted."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Redis keys: those of one owner lie in one slot of a cluster, whatever its name."""
+"""Redis keys: all keys of an owner share a cluster slot, whatever its name."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Names of runs are those of OpenLineage's client and of Airflow's provider."""
+"""Run ids equal those of OpenLineage's client and Airflow's provider."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Triggers and data: any bytes in, a message or a reason out."""
+"""Triggers and data: any bytes give a message or a reason."""
 
 import base64
 import json
@@ -68,7 +68,7 @@ def test_no_nesting_depth_in_any_field_does_harm(depth: int, field: str, width: 
 
 
 def payload_with(field: str, value: str) -> bytes:
-    """A trigger in which one field has this JSON for a value."""
+    """A trigger in which one field has this JSON value."""
     if field == "the whole":
         return f"[{value}]".encode()
     fields = {"ids": '["V1"]', "request_id": '"r"', "data_id": '"d"'}

@@ -1,4 +1,4 @@
-"""Names: which strings may be a VIN, one by one or many together."""
+"""Names: which strings may be a VIN, checked one by one or in a batch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""seq: unique, time-ordered, and never backwards."""
+"""seq: unique, time-ordered, never decreasing."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, cycle

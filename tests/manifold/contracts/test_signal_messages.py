@@ -1,4 +1,4 @@
-"""Messages of signals: what is read, what is refused and why, and the records of it."""
+"""Signal messages: what is parsed, what is refused and why, and the records of both."""
 
 import json
 from datetime import UTC, datetime

@@ -200,7 +200,7 @@ RESULTS = {1: "7c13abd91b4a39b9a6bb6e52608f9a74e77100b5eecb48bcf15f8718e047d71b"
 
 
 def test_rules_with_different_results_have_a_new_version() -> None:
-    """Rows of the lake say by `rules` who made them: raise RULES with whatever changes this digest, and add a line above."""
+    """`rules` in the lake identifies the version: if this digest changes, raise RULES and add a line above."""
     made = json.dumps([process(payload, BOUNDS).to_builtins() for payload in CORPUS])
     rounded = json.loads(
         made, parse_float=lambda text: round(float(text), 6)

@@ -1,4 +1,4 @@
-"""VINs are judged many at once, by their bytes, as the contracts judge one."""
+"""Batch checks of VINs by their bytes agree with the single check of the contracts."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""What was published under a data_id is found wherever it lies, and no message counts twice."""
+"""Data is found by data_id wherever it is stored, and no message counts twice."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ PAYLOAD = b"\x00\xffbytes"
 
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
-    """An empty home over the Redis that all share; no recorder answers."""
+    """An empty home over the shared Redis, without a recorder."""
     return Settings(
         home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
     )
@@ -38,14 +38,14 @@ def find(settings: Settings, data_id: str) -> DataHistory | None:
 
 
 def found(settings: Settings, data_id: str) -> dict[str, object]:
-    """What `data show` tells, without a process."""
+    """The result of `data show`, without a process."""
     seen = find(settings, data_id)
     assert seen is not None
     return seen.facts(data_id) | {"data": seen.payload}
 
 
 def archive(settings: Settings, stream: Stream, *messages: tuple[int, str, bytes, dict[str, str], str | None]) -> str:
-    """A segment of messages: minutes ago, topic, payload, headers, why refused. Its path."""
+    """Write a segment of messages (age in minutes, topic, payload, headers, refusal reason); return its path."""
     envelopes: list[Envelope] = []
     for minutes, topic, payload, headers, refused in messages:
         at = NOW - timedelta(minutes=minutes)

@@ -1,4 +1,4 @@
-"""A compacted queue, as it is asked for: from Redis alone where that is whole; else by what archive and lake have, too."""
+"""A compacted queue as it is queried: from Redis alone if fully loaded, otherwise from archive and lake too."""
 
 import uuid
 from collections.abc import Iterator
@@ -49,13 +49,13 @@ def at(n: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Redis whose mark of being loaded these tests set and take away."""
+    """A Redis whose loaded mark these tests set and remove."""
     with stopping(start_redis(tmp_path_factory.mktemp("redis"))) as server:
         yield server
 
 
 class Place:
-    """A home of its own, and a client id that nobody else has."""
+    """A home and a client id of its own."""
 
     def __init__(self, home: Path, redis: Redis, port: int) -> None:
         self.redis, self.client_id = redis, f"C-{uuid.uuid4().hex[:12]}"
@@ -105,7 +105,7 @@ class Place:
     def in_lake(
         self, *messages: tuple[int, str, bytes], acked: tuple[int, ...] = (), kind: StateKind = StateKind.ACKNOWLEDGED
     ) -> None:
-        """Writes (seq, key, payload), and which of them were acknowledged, or expired."""
+        """Store writes (seq, key, payload) and which of them were acknowledged or expired."""
         catalog = open_catalog(self.settings)
         ensure_tables(catalog)
         mine = {"client_id": self.client_id}
@@ -124,7 +124,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, server: Server) -> Iterator[Place]:
-    """Nothing is loaded; no recorder and no API answer."""
+    """A place whose queues are not loaded, without recorder and API."""
     with Redis(port=server.port) as redis:
         redis.delete(keys.LOADED)
         yield Place(tmp_path, redis, server.port)
@@ -212,7 +212,7 @@ def test_the_size_of_bytes_missing_in_redis_comes_from_archive_and_lake(place: P
 
 
 def test_redis_wins_and_gaps_are_filled_from_archive_and_lake(place: Place) -> None:
-    """As where only the pipelines populate: of the newest message of a key it does not know yet."""
+    """Like a site where only pipelines populate: Redis does not know the newest message of a key yet."""
     settings = place.settings.model_copy(update={"direct_enqueue": False})
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"), acked=(seq(1),))
     place.archived(place.write(4, "b", b"4444"), place.write(5, "new", b"5"))
@@ -259,7 +259,7 @@ def test_an_expired_message_is_shown_with_its_reason_and_is_not_revived(place: P
 
 @pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
 def test_redis_alone_shows_that_a_pending_message_has_expired(place: Place, page: Page) -> None:
-    """The dispatchers are about to end it; nothing sends it any more."""
+    """The dispatchers are about to end it; it is not sent any more."""
     place.loaded()
     old = seq(1, days_ago=3)
     place.do(Append(old, "a", b"1"), Append(seq(2), "b", b""))
@@ -284,7 +284,7 @@ def test_a_just_expired_message_is_shown_together_with_live_ones(place: Place, p
 
 
 def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:
-    """All entries, asked for page by page, and how many pages that took."""
+    """All entries, read page by page, and the number of pages."""
     told: list[LiveMessage] = []
     page, pages = place.show(Page(limit=limit)), 1
     while page.after is not None:
@@ -295,7 +295,7 @@ def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_paging_a_long_queue_agrees_between_redis_and_all_sources(place: Place, is_whole: bool) -> None:
-    """Neighbouring seqs, which are one number to a sorted set; some acknowledged, one in flight that is superseded."""
+    """Neighbouring seqs, which collide as sorted-set scores; some acknowledged, one superseded in flight."""
     place.loaded()
     place.in_lake((seq(0), "k0", b""))
     n, owner = 300, Owner(place.client_id)
@@ -343,7 +343,7 @@ def test_acks_repeated_late_or_of_superseded_messages_need_no_archive(place: Pla
 
 
 class Written(Redis):
-    """A client of a Redis into which somebody else writes two messages whenever it is asked something."""
+    """A client of a Redis into which another client writes two messages before each command."""
 
     appends: Iterator[Append]
     place: Place | None = None
@@ -360,7 +360,7 @@ class Written(Redis):
 
 
 def test_a_queue_written_faster_than_it_is_read_can_still_be_paged(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its seqs one would run after it forever; here until nothing is left to write."""
+    """Paging by seq would never end; here it ends when nothing is left to write."""
     monkeypatch.setattr("manifold.history.ecq_from_queues.MESSAGE_BATCH_SIZE", 1)
     place.loaded()
     first, endless = 20, 3000
@@ -374,7 +374,7 @@ def test_a_queue_written_faster_than_it_is_read_can_still_be_paged(place: Place,
 
 
 def test_a_page_of_large_messages_is_short(place: Place) -> None:
-    """Their bytes are read for the keys before them, so Redis would stand still for a long page of them."""
+    """Payload bytes are read for the keys before them, so a long page would block Redis."""
     place.loaded()
     place.do(*(Append(seq(each), f"k{each}", b"x" * (1 << 20)) for each in range(10)))
 

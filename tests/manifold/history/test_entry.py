@@ -1,4 +1,4 @@
-"""The history of an entry, as it travels."""
+"""The JSON form of an entry's history."""
 
 from datetime import UTC, datetime
 

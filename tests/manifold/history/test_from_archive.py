@@ -1,4 +1,4 @@
-"""What is recorded and not in the lake yet is found without parsing all of it; and no answer loads what it does not need."""
+"""Recorded entries that are not in the lake are found without parsing everything, and no answer loads unneeded modules."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def outcome(n: int, vin: str, of: int, how: Outcome) -> Envelope:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """An archive of two segments of triggers and one of outcomes."""
+    """An archive of two trigger segments and one outcome segment."""
     settings = Settings(home=tmp_path_factory.mktemp("recorded"))
     first = [
         trigger(1, '{"ids": ["V1", "V2"], "request_id": "task_1", "data_id": "d"}'),

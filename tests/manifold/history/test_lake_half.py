@@ -1,4 +1,4 @@
-"""The service that is asked for the lake's half may be another program, at the address where the API should be."""
+"""The service at the API's address may be another program."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 @contextmanager
 def answering(body: bytes) -> Iterator[Settings]:
-    """Settings whose API answers everything so."""
+    """Settings whose API answers every request with this body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -23,7 +23,7 @@ def answering(body: bytes) -> Iterator[Settings]:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Nobody reads it."""
+            """Suppress request logging."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A page of a request_id costs what it shows, and the pages together show every trigger once."""
+"""The cost of a page of a request_id depends on its length, and the pages list every trigger once."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -35,7 +35,7 @@ def entries(of: int, vins: Sequence[str], request_id: str = "task") -> list[dict
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """Days on which every trigger had the same request_id; a file a day, rows in the order of VINs."""
+    """Days on which every trigger had the same request_id; one file per day, rows in VIN order."""
     catalog = new_lake(Settings(home=tmp_path))
     for day in range(DAYS):
         rows = [row for n in range(ONE_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
@@ -47,7 +47,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each file has that is read from here on."""
+    """The row count of each file read from here on."""
     read: list[int] = []
     to_table = ArrowScan.to_table
 

@@ -1,4 +1,4 @@
-"""The history of a vehicle in the lake: all of it at once, and page by page."""
+"""The history of a vehicle in the lake, at once and page by page."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ EVERY = [seq(day, n) for day in range(FILES) for n in range(A_FILE)]
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """Some days of two vehicles; the files are written in no order, and one day is there twice."""
+    """Some days of two vehicles; files are unordered and one day is written twice."""
     catalog = new_lake(Settings(home=tmp_path_factory.mktemp("lake")))
     for day in [*range(1, FILES, 2), *range(0, FILES, 2), 7]:
         append(catalog, IDS, [row(seq(day, n), vin) for vin in ("V1", "V2") for n in range(A_FILE)])

@@ -1,4 +1,4 @@
-"""One answer from queues, archive and lake: each entry once, as it stands; and page by page the same."""
+"""One answer from queues, archive and lake: each entry once with its state, and the same page by page."""
 
 import uuid
 from collections.abc import Iterable, Iterator
@@ -49,7 +49,7 @@ IN_LAKE, IN_ARCHIVE, QUEUED = (1, 2, 3, 6), (3, 4, 5), (3, 5, 8)
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, redis_server: Server) -> Settings:
-    """No recorder answers."""
+    """Settings without a running recorder."""
     home = tmp_path_factory.mktemp("merged")
     return Settings(home=home, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port())
 
@@ -73,7 +73,7 @@ def ended(n: int, how: Outcome) -> tuple[int, str, bytes]:
 
 @pytest.fixture(scope="module")
 def catalog(settings: Settings) -> Catalog:
-    """Archive and lake. The lake has taken in a segment that is not read any more, although it names the vehicle."""
+    """Archive and lake. One ingested segment is not read any more, although it names the vehicle."""
     taken_in = segment(settings, Stream.TRIGGER, [trigger(n) for n in (1, 2)])
     segment(settings, Stream.TRIGGER, [trigger(n) for n in IN_ARCHIVE])
     segment(settings, Stream.OUTCOME, [ended(2, Outcome.CANCELLED), ended(4, Outcome.DELIVERED)])
@@ -90,7 +90,7 @@ def catalog(settings: Settings) -> Catalog:
 
 @pytest.fixture(scope="module")
 def redis(redis_server: Server) -> Iterator[Redis]:
-    """What waits for the vehicle, and what is remembered of it."""
+    """Pending entries of the vehicle, and remembered outcomes."""
     with Redis(port=redis_server.port) as client:
         client.zadd(keys.pending(VIN), {str(seq(n)): seq(n) for n in QUEUED})
         client.zadd(keys.parked(VIN), {str(seq(7)): seq(7)})

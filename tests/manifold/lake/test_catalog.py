@@ -1,4 +1,4 @@
-"""The lake as plain Python sees it: a real SQLite catalog and real files in a temporary folder."""
+"""The lake without Spark: a real SQLite catalog and real files in a temporary folder."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +68,7 @@ def test_two_processes_create_the_same_tables_concurrently(settings: Settings) -
 
 
 def test_two_processes_create_the_catalog_file_concurrently(tmp_path: Path) -> None:
-    """SQLite refuses one of two that change a new file's mode in one moment, and does not wait."""
+    """SQLite refuses one of two connections that change a new file's mode at the same time, without waiting."""
     both = Barrier(2)
 
     def make(file: Path) -> None:

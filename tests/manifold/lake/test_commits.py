@@ -1,4 +1,4 @@
-"""Commits to a real SQLite catalog: an append does not copy the metadata at each look at it."""
+"""Commits to a real SQLite catalog: an append does not copy the metadata on each access."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files written apart from commits are those that PyIceberg's own append would have written."""
+"""Files written outside commits equal those of PyIceberg's own append."""
 
 from datetime import UTC, datetime
 from pathlib import Path

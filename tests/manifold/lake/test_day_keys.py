@@ -1,4 +1,4 @@
-"""Sealing, the key ring and the keys of days."""
+"""Sealing, the key ring and the day keys."""
 
 from datetime import UTC, datetime
 from pathlib import Path

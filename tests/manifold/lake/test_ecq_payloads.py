@@ -1,4 +1,4 @@
-"""Messages of compacted queues from the lake: found, and found without reading the table."""
+"""Compacted messages from the lake: found without a table scan."""
 
 import os
 from datetime import timedelta

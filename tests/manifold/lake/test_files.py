@@ -1,4 +1,4 @@
-"""A folder of small files, on a disk; tests/stores does the same over an object store."""
+"""A folder of small files on a disk; tests/stores does the same on an object store."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Hashes that one process compares."""
+"""Duplicate detection by hashes within one process."""
 
 import tracemalloc
 

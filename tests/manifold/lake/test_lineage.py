@@ -1,4 +1,4 @@
-"""Telling a catalog of lineage: in order, in the background; whatever it does, nobody waits for it, and memory is bounded."""
+"""Lineage events: sent in order in the background; nothing blocks on the catalog, and memory is bounded."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ EVENTS = [{"n": n} for n in range(3)]
 
 @pytest.fixture(autouse=True)
 def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's configuration of logging, which other tests load into this process, disables the loggers that are there."""
+    """Re-enable loggers that Airflow's logging configuration, loaded by other tests, has disabled."""
     monkeypatch.setattr(lineage.log, "disabled", False)
 
 

@@ -1,4 +1,4 @@
-"""Many payloads from the lake: in pieces, each file by itself, and in memory that does not grow with the question."""
+"""Many payloads from the lake: in chunks, one file at a time, in memory independent of their number."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ Piece = Mapping[str, bytes | None]
 
 @contextmanager
 def taking_at_most(bytes_: int) -> Iterator[None]:
-    """What Arrow has in memory during the block."""
+    """The peak of Arrow's memory during the block."""
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
@@ -33,7 +33,7 @@ def taking_at_most(bytes_: int) -> Iterator[None]:
 
 
 def append_groups(catalog: Catalog, folder: Path, payloads: Mapping[str, bytes], *, rows: int) -> None:
-    """One file of payloads, one a second, in groups of so many rows and in small pages, as Spark writes it; and their names."""
+    """Write one file of payloads, one a second, in row groups of this size and small pages, as Spark does; return their names."""
     append_payloads(catalog, payloads, at=NOON)
     instants = pa.array([NOON + timedelta(seconds=n) for n in range(len(payloads))], INSTANT)
     names, table = catalog.load_table(META.identifier), catalog.load_table(DATA.identifier)
@@ -48,7 +48,7 @@ def append_groups(catalog: Catalog, folder: Path, payloads: Mapping[str, bytes],
 
 
 def days(catalog: Catalog, count: int, *, each: int = 3) -> dict[str, bytes]:
-    """So many days with a file of so many payloads each."""
+    """This many days with a file of this many payloads each."""
     stored: dict[str, bytes] = {}
     for day in range(count):
         payloads = {f"d{day}-{n}": b"%d of day %d" % (n, day) for n in range(each)}
@@ -58,7 +58,7 @@ def days(catalog: Catalog, count: int, *, each: int = 3) -> dict[str, bytes]:
 
 
 def data_files(catalog: Catalog) -> list[Path]:
-    """The files of payloads, oldest day first."""
+    """The payload files, oldest day first."""
     paths = (task.file.file_path for task in catalog.load_table(DATA.identifier).scan().plan_files())
     return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
 
@@ -68,7 +68,7 @@ def size(piece: Piece) -> int:
 
 
 def take(pieces: Iterator[Piece], found: dict[str, bytes | None]) -> None:
-    """Put them together in `found`; each is given out once."""
+    """Collect the chunks in `found`; each payload must come once."""
     for piece in pieces:
         assert not found.keys() & piece.keys()
         found |= piece

@@ -1,4 +1,4 @@
-"""Payloads from the lake: found, and found without reading the table."""
+"""Payloads from the lake: found without a table scan."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ KIB = 1024
 
 
 def bytes_read(question: Callable[[], object]) -> int:
-    """How many bytes this process has read from files meanwhile, cached by the kernel or not."""
+    """Bytes that this process reads from files during the block, cached by the kernel or not."""
 
     def so_far() -> int:
         counters = Path("/proc/self/io").read_text()

@@ -1,4 +1,4 @@
-"""The newest rows of `quality_results`: as many judgements as asked for, whatever lies behind them."""
+"""The newest rows of `quality_results`: as many audits as requested, without reading older files."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.lake_rows import append
 
 @pytest.fixture
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each file has that is read from here on."""
+    """The row count of each file read from here on."""
     read: list[int] = []
     to_table = ArrowScan.to_table
 
@@ -43,7 +43,7 @@ def test_the_newest_audits_are_read_and_no_file_beyond_them(catalog: Catalog, fi
 
 
 def test_one_file_with_many_audits_is_enough(catalog: Catalog, files_read: list[int]) -> None:
-    """Compaction has put days together."""
+    """Compaction has merged days."""
     for day in range(3):
         append(catalog, QUALITY, [result(day * 24 + n % 8, f"rule{n:03}") for n in range(2 * RULES)])
     append(catalog, QUALITY, [result(60)])

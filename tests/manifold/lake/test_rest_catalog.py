@@ -1,4 +1,4 @@
-"""A REST catalog that is reached and never answers."""
+"""A REST catalog that accepts connections and never answers."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ ANSWER = "rest.client.socket-timeout-ms"
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server to which one can connect, and which says nothing."""
+    """The address of a server that accepts connections and stays silent."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 

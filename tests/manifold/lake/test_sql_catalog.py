@@ -1,4 +1,4 @@
-"""The caching SQL catalog reads each metadata file once and answers as PyIceberg's own."""
+"""The caching SQL catalog reads each metadata file once and answers like PyIceberg's own."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of metadata that were read."""
+    """The metadata files that were read."""
     files: list[str] = []
     really = FromInputFile.table_metadata
 
@@ -47,7 +47,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def plain(settings: Settings) -> Catalog:
-    """PyIceberg's own, which reads each time."""
+    """PyIceberg's own catalog, which always reads."""
     return SqlCatalog(settings.catalog_name, uri=settings.catalog, warehouse=settings.warehouse_url)
 
 

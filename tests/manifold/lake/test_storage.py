@@ -1,4 +1,4 @@
-"""A file is written whole and for good, or not at all."""
+"""A file is written completely or not at all."""
 
 import resource
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def write(root: Path, *values: int) -> None:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow."""
+    """Let no file of this process grow."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:

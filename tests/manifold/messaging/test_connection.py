@@ -1,4 +1,4 @@
-"""Bytes into packets, in whatever pieces they come."""
+"""MQTT packets from bytes, for any chunking."""
 
 import asyncio
 from collections.abc import Iterator

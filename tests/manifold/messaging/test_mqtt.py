@@ -36,7 +36,7 @@ def url(port: int) -> str:
 
 
 class Inbox:
-    """Takes what comes, acknowledging it or not."""
+    """Collect messages, acknowledging them or not."""
 
     def __init__(self, client: Mqtt, *, acknowledge: bool = True) -> None:
         self.messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -51,7 +51,7 @@ class Inbox:
 
 @asynccontextmanager
 async def cuttable(port: int) -> AsyncIterator[tuple[int, Callable[[], None], asyncio.Event]]:
-    """A pipe to the broker: its port, a way to cut every connection, and a gate that holds back what the broker answers."""
+    """A pipe to the broker: its port, a function to cut every connection, and a gate that holds back the broker's replies."""
     writers: list[asyncio.StreamWriter] = []
     answering = asyncio.Event()
     answering.set()

@@ -1,4 +1,4 @@
-"""Nobody's clock lets an entry be overtaken whose publish may be under way: two drivers whose clocks differ by minutes."""
+"""No clock skew lets an entry be overtaken while its publish may be under way: two drivers whose clocks differ by minutes."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ SOON = replace(HERE, ack_deadline_ms=50, ack_deadline_max_ms=50)
 
 
 class Driver:
-    """A dispatcher's driver whose clock is wrong by so many milliseconds. Nobody tells Redis the time."""
+    """A dispatcher's driver whose clock is wrong by this many milliseconds. Redis keeps its own time."""
 
     def __init__(self, redis: Redis, wrong_by: int, policy: Policy = HERE) -> None:
         self.redis, self.wrong_by, self.policy = redis, wrong_by, policy
@@ -48,19 +48,19 @@ class Driver:
         return reply
 
     def begin(self) -> None:
-        """The vehicle is here, and the first of two entries goes in flight: this one has it in hand."""
+        """Connect the vehicle and put the first of two entries in flight by this driver."""
         self.do(UpdatePresence(Connected(VIN, wall_clock_ms() - 5_000, True, 0), claim=False))
         self.do(Enqueue([(FIRST, "r"), (SECOND, "r")]))
         assert self.do(Claim()).seq == FIRST
 
 
 def let_go(of: Driver) -> None:
-    """The vehicle has come back with a clean start, as this driver sees it."""
+    """Reconnect the vehicle with a clean start, as this driver sees it."""
     assert of.do(UpdatePresence(Connected(VIN, of.now + MINUTES, True, 0), claim=False)).released == FIRST
 
 
 def past_deadline(of: Driver) -> None:
-    """By its clock the deadline has passed, and it releases as the dispatcher does."""
+    """Release after the deadline has passed by its clock, as the dispatcher does."""
     held = of.do(Claim())
     assert (held.word, held.seq) == (ClaimWord.BUSY, FIRST)
     assert held.deadline_ms < of.now
@@ -69,7 +69,7 @@ def past_deadline(of: Driver) -> None:
 
 @pytest.fixture(params=[-MINUTES, MINUTES], ids=["behind", "ahead"])
 def other(redis: Redis, request: pytest.FixtureRequest) -> Driver:
-    """Another replica, whose clock differs by minutes from that of the one that has the first entry in hand."""
+    """Another replica, whose clock differs by minutes from that of the entry's holder."""
     Driver(redis, 0).begin()
     return Driver(redis, request.param)
 
@@ -169,7 +169,7 @@ def test_a_redis_clock_set_back_blocks_nothing_for_long(redis: Redis) -> None:
 
 
 def until(redis: Redis, instant: int) -> None:
-    """Waits until that instant has passed by the clock of Redis."""
+    """Wait until Redis' clock has passed that instant."""
     while True:
         seconds, micros = redis.time()
         if seconds * 1000 + micros // 1000 >= instant:

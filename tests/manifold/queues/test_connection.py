@@ -1,4 +1,4 @@
-"""Connections to Redis: whoever cancels a task that speaks with it finds the task ended."""
+"""Connections to Redis: cancelling a task that uses one ends the task."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ async def _in_a_pipeline(redis: Redis) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One Redis, by TCP and by a Unix socket."""
+    """One Redis over TCP and over a Unix socket."""
     folder, port = tmp_path_factory.mktemp("redis"), free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--unixsocket", str(folder / "socket")]
     with stopping(start([*command, "--dir", str(folder)], port=port, log=folder / "redis.log")):
@@ -43,7 +43,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_a_cancelled_task_ends_at_any_await(kind: str, urls: dict[str, str]) -> None:
-    """`asyncio.wait_for` before Python 3.12 loses a cancellation that comes when what it waits for is done."""
+    """`asyncio.wait_for` before Python 3.12 loses a cancellation that arrives when its awaitable has just finished."""
 
     async def goes_on_after() -> list[int]:
         redis = connect(urls[kind])
@@ -125,7 +125,7 @@ def test_a_connection_is_reused_unless_the_server_closed_it(own_redis: Server) -
 @pytest.mark.parametrize("how", ASK)
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_an_idle_connection_closed_by_the_server_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
-    """As Redis does with `timeout 1`. Nothing is sent twice: the client does not retry."""
+    """As with Redis' `timeout 1`. Nothing is sent twice: the client does not retry."""
 
     async def answers() -> list[Any]:
         async with connect(urls[kind], retry=Retry(NoBackoff(), 0)) as redis, Redis.from_url(urls["tcp"]) as other:

@@ -1,4 +1,4 @@
-"""The short way of a small trigger, and the exchange of many commands in one round trip."""
+"""Direct enqueue of a small trigger, and many commands in one round trip."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ Use = Callable[[Callable[[Queues], Awaitable[Any]]], Any]
 
 @pytest.fixture
 def use(redis_server: Server, redis: Redis) -> Use:
-    """Runs `body(queues)` on a loop of its own, over the services' own kind of connection."""
+    """Run `body(queues)` on its own event loop over the services' kind of connection."""
 
     def run(body: Callable[[Queues], Awaitable[Any]]) -> Any:
         async def main() -> Any:

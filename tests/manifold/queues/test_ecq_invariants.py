@@ -1,4 +1,4 @@
-"""The invariants of compacted queues, as a state machine that runs every verb against a real Redis and against a simple model."""
+"""Invariants of compacted queues: a state machine that runs every verb against a real Redis and a simple model."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ PENDING, INFLIGHT, _, LIVE, DELIVERED, MESSAGES, ATTEMPTS, STATE = keys.ecq_keys
 
 
 class CompactedQueueMachine(RuleBasedStateMachine):
-    """Runs verbs in any order; what is recorded comes to what Redis holds."""
+    """Run verbs in any order; the records fold to what Redis holds."""
 
     redis: Redis
 
@@ -112,7 +112,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(seq=SEQS, key=KEYS)
     def append(self, seq: int, key: str) -> None:
-        """Also the second time, and late: behind a message that was acknowledged, or that is newer."""
+        """Append, also repeated and late: behind an acknowledged or newer message."""
         assume(seq > self.expired_up_to)
         key = self.appends.setdefault(seq, key)
         rival = max((s for s, k in self.appends.items() if k == key and s != seq), default=0)
@@ -142,7 +142,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def acknowledge_late(self, data: st.DataObject) -> None:
-        """An acknowledgement that was long on its way: of any message that ever was, pending or not, in any order."""
+        """A delayed acknowledgement of any message ever written, pending or not, in any order."""
         assume(self.appends)
         seq = data.draw(st.sampled_from(sorted(self.appends)))
         assume(seq != self.in_flight)
@@ -158,7 +158,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(ms=st.integers(0, 5), first=st.one_of(st.just(0), SEQS))
     def rewind(self, ms: int, first: int) -> None:
-        """Also one that is older than another one that was applied: it changes nothing."""
+        """Rewind; one older than an applied one changes nothing."""
         self.now += 1000
         seq = seq_of(self.now - ms * 1000, 1, 0)
         latest = max((rewind for rewind, _ in self.rewinds), default=0)
@@ -173,7 +173,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.pending) > 1)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        """The retention of what is pending passes up to a seq: it ends, oldest first, is recorded once, and is gone for good."""
+        """Let the retention of pending messages pass up to a seq: they end oldest first, are recorded once, and stay gone."""
         up_to = data.draw(st.sampled_from(sorted(self.pending)[:-1]))
         policy = replace(POLICY, ecq_pending_retention_ms=self.now - unix_ms_of(up_to) - 1)
         sent, until = self.sent
@@ -272,7 +272,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             assert kept - live <= ({self.in_flight} if self.in_flight is not None else set())
 
     def teardown(self) -> None:
-        """After the retention nothing that is pending is sent: each message ends as expired, oldest first."""
+        """After the retention, pending messages are not sent: each ends as expired, oldest first."""
         if not hasattr(self, "appends"):
             return
         if self.in_flight is not None:

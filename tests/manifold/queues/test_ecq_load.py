@@ -1,4 +1,4 @@
-"""What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
+"""The lake's state of a compacted queue, loaded into a Redis that is empty or has part of it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def acked(*places: int) -> list[Acknowledge]:
 
 
 def live(delivered: str) -> list[LiveMessage]:
-    """A message for each letter: `d` was acknowledged, `p` is pending."""
+    """One message per letter: `d` was acknowledged, `p` is pending."""
     return [LiveMessage(SEQS[n], f"k{n}", how == "d") for n, how in enumerate(delivered)]
 
 
@@ -53,7 +53,7 @@ def load(redis: Redis, delivered: str, *, epoch: int = 0) -> None:
 
 
 def held(redis: Redis) -> str:
-    """The live messages, oldest first, as `live` writes them."""
+    """The live messages, oldest first, in the notation of `live`."""
     batch = BlockingBatch(redis, POLICY)
     batch.add(ecq_queue(ID), Read(), NOW)
     (found,) = batch.run()
@@ -63,7 +63,7 @@ def held(redis: Redis) -> str:
 
 @pytest.fixture(params=[1, 2, 100], ids=["one a call", "two a call", "all at once"])
 def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many messages of a queue go in one call: what comes of it is the same."""
+    """The number of messages loaded per call, which must not matter."""
     monkeypatch.setattr(_ecq_loader, "MESSAGES_PER_CALL", request.param)
     return int(request.param)
 
@@ -99,7 +99,7 @@ def test_redis_and_lake_merge(redis: Redis, before: list[Verb], lake: str, epoch
 
 
 def test_an_ack_removes_acknowledged_messages_past_retention_and_no_pending_one(redis: Redis) -> None:
-    """A day, in milliseconds: of what is older, the acknowledged one goes with its key and bytes, and the pending one stays."""
+    """Retention is one day: older acknowledged messages lose key and bytes, older pending ones stay."""
     run(redis, *appended(0, 1), *acked(0))
     later, fresh = NOW + 86_400_000 + 1, seq_of(NOW + 86_400_000, 0, 0)
     batch = BlockingBatch(redis, replace(POLICY, ecq_retention_ms=86_400_000))
@@ -115,7 +115,7 @@ def test_an_ack_removes_acknowledged_messages_past_retention_and_no_pending_one(
 
 
 def test_a_pending_message_past_its_retention_ends_instead_of_being_sent(redis: Redis) -> None:
-    """Also after a rebuild has loaded it, whether its client is here or not; and once it has ended, nothing of it is left."""
+    """Also after a rebuild loaded it, whether or not its client is connected; once ended, nothing of it is left."""
     later = NOW + 40 * 86_400_000
     load(redis, "p")
     batch = BlockingBatch(redis, POLICY)
@@ -135,7 +135,7 @@ def test_a_pending_message_past_its_retention_ends_instead_of_being_sent(redis: 
 
 
 def test_lake_expiry_ends_pending_messages_but_none_in_flight_or_acknowledged(redis: Redis) -> None:
-    """Garbage collection names what is pending in the lake past its retention; the queue says what of it has expired."""
+    """Garbage collection names messages pending in the lake past their retention; the queue reports which expired."""
     state, loader = keys.ecq_keys(ID)[7], EcqLoader(redis, POLICY)
     run(redis, *appended(0, 1, 2, 4), *acked(1))
     redis.hset(keys.ecq_keys(ID)[1], "seq", SEQS[2])
@@ -175,7 +175,7 @@ def test_a_long_queue_read_in_several_calls_lists_changed_messages_once(redis: R
     newer = seq_of(NOW + 1, 0, 0)
 
     class Meanwhile(EcqLoader):
-        """Before each further call, a key is written again."""
+        """Write a key again before each further call."""
 
         def _run(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
             asked = list(verbs)

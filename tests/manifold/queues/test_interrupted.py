@@ -1,4 +1,4 @@
-"""A job that is interrupted while it packs commands ends as an interrupted one."""
+"""An interrupt while a job packs commands ends the job as interrupted."""
 
 import subprocess
 import sys

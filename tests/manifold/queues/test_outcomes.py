@@ -1,4 +1,4 @@
-"""Where an entry ends, its outcome is with the recorder: nobody can die in between."""
+"""An entry ends together with its outcome record, so no crash can come between."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +23,13 @@ Run = Callable[..., Any]
 
 
 def told(redis: Redis) -> list[OutcomeRecord]:
-    """What the recorder finds."""
+    """The outcomes that the recorder reads."""
     records: Any = redis.xrange(keys.OUTCOMES)
     return [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
 
 
 async def put_in_flight(queues: Queues, owner: str = "V") -> None:
-    """The first of three entries."""
+    """Put the first of three entries in flight."""
     batch = queues.batch()
     batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), False), NOW)
     batch.add(owner, Enqueue([(seq, "r") for seq in SEQ]), NOW)
@@ -125,7 +125,7 @@ def test_cancelling_an_entry_in_flight_records_no_outcome_yet(use: Run, redis: R
 
 
 def test_foreign_stream_items_are_read_like_any_outcome(use: Run, redis: Redis) -> None:
-    """The recorder refuses it, and keeps its bytes."""
+    """The recorder refuses it and keeps its bytes."""
     redis.xadd(keys.OUTCOMES, {"note": "hello", "from": "me"})
 
     async def body(queues: Queues) -> None:
@@ -149,7 +149,7 @@ def test_a_name_of_any_kind_is_recorded_unchanged(use: Run, redis: Redis, name: 
 
 
 def test_an_entry_does_not_end_if_its_outcome_cannot_be_recorded(use: Run, redis: Redis) -> None:
-    """Under another word than that of a vehicle's spoilt keys, which would give up this vehicle's acknowledgement."""
+    """The error differs from that of a vehicle's corrupt keys, which would give up the acknowledgement."""
     redis.set(keys.OUTCOMES, "not a stream")
 
     async def body(queues: Queues) -> None:

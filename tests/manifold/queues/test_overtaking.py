@@ -30,7 +30,7 @@ BACK = NOW + 1_000
 
 
 class Queues:
-    """One vehicle's queues, by verbs at given times."""
+    """One vehicle's queues, driven by verbs at given times."""
 
     def __init__(self, redis: Redis, policy: Policy = POLICY) -> None:
         self.redis, self.policy = redis, policy
@@ -43,7 +43,7 @@ class Queues:
         return reply
 
     def begin(self, *seqs: int) -> None:
-        """The first of these is in flight since NOW; then its session ends, as another replica sees it."""
+        """Put the first of these in flight at NOW; then its session ends, as seen by another replica."""
         self.do(Enqueue([(seq, "r") for seq in seqs]), NOW)
         assert self.do(Claim(), NOW).seq == seqs[0]
         assert self.new_session() == seqs[0]
@@ -66,7 +66,7 @@ def queues(redis: Redis) -> Queues:
 
 
 def is_held(claim: ClaimReply) -> bool:
-    """Whether the claim says that `FIRST` is waited for, and until when."""
+    """Whether the claim reports waiting for `FIRST`, and until when."""
     return (claim.word, claim.seq, claim.deadline_ms) == (ClaimWord.BUSY, FIRST, OVER)
 
 

@@ -1,4 +1,4 @@
-"""The queue statistics: what all queues hold together, and what in them has expired."""
+"""The queue statistics: totals over all queues, and expired entries."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def seq(n: int) -> int:
 
 
 def take(url: str, *, keys_a_slice: int = 3) -> tuple[QueueStats, set[str]]:
-    """A set of queue statistics, and the owners with something expired."""
+    """Collect statistics, and the owners with expired entries."""
 
     async def main() -> tuple[QueueStats, set[str]]:
         redis = connect(url)

@@ -1,4 +1,4 @@
-"""The faces of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
+"""The interface of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
 
 import asyncio
 from collections.abc import Callable
@@ -145,7 +145,7 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
 
 
 async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
-    """Entries (seq, data_id) of a vehicle that is here, each when its turn has come."""
+    """Park entries (seq, data_id) of a connected vehicle, each when its turn comes."""
     await connect(queues, owner)
     for seq, data_id in entries:
         await enqueue_trigger(queues, seq, [owner], f"r{seq}", data_id, NOW)
@@ -280,7 +280,7 @@ def test_an_entry_parked_again_before_its_note_is_removed_keeps_a_note(use: Call
 
 
 def test_parking_an_entry_twice_returns_the_same_next_claim(use: Callable[..., Any]) -> None:
-    """The first answer may have been lost: what it had claimed would wait for its deadline."""
+    """If the first reply was lost, the entry that it claimed would wait for its deadline."""
 
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
@@ -526,7 +526,7 @@ def test_with_compaction_a_repeated_trigger_names_superseded_entries_again(use: 
 
 
 def test_with_compaction_thousands_of_superseded_entries_are_named_again(use: Callable[..., Any], redis: Redis) -> None:
-    """More than Lua's stack holds."""
+    """More entries than Lua's stack holds."""
     old = [seq_of(NOW - 1000, 0, 0) + n for n in range(10_000)]
 
     async def body(queues: Queues) -> None:

@@ -1,4 +1,4 @@
-"""The two ways of a trigger into the queues, with one result: a small one alone in one round trip, all others step by step."""
+"""Both enqueue paths of a trigger give the same result: a small one in one round trip, all others step by step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,12 +26,12 @@ from tests.support.wire import trigger
 
 @pytest.fixture
 def play(url: str, redis: Redis, tmp_path: Path) -> Callable[..., None]:
-    """Plays a scenario over queues that are empty."""
+    """Run a scenario over empty queues."""
     return partial(run, url, Settings(home=tmp_path))
 
 
 def take(vins: list[str], request_id: str = "task_a_1", parser: Parser | None = None) -> Incoming:
-    """A trigger for them, as another recorder might have taken it, too."""
+    """Parse a trigger for these vehicles, which another recorder may have received too."""
     parser = parser or Parser(Settings(), DedupeWindow(WINDOW_MS))
     return parser.take(Message(TRIGGER, trigger(vins, request_id, "d1")))
 

@@ -28,7 +28,7 @@ RECEIVE_MAXIMUM = 20
 
 
 def recorded(home: Harness, client_id: str) -> list[Envelope]:
-    """What the archive has of one client, in seq order."""
+    """The envelopes of one client in the archive, in seq order."""
     home.flush()
     return [e for e in home.archived(Stream.ECQ) if client_id in e.topic.split("/")]
 
@@ -138,7 +138,7 @@ def test_a_retained_message_is_recorded_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
 @pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
 def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp_path: Path, killed: bool, flushed: bool) -> None:
-    """The cable passes the recorder's PUBACKs on to nobody: the broker sends all of it again, with DUP."""
+    """The proxy drops the recorder's PUBACKs, so the broker redelivers everything with DUP."""
     sent = [
         ("$ECQ/w/LOST/a", b"1"),
         ("$ECQ/w/LOST/a", b"2"),
@@ -178,7 +178,7 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
 
 
 def taken(home: Harness) -> int:
-    """How many messages of the stream this process has recorded."""
+    """The number of messages of the stream that this process has recorded."""
     counts = (
         metric(home, f'manifold_recorder_messages_total{{status="{each}",stream="ecq"}}') for each in ("recorded", "refused")
     )
@@ -210,7 +210,7 @@ def queued(home: Harness, client_id: str) -> dict[str, int]:
 
 
 def of_set(home: Harness, client_id: str, place: int) -> list[int]:
-    """The seqs in one of a queue's sorted sets: 0 for what is pending, 4 for what was acknowledged."""
+    """The seqs in one of a queue's sorted sets: 0 is pending, 4 is acknowledged."""
     found: Any = home.redis.zrange(keys.ecq_keys(client_id)[place], 0, -1)
     return [int(seq) for seq in found]
 

@@ -1,4 +1,4 @@
-"""Writes and rewinds on their way into compacted queues: in seq order, again and again, and where Redis has forgotten."""
+"""Enqueueing writes and rewinds into compacted queues: in seq order, repeatedly, and after a loss in Redis."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def play(url: str, redis: Redis, settings: Settings) -> Play:
-    """Plays a scenario over queues that are empty, and hold all that is pending."""
+    """Run a scenario over empty queues that are marked as loaded."""
     return partial(run, url, settings)
 
 
@@ -66,7 +66,7 @@ async def look(queues: Queues, client_id: str = "C") -> ReadReply:
 
 
 async def arrive(queues: Queues, client_id: str) -> None:
-    """The client is here and has subscribed its queue."""
+    """Connect the client and subscribe it to its queue."""
     batch, now_ms = queues.batch(), wall_clock_ms()
     batch.add(client_id, UpdatePresence(Connected(Owner(client_id), now_ms, True, 0), False), now_ms)
     batch.add(ecq_queue(client_id), Subscription(1, False), now_ms)

@@ -1,4 +1,4 @@
-"""What the recorder promises when something dies, fills up or goes away."""
+"""The recorder's promises under kills, full disks and outages."""
 
 import asyncio
 import resource
@@ -44,9 +44,9 @@ def test_a_kill_at_any_moment_loses_no_acknowledged_message_and_queues_none_twic
 
 
 async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
-    """The receipt of a batch, which is sent again where none comes.
+    """The receipt of a batch, which is published again until one arrives.
 
-    Of a message that came twice the receipt follows the PUBACK, and a recorder that is killed between the two leaves none.
+    For a redelivered message the receipt follows the PUBACK; a recorder killed between the two leaves none.
     """
     while True:
         try:
@@ -224,7 +224,7 @@ def test_a_full_disk_stops_acks_is_reported_and_recovers_by_itself(home: Harness
 
 
 def limit(home: Harness, size: int) -> None:
-    """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
+    """Let no file of the recorder grow beyond `size` bytes: a full disk, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 

@@ -1,4 +1,4 @@
-"""The lake's age: what is recorded and in no table is seen and told, though nobody runs a DAG."""
+"""The lake's age: recorded messages missing in every table are noticed and reported even if no DAG runs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
 
 def record(settings: Settings, ago: timedelta, stream: Stream = Stream.TRIGGER) -> str:
-    """A segment of the archive; only its name counts here."""
+    """Create a segment of the archive; only its name matters here."""
     path = segment_path(stream, first_seq_at(NOW - ago), 0)
     file = settings.home / "archive" / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def take_in(settings: Settings, *paths: str) -> None:
 
 @pytest.fixture
 def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An `alert_url`, and what it was sent."""
+    """An `alert_url` and the requests that it received."""
     with hook() as listening:
         yield listening
 

@@ -1,4 +1,4 @@
-"""Whatever somebody sends, the recorder takes what others send, and keeps the bytes with the reason."""
+"""For any input, the recorder keeps accepting other messages and stores the bytes with the reason."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ def test_no_receipt_is_sent_to_a_topic_for_which_a_broker_disconnects(shared: Ha
 
 
 def test_a_broker_that_disconnects_for_a_receipt_does_not_loop_forever(tmp_path: Path) -> None:
-    """Mosquitto takes such a Response Topic and cuts whoever publishes to it; with this prefix, the recorder does."""
+    """Mosquitto accepts such a Response Topic and disconnects its publisher; with this prefix, the recorder publishes to it."""
     prefix, asking = "a/" * 250, 5
 
     async def scenario(home: Harness) -> None:

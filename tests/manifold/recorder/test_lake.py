@@ -1,4 +1,4 @@
-"""What the recorder asks of the lake: no message waits for one that never answers."""
+"""Lake lookups of the recorder: no message waits for one that hangs."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""One number, one recorder: two processes, a paused one, stores that are away or wiped. Orders of steps: `test_lease_orders`."""
+"""One number, one recorder: two processes, a paused one, failing stores. For interleavings see `test_lease_orders`."""
 
 import asyncio
 import os
@@ -26,18 +26,18 @@ LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Harness]:
-    """A recorder whose lease is short, and whose archive others may share."""
+    """A recorder with a short lease, whose archive others may share."""
     with running_harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
         yield it
 
 
 def elsewhere(home: Harness) -> Harness:
-    """What another host would run, misconfigured: all the same but the disk."""
+    """A misconfigured recorder on another host: the same settings, another disk."""
     return Harness(home.folder.parent / "there", home.broker, home.redis_server, home.env, users=home.users)
 
 
 def publish(home: Harness, *names: str) -> list[int]:
-    """Publish a trigger each and return their seqs."""
+    """Publish one trigger each and return their seqs."""
 
     async def scenario() -> list[int]:
         async with platform(home.broker.port) as vehicle_platform:
@@ -47,7 +47,7 @@ def publish(home: Harness, *names: str) -> list[int]:
 
 
 def seqs_in(home: Harness) -> list[int]:
-    """Every seq in the archive that the houses share."""
+    """Every seq in the shared archive."""
     archive = RecordedSegments(Archive(home.env["MANIFOLD_ARCHIVE_URL"]))
     return [envelope.seq for stream in (Stream.TRIGGER, Stream.OUTCOME) for envelope in archive.recorded_since(stream, 0)]
 
@@ -106,7 +106,7 @@ def test_a_resumed_holder_finds_its_number_taken_and_exits(home: Harness) -> Non
 
 
 def started(harness: Harness) -> bool:
-    """Whether the recorder of this harness got its number."""
+    """Whether this recorder got its number."""
     try:
         harness.start()
     except RuntimeError:
@@ -139,7 +139,7 @@ def test_the_claim_survives_a_wiped_and_an_unreachable_redis(home: Harness) -> N
 
 
 def renewed(home: Harness) -> None:
-    """Return when the claim in Redis is another one."""
+    """Wait until the claim in Redis changes."""
     before = home.redis.hgetall(keys.recorders(0))
     wait_until(lambda: home.redis.hgetall(keys.recorders(0)) != before, what="a renewal")
 

@@ -1,4 +1,4 @@
-"""A seq is given once, in whatever order the steps of recorders and stores come."""
+"""No interleaving of recorders and stores issues a seq twice."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ def test_no_order_of_steps_issues_a_seq_twice(tmp_path: Path, copies: bool) -> N
 
 
 class Promptly(Register):
-    """A store that answers at once; `before` is called with each claim that is to be written or removed."""
+    """A store that answers at once; `before` is called with each claim to be written or removed."""
 
     def __init__(self) -> None:
         super().__init__(random.Random())
@@ -58,7 +58,7 @@ def virtual_ms() -> int:
 
 @contextmanager
 def process(folder: Path, archive: Register) -> Iterator[Lease]:
-    """The lease of a process that works on this journal; at its end it is as if it had been killed."""
+    """The lease of a process on this journal, which ends as if killed."""
     place = JournalFolder(folder)
     place.enter()
     try:
@@ -68,7 +68,7 @@ def process(folder: Path, archive: Register) -> Iterator[Lease]:
 
 
 def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path) -> None:
-    """Whoever has seen it released begins where it says; this place would give the rest of what it once held."""
+    """Whoever saw it released continues from its position; this place would issue the rest of its former range."""
 
     def another_is_as_quick(_: str, claim: Claim) -> None:
         rival = replace(claim, place="another", journal="another", where="another")
@@ -91,7 +91,7 @@ def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path)
 
 
 def test_deleting_a_stale_claim_late_keeps_the_next_claim_of_its_holder(tmp_path: Path) -> None:
-    """It was stopped after it had looked, and the former holder has begun again meanwhile."""
+    """It was paused after its check, and the former holder has started again meanwhile."""
     archive, forgets, go_on = Promptly(), asyncio.Event(), asyncio.Event()
 
     async def stopped() -> None:

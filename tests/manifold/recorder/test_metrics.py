@@ -1,4 +1,4 @@
-"""What an alert waits for: outcomes that do not get to the disk."""
+"""The metric behind an alert: outcomes that do not reach the disk."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the door makes of a message, without any server."""
+"""Parsing at the recorder, without any server."""
 
 import base64
 import json

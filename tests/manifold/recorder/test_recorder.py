@@ -1,4 +1,4 @@
-"""The recorder as a process, with a real broker and Redis: what it accepts, records, hands over and says."""
+"""The recorder as a process, with a real broker and Redis: accepting, recording, enqueueing and its messages."""
 
 import asyncio
 import base64

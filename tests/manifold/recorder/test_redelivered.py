@@ -1,4 +1,4 @@
-"""One publish is one message, also where the broker sends it again; the same message twice is two."""
+"""One publish is one message even if the broker redelivers it; an equal message published twice is two."""
 
 from pathlib import Path
 
@@ -23,18 +23,18 @@ TOPIC = "$ECQ/w/V1/a"
 
 
 def again(topic: str = TOPIC, payload: bytes = b"x", *, mid: int = 7) -> Message:
-    """As a broker sends it after a lost connection."""
+    """The message as a broker redelivers it after a lost connection."""
     return Message(topic, payload, dup=True, mid=mid, connection=2)
 
 
 class Taking:
-    """A parser and what it knows of packet ids."""
+    """A parser with its knowledge of packet ids."""
 
     def __init__(self) -> None:
         self.parser, self.resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
 
     def take(self, mid: int, topic: str = TOPIC, payload: bytes = b"x", *, qos: int = 1, connection: int = 1) -> int:
-        """Record a message; its seq."""
+        """Record a message; return its seq."""
         incoming = self.parser.take(Message(topic, payload, qos=qos, mid=mid, connection=connection))
         self.resent.note(incoming)
         return incoming.seq

@@ -1,4 +1,4 @@
-"""Redis comes back as it was a while ago, mark and all: what it lost is offered again, and what had ended stays ended."""
+"""Redis is rolled back, marks included: lost entries are offered again, and ended ones stay ended."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ MINUTE_S, HOUR_S = 60, 3600
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Clock:
-    """The recorder's; its seqs say how long ago something was."""
+    """The recorder's clock; seqs encode ages by it."""
     return Clock(tmp_path / "clock")
 
 
@@ -42,14 +42,14 @@ def loader(home: Harness) -> Loader:
 
 
 def acknowledge(home: Harness, vin: str, seq: int) -> None:
-    """As a dispatcher does; return when it is on the record."""
+    """Acknowledge as a dispatcher does; wait until it is recorded."""
     list(loader(home).end([(vin, [seq])], Outcome.DELIVERED, wall_clock_ms()))
     loader(home).add_outcomes([OutcomeRecord(vin, seq, Outcome.DELIVERED, wall_clock_ms())])
     wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the outcome to be recorded")
 
 
 def mark_of(home: Harness) -> int:
-    """Up to which seq all is in the queues, as they say."""
+    """The seq up to which all is loaded according to the queues."""
     found = home.redis.get(keys.handed_marks(0, of_cluster=False)[0])
     assert isinstance(found, bytes)
     return int(found.split()[1])

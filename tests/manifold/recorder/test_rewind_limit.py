@@ -1,4 +1,4 @@
-"""What a client can send is recorded in bounded space: a few rewinds an hour, each a few bytes."""
+"""The space for recorded rewinds is bounded per client: a few an hour, a few bytes each."""
 
 import asyncio
 
@@ -129,7 +129,7 @@ def test_a_malformed_rewind_is_kept_truncated() -> None:
 
 
 def test_a_client_that_rewinds_endlessly_fills_no_journal(home: Harness) -> None:
-    """Through a real broker: all are acknowledged, few are recorded, and a write after them is taken."""
+    """Through a real broker: all are acknowledged, few are recorded, and a later write is accepted."""
     flood = 300
 
     async def send() -> None:

@@ -1,7 +1,7 @@
-"""Two recorders share the work: each publisher is with one of them, and its messages keep their order, also when that one dies.
+"""Two recorders share the work: each publisher belongs to one of them, and its messages keep their order even if it dies.
 
-EMQX's `hash_clientid` deals whole publishers out. Mosquitto cannot, so here each recorder has a broker of its own, and each
-publisher is at one of them: the same division, without EMQX's hash. Queues and archive are shared.
+EMQX's `hash_clientid` assigns whole publishers. Mosquitto cannot, so each recorder has its own broker here and each publisher
+uses one of them: the same division without EMQX's hash. Queues and archive are shared.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
 
 
 async def publish(publisher: Platform, name: str, rounds: range) -> "list[asyncio.Future[dict[str, object]]]":
-    """Data and then its trigger, again and again, without waiting for receipts; the triggers' receipts."""
+    """Publish data and its trigger repeatedly without waiting for receipts; return the triggers' receipts."""
     receipts = []
     for n in rounds:
         await publisher.publish(topics.data_topic(f"{name}-{n}"), name.encode())
@@ -58,7 +58,7 @@ async def publish(publisher: Platform, name: str, rounds: range) -> "list[asynci
 
 
 def order_of(home: Harness, name: str, seqs: list[int]) -> list[int]:
-    """The rounds of one publisher, in the order of these seqs."""
+    """The rounds of one publisher in the order of these seqs."""
     found = [str(home.redis.hget(f"t:{seq}", "request_id"), "ascii") for seq in seqs]  # type: ignore[arg-type]  # bytes
     return [int(request_id.rpartition("-")[2]) for request_id in found if request_id.startswith(f"{name}-")]
 
@@ -92,7 +92,7 @@ def test_messages_of_a_publisher_keep_their_order_if_its_recorder_dies(two: tupl
 
 
 def test_emqx_is_configured_to_assign_publishers_to_recorders() -> None:
-    """Its own default for a group is random: data with one recorder, its trigger with another."""
+    """EMQX's default for a group is random: data could go to one recorder and its trigger to another."""
     config = (ROOT / "infra" / "emqx" / "manifold.conf").read_text()
     groups = dict(re.findall(r"shared_subscription_group\.([\w-]+) \{ strategy = (\w+) \}", config))
     assert groups == {topics.RECORDER_GROUP: "hash_clientid"}

@@ -1,4 +1,4 @@
-"""While the disk is full, what the recorder holds is bounded, and nothing of QoS 1 is lost or taken twice."""
+"""With a full disk, the recorder's memory is bounded, and no QoS 1 message is lost or recorded twice."""
 
 import asyncio
 import resource
@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Harness]:
 
 
 def disk(home: Harness, size: int) -> None:
-    """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
+    """Let no file of the recorder grow beyond `size` bytes: a full disk, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 

@@ -1,4 +1,4 @@
-"""What /metrics says of certificates: read from the files, whenever it is asked."""
+"""Certificate expiry on /metrics, read from the files on each scrape."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def days(home: Path, name: str, kind: Kind) -> float:
-    """How many days after the beginning."""
+    """The expiry in days after `BEGAN`."""
     return (datetime.fromtimestamp(ends_at(str(home / SECRETS / name), kind), UTC) - BEGAN) / timedelta(days=1)
 
 
@@ -43,7 +43,7 @@ def test_an_unreadable_file_counts_as_expired(tmp_path: Path, kind: Kind) -> Non
 
 
 def told() -> dict[str, str]:
-    """The files of which /metrics tells, and their kinds."""
+    """The files reported on /metrics, with their kinds."""
     (family,) = (
         each
         for each in text_string_to_metric_families(generate_latest().decode())

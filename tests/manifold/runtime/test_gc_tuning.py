@@ -1,4 +1,4 @@
-"""A process that looks seldom for garbage."""
+"""A process with infrequent garbage collection."""
 
 import subprocess
 import sys

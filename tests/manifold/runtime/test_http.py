@@ -1,4 +1,4 @@
-"""The HTTP face of a service."""
+"""The HTTP server of a service."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""HTTP whose certificate and key are two files, as a Secret of Kubernetes has them; and who asks there."""
+"""HTTPS with certificate and key in two files, as in a Kubernetes Secret, and its clients."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""The embedded Airflow as a program: what it reads, and that it leaves nothing behind."""
+"""The embedded Airflow as a program: its environment, and a complete shutdown."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_airflow_variables_of_the_caller_are_not_inherited(tmp_path: Path) -> No
 
 
 def shown(settings: Settings) -> bytes | None:
-    """The certificate that Airflow shows; None: it does not answer."""
+    """The certificate that Airflow presents; None if it does not respond."""
     context = web_context(settings, airflow.url(settings))
     assert context is not None
     try:
@@ -40,7 +40,7 @@ def shown(settings: Settings) -> bytes | None:
 
 
 def test_airflow_becomes_healthy_reloads_its_certificate_and_stops_completely(tmp_path: Path) -> None:
-    """With TLS: without, many tests have it."""
+    """With TLS; without it, many other tests cover this."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
     certificates.make_up(settings)
     with stopping(start_airflow(settings)) as server:

@@ -1,4 +1,4 @@
-"""Airflow's commands as copies of one process: how they end, and what becomes of who starts them."""
+"""Airflow commands as forks of one process: their exit, and that of their parent."""
 
 import os
 import subprocess

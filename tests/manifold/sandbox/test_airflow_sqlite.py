@@ -1,4 +1,4 @@
-"""Two of Airflow's processes on one SQLite file, as SQLAlchemy and Python's driver treat it."""
+"""Two Airflow processes on one SQLite file, through SQLAlchemy and Python's driver."""
 
 from collections.abc import Iterator
 from pathlib import Path

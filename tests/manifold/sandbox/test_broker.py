@@ -1,4 +1,4 @@
-"""The files for Mosquitto, and that EMQX and the sandbox say the same."""
+"""The files for Mosquitto, and the agreement of EMQX and the sandbox."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ EMQX = ROOT / "infra" / "emqx"
 
 
 def told(event: BrokerEvent) -> set[str]:
-    """The fields of an event as the tap tells it."""
+    """The fields of an event as the tap publishes it."""
     publication = Publication(Sent(b"V", b"t", "sdv-d", {}, 0, 0), 1, 1, "ID")
     it = Delivery("t", 1, False, {}, "ID", publication)
     made = {
@@ -217,7 +217,7 @@ def test_emqx_takes_the_name_from_the_certificate_and_no_foreign_session() -> No
 
 
 def test_emqx_disables_tls_resumption_to_verify_each_certificate() -> None:
-    """TLS 1.2's resumption let ended and revoked certificates in, on both listeners."""
+    """TLS 1.2's resumption let expired and revoked certificates in on both listeners."""
     text = (EMQX / "tls.conf").read_text()
 
     assert text.count("fail_if_no_peer_cert = true") == text.count("reuse_sessions = false") == 2

@@ -1,4 +1,4 @@
-"""The first publish of the README, as it is printed, and what a publisher learns whose publish is denied."""
+"""The first publish of the README, as printed, and what a publisher learns from a denied publish."""
 
 import os
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def output_of(server: TapServer, folder: Path, script: str) -> str:
-    """What a shell says to `script`; the client's own file of options sends it to this broker's port."""
+    """The output of a shell for `script`; the client's own options file points it to this broker's port."""
     (folder / "mosquitto_pub").write_text(f"-p {server.port}\n")
     env = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=60, check=True)

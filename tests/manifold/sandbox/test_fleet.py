@@ -45,7 +45,7 @@ async def platform(port: int) -> AsyncIterator[Mqtt]:
 async def connected(
     broker: Server, fleet_vins: list[Owner], *, behaviour: Behaviour = PROMPT
 ) -> AsyncIterator[tuple[Mqtt, Fleet]]:
-    """A client of the platform, and a fleet that is online."""
+    """A platform client and an online fleet."""
     async with platform(broker.port) as mqtt, Fleet(broker_at(broker.port), fleet_vins, behaviour=behaviour) as fleet:
         await fleet.connect()
         yield mqtt, fleet

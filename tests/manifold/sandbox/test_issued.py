@@ -1,4 +1,4 @@
-"""The record of certificates: what ended long ago goes, and nobody's line is lost by it."""
+"""The certificate registry: long-expired entries are removed and no line is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With CAs, and what they sign for tap and services."""
+    """A home with CAs and their certificates for tap and services."""
     certificates.make_up(Settings(home=tmp_path, tls=True))
     return tmp_path
 

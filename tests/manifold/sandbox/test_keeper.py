@@ -1,4 +1,4 @@
-"""The keeper: killed between any two steps, with Redis away or stopped, and while one CA follows another at a Redis that runs."""
+"""The certificate renewer: killed between any two steps, with Redis stopped, and during CA rotation with a running Redis."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ def ago(days: float) -> datetime:
 
 
 def aged(home: Path) -> Settings:
-    """A home in which, by now, the CAs follow one another, and all that they signed is to be renewed."""
+    """A home whose CAs are due for rotation and whose certificates are due for renewal."""
     settings = Settings(home=home, tls=True, redis_port=free_port())
     certificates.make_up(settings, now=ago(310))
     certificates.keep(settings, now=ago(65))
@@ -47,7 +47,7 @@ def aged(home: Path) -> Settings:
 
 
 class Killer:
-    """Ends the process, as `kill -9` does, before its n-th change of a file. One for all: who hears cannot be unheard."""
+    """Kill the process (as `kill -9`) before its n-th change of a file. Shared, because an audit hook cannot be removed."""
 
     def __init__(self) -> None:
         self.left, self.folder = -1, ""
@@ -67,7 +67,7 @@ KILLER = Killer()
 
 
 def killed_before_change(number: int, folder: Path, act: Callable[[], object]) -> bool:
-    """Whether the process that does it was killed before so many changes: false where it has done all."""
+    """Run the work in a process that is killed before this many changes; return false if it finished first."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -82,7 +82,7 @@ def killed_before_change(number: int, folder: Path, act: Callable[[], object]) -
 
 
 def assert_whole(settings: Settings) -> None:
-    """Whoever reads any file now finds it whole, with its key, and signed by whom all believe."""
+    """Check that every file is complete, has its key, and is signed by a CA that everyone trusts."""
     folder = settings.home / SECRETS
     for leaf in certificates.leaves(settings):
         context = web_server_context(TlsFiles(certificate=str(folder / leaf.file)))  # refuses a key of another certificate
@@ -104,7 +104,7 @@ def announcing(home: Path) -> Settings:
 
 
 def dropping(home: Path) -> Settings:
-    """The former CA has signed nothing that counts."""
+    """A home whose former CAs have no valid certificates left."""
     settings = aged(home)
     certificates.keep(settings)
     for ca in (FRONT_DOOR, INNER):
@@ -143,7 +143,7 @@ def test_a_kill_between_any_two_steps_leaves_valid_files_and_the_next_run_finish
 
 @contextmanager
 def keeping(settings: Settings) -> Iterator[None]:
-    """A keeper that looks without a pause; it ends as soon as it is told to."""
+    """A renewer that runs without pauses and stops as soon as requested."""
     stop = Event()
     loop = Thread(target=cert_renewer.run, args=(settings, stop), daemon=True)
     loop.start()
@@ -156,7 +156,7 @@ def keeping(settings: Settings) -> Iterator[None]:
 
 
 def seen(settings: Settings, certificate: str) -> tuple[bytes, bytes]:
-    """What Redis shows to a client with that certificate, and answers: empty where it refuses it."""
+    """The certificate and answer of Redis for a client with that certificate; empty if refused."""
     ca = settings.tls_files("").ca
     try:
         with (

@@ -1,4 +1,4 @@
-"""Ports are looked at before anything starts."""
+"""Ports are checked before anything starts."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Whose process is whose, with real processes."""
+"""Process ownership, with real processes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""CAs, certificates and the list of what is revoked, over years of a clock that is given: no server, no waiting."""
+"""CAs, certificates and the CRL over years of a simulated clock, without servers or waiting."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_due_renewals_are_listed(
 
 
 def test_certificates_stay_valid_over_years_of_occasional_checks(tmp_path: Path) -> None:
-    """At each moment: all that is shown is signed by a CA that is believed, lasts, and was believed long before it signed."""
+    """At any time, every presented certificate is valid and signed by a CA that was trusted long before it signed."""
     settings = Settings(home=tmp_path, tls=True)
     folder = tmp_path / SECRETS
     certificates.make_up(settings, now=BEGAN)

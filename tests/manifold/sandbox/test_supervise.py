@@ -1,4 +1,4 @@
-"""The embedded platform, up and down, on free ports in a folder of its own; without Airflow, which has tests of its own."""
+"""The embedded platform, up and down, on free ports in its own folder; Airflow has its own tests."""
 
 import fcntl
 import os
@@ -49,7 +49,7 @@ def settings_for(home: Path) -> Settings:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    """Settings of a platform that does not run yet; whatever runs of it in the end is ended."""
+    """Settings of a stopped platform; whatever runs of it in the end is stopped."""
     made = settings_for(tmp_path / LONG)
     yield made
     down(made)
@@ -57,7 +57,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A platform that runs; whoever hurts it waits until it has healed."""
+    """A running platform; a test that damages it waits until it has recovered."""
     made = settings_for(tmp_path_factory.mktemp("platform"))
     up(made, within_s=UP_S)
     yield made

@@ -1,4 +1,4 @@
-"""`require_tls`: what would go over a network in the clear is refused, by the name of its setting and without its secrets."""
+"""`require_tls`: plaintext endpoints are refused by the name of their setting, without their secrets."""
 
 import pytest
 

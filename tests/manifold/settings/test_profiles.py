@@ -1,4 +1,4 @@
-"""The profiles of docs/examples name settings that there are."""
+"""The profiles in docs/examples contain existing settings."""
 
 import pytest
 
@@ -10,7 +10,7 @@ PROFILES = sorted(path.name for path in EXAMPLES.glob("*.env"))
 
 
 def profile(name: str) -> dict[str, str]:
-    """The settings of a file that a shell would source."""
+    """The settings in a file that a shell would source."""
     lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line and not line.startswith("#")]
     return {variable.removeprefix("MANIFOLD_").lower(): value for variable, value in (line.split("=", 1) for line in lines)}
 

@@ -1,4 +1,4 @@
-"""The settings of the AMQP door: the contract's names, no default secret, no placeholder, and nothing of a secret shown."""
+"""Settings of the signals service: contract names, no default secret, no placeholder, no secret shown."""
 
 import pytest
 
@@ -77,14 +77,14 @@ def test_no_secret_is_in_printed_settings() -> None:
 
 
 def test_no_payload_limit_may_exceed_the_contract() -> None:
-    """The schema refuses it all the same: a greater number would promise what nobody keeps."""
+    """The schema refuses larger payloads anyway, so a larger limit would be a false promise."""
     assert load_settings(signals_max_payload=MAX_PAYLOAD).signals_max_payload == 1_048_576
     with pytest.raises(SettingsError, match="MANIFOLD_SIGNALS_MAX_PAYLOAD"):
         load_settings(signals_max_payload=MAX_PAYLOAD + 1)
 
 
 def test_the_trailing_newline_of_a_file_is_not_part_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As orchestrators give secrets: with it, each signature would be wrong."""
+    """Orchestrators write secrets with a newline, which would invalidate every signature."""
     monkeypatch.setenv("MANIFOLD_SIGNALS_HMAC_SECRET", "a-secret-of-the-site\r\n")
     monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "token\n")
     settings = load_settings()

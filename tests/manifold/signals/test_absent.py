@@ -1,4 +1,4 @@
-"""MQTT does without AMQP: nothing of RabbitMQ is started, or even read, where signals are not wanted or RabbitMQ is not there."""
+"""MQTT works without AMQP: nothing of RabbitMQ is started or imported if signals are off or RabbitMQ is missing."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Doors of a test's own: RabbitMQ takes nothing, by its alarm of memory; what expires; what ends in the middle of something."""
+"""Services of a test's own: RabbitMQ's memory alarm, expired messages, and interrupted work."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ CONFIRM_S = 0.5
 
 
 def ctl(settings: Settings, *words: str) -> str:
-    """What `rabbitmqctl` says."""
+    """The output of `rabbitmqctl`."""
     script = embedded.server_script()
     assert script is not None
     command = [str(script.with_name("rabbitmqctl")), *words]
@@ -39,7 +39,7 @@ def ctl(settings: Settings, *words: str) -> str:
 
 @contextmanager
 def alarm(settings: Settings) -> Iterator[None]:
-    """The server has no memory left, as far as it knows."""
+    """Make the server believe that it is out of memory."""
     ctl(settings, "set_vm_memory_high_watermark", "0")
     try:
         yield
@@ -48,7 +48,7 @@ def alarm(settings: Settings) -> Iterator[None]:
 
 
 def slow_door(own_door: Door) -> Door:
-    """The door with a RabbitMQ that has half a second to confirm."""
+    """The service with a confirm timeout of half a second."""
     return own_door.with_settings(signals_confirm_seconds=CONFIRM_S)
 
 
@@ -76,7 +76,7 @@ def test_a_rabbitmq_memory_alarm_records_nothing_twice(own_door: Door, rabbitmq:
 def test_a_refused_message_has_one_digest_if_the_service_dies_before_its_ack(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """It lies in the journal twice; by its digest the lake takes one."""
+    """It is in the journal twice; by its digest the lake takes one."""
     status = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
     gateway.send(b"no JSON", {"x-device-id": "device-1"})
     gateway.send(status, signed(status), queue=topology.STATUS)
@@ -94,7 +94,7 @@ def test_a_refused_message_has_one_digest_if_the_service_dies_before_its_ack(
 
 
 def test_an_expired_message_is_recorded_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
-    """An error that a client has written itself keeps nothing off the record."""
+    """An error header written by a client does not prevent the record."""
     bodies = [body_of("device-1"), body_of("device-2")]
     gateway.send(bodies[0], signed(bodies[0]), expiration="1")
     gateway.send(bodies[1], signed(bodies[1], device="device-2") | {"x-error": "{}"}, expiration="1")
@@ -114,7 +114,7 @@ def test_an_expired_message_is_recorded_and_a_dead_letter(own_door: Door, gatewa
 
 
 def test_a_publisher_whose_connection_ends_gets_a_connection_error(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
-    """The library cancels whoever waits; taken for its own end, that ended the door."""
+    """The library cancels the waiting task; mistaken for its own cancellation, that ended the service."""
     gateway.purge()
     one = without_headers(Outgoing(topology.EXCHANGE, topology.PROCESSED, b"{}", _Plain()))
 
@@ -139,7 +139,7 @@ class _Plain:
 def test_a_service_that_may_not_read_one_queue_keeps_its_journal_whole(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """Another one reads the statuses alone. Each try is refused while signals are being written to the journal."""
+    """Another consumer has exclusive access to the statuses. Each attempt is refused while signals are written to the journal."""
     other = Gateway(rabbitmq)
     other.channel.basic_consume(topology.STATUS, lambda *_: None, exclusive=True)
     names = [f"device-{number}" for number in range(300)]

@@ -1,4 +1,4 @@
-"""A connection's bytes, however they are cut: messages are found, and what is not of them reaches the library as it came."""
+"""The bytes of a connection in any split: messages are extracted, and other frames reach the library unchanged."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,7 @@ def delivered(tag: int, body: bytes) -> bytes:
 
 @st.composite
 def spoken(draw: st.DrawFn) -> tuple[bytes, list[Said], bytes]:
-    """What a server says, what of it is of messages, and the bytes that are not."""
+    """Bytes of a server, the messages in them, and the bytes of other frames."""
     wire, said, others = b"", list[Said](), b""
     for tag in range(1, draw(st.integers(1, 8)) + 1):
         match draw(st.sampled_from(["delivery", "ack", "nack", "returned", "of another channel", "heartbeat", "of no message"])):
@@ -65,7 +65,7 @@ def spoken(draw: st.DrawFn) -> tuple[bytes, list[Said], bytes]:
 
 
 def heard(parts: list[bytes]) -> tuple[list[Said], bytes]:
-    """What is found in bytes that come in these parts, and what reaches the library, but for heartbeats: the wire adds some."""
+    """The messages found in this split, and the bytes that reach the library, without heartbeats, which the transport adds."""
 
     async def scenario() -> tuple[list[Said], bytes]:
         said, wire = list[Said](), Wire()
@@ -90,7 +90,7 @@ def checked(one: Any) -> bool:
 
 
 def order(said: list[Said]) -> tuple[list[Said], list[Said]]:
-    """Deliveries are told together, after what else came with them: each kind has its order."""
+    """Sort by kind: deliveries are reported together, after the other frames of a read."""
     return [one for one in said if one[0] == "delivered"], [one for one in said if one[0] != "delivered"]
 
 

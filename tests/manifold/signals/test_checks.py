@@ -1,4 +1,4 @@
-"""The checks that need no server, case by case."""
+"""Checks without a server, case by case."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def code_of(judged: Accepted | Refusal) -> str:
 
 
 def with_headers(**changed: Any) -> dict[str, Any]:
-    """The headers of `BODY`, with some changed; None takes one away."""
+    """The headers of `BODY` with changes; None removes one."""
     made = signed(BODY, timestamp=STAMP) | {name.replace("_", "-"): value for name, value in changed.items()}
     return {name: value for name, value in made.items() if value is not None}
 
@@ -160,7 +160,7 @@ def test_time_waiting_in_the_service_does_not_make_a_message_stale() -> None:
 
 
 def test_a_redelivery_may_be_as_old_as_the_nonce_retention() -> None:
-    """It was in a door's hands before: the queue may have been empty meanwhile. A sender cannot set that mark."""
+    """The service had it before, and the queue may have been empty meanwhile. A sender cannot set that flag."""
     later = NOW + timedelta(seconds=3600)
 
     assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
@@ -179,7 +179,7 @@ def test_the_backlog_is_as_old_as_the_last_empty_queue_seen() -> None:
 
 
 def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
-    """It is never seen empty: a thousand messages wait at each look, and a thousand come each second."""
+    """The queue is never seen empty: a thousand messages wait at each look, and a thousand arrive each second."""
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     ages = []
     for second in range(1, 5000):

@@ -1,4 +1,4 @@
-"""What a refused message says of itself: the devices by which it is found, and its correlation id."""
+"""What a refused message claims: its devices, for lookups, and its correlation id."""
 
 import gzip
 import uuid

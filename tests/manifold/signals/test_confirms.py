@@ -1,4 +1,4 @@
-"""What a server says of published messages: each for itself, many at once, or that one came back."""
+"""Publisher confirms of a server: single, cumulative, and returned messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Say = Callable[[Confirms], None]
 
 
 def answers(*says: Say, count: int = 3) -> list[bool]:
-    """Of a group after one that was confirmed; so its tags are 3, 4, 5."""
+    """The confirms of a group that follows one confirmed message, so its tags are 3, 4, 5."""
 
     async def scenario() -> list[bool]:
         confirms = Confirms()

@@ -1,4 +1,4 @@
-"""What the console says of a door that runs, and of one that is not there."""
+"""The console on a running signals service and without one."""
 
 import json
 from typing import Any

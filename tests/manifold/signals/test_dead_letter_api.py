@@ -1,4 +1,4 @@
-"""Dead letters over the API: a real door is asked, which looks into a real RabbitMQ, and nothing is taken away."""
+"""Dead letters over the API: a real service inspects a real RabbitMQ and removes nothing."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PROBLEM = "application/problem+json"
 
 @pytest.fixture(scope="module")
 def desk(running_door: Door, redis_server: Server) -> Iterator[Desk]:
-    """An API beside the door of this file."""
+    """An API next to this file's service."""
     home = running_door.home
     settings = settings_at(home, redis_server.port, signals_port=running_door.settings.signals_port)
     with api_of(settings, home / "api.log", healthy=False) as api:
@@ -28,7 +28,7 @@ def desk(running_door: Door, redis_server: Server) -> Iterator[Desk]:
 
 @pytest.fixture
 def letters(door: Door, gateway: Gateway) -> list[dict[str, Any]]:
-    """The headers of a message that is too old, of one that is no JSON, and of one that no door has seen."""
+    """The headers of a stale message, of one that is not JSON, and of one that no service has seen."""
     stale, torn, good = body_of("stale"), b'{"deviceId": ', body_of("good")
     headers = [
         signed(stale, device="stale", timestamp=now_text(-8000)),

@@ -1,4 +1,4 @@
-"""Dead letters: replayed on an operator's word, to the queue that they came from; and what expired is on record."""
+"""Dead letters: replayed on the operator's request into their original queue; expired ones are recorded."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Properties that the library alone does not read."""
+"""Properties that the library fails to decode."""
 
 import struct
 from typing import Any
@@ -21,7 +21,7 @@ def table(fields: bytes) -> bytes:
 
 
 def deep(levels: int) -> bytes:
-    """The value of a header: lists in lists."""
+    """A header value of nested lists."""
     value = b"V"
     for _ in range(levels):
         value = b"A" + table(value)

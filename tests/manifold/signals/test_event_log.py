@@ -1,4 +1,4 @@
-"""Log lines of message events: each message has one at info, with what the contract asks for."""
+"""Log lines of message events: each message has one at info level, with the fields of the contract."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.servers import Server, wait_until
 
 
 def events(door: Door) -> list[dict[str, Any]]:
-    """The lines of messages, of a log in JSON."""
+    """The message lines of a JSON log."""
     lines = [json.loads(line) for line in door.log.splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == "message"]
 
@@ -83,7 +83,7 @@ def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 400, 400), (0.5, 120, 280), (0.0, 0, 0)])
 def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
-    """At a half, a count outside of these bounds comes once in 10^15 runs."""
+    """With a share of one half, a count outside these bounds occurs once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
     fate = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
     found = [line["status"] for line in _told(fate, [good.received] * 402, share)]

@@ -1,4 +1,4 @@
-"""What dies, hangs or fills up: nothing that was confirmed to a publisher is lost, and nothing passes unproved or twice."""
+"""Kills, hangs and full disks: no confirmed message is lost, and none passes unverified or twice."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def health(door: Door) -> dict[str, Any]:
 
 
 def settled(door: Door) -> int:
-    """Messages that it has acknowledged, whatever became of them."""
+    """The number of messages that it has acknowledged, with any disposition."""
     families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
     return sum(int(one.value) for family in families for one in family.samples if one.name == "signals_messages_total")
 
@@ -42,7 +42,7 @@ def devices_recorded(door: Door) -> list[str]:
 
 
 def drain(gateway: Gateway, count: int, *, within_s: float = 120) -> dict[str, int]:
-    """The devices of the processed messages, until `count` of them came: how often each."""
+    """The devices of the processed messages, until `count` arrived, with their counts."""
     seen: dict[str, int] = {}
 
     def take() -> bool:
@@ -72,7 +72,7 @@ def _until_recorded(door: Door, count: int) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process hangs while the block runs."""
+    """Pause the process for the duration of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -81,7 +81,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def test_a_service_killed_repeatedly_loses_nothing(own_door: Door, gateway: Gateway) -> None:
-    """Each is recorded and processed at least once; what is twice in the journal has one key, of which the lake takes one."""
+    """Each is recorded and processed at least once; a duplicate in the journal has one key, of which the lake takes one."""
     chance = random.Random(7)
     own_door.start()
     names: set[str] = set()
@@ -134,7 +134,7 @@ def test_the_service_recovers_from_a_hang_of_itself_or_redis(own_door: Door, own
 
 
 def test_with_a_full_disk_nothing_is_acknowledged_until_there_is_room(own_door: Door, gateway: Gateway) -> None:
-    """The folder of the journal is taken away: as on a full disk, no file can be written there."""
+    """The journal's folder is removed: as on a full disk, no file can be written there."""
     own_door.start()
     journal = own_door.settings.signals_journal_folder
     hidden = journal.with_name("hidden")

@@ -1,4 +1,4 @@
-"""The simulated gateways against a real door: each kind of message becomes what its kind says."""
+"""The simulated gateways against a real service: each kind of message gets its disposition."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Nonces and idempotency keys in a real Redis: what is known of a message, for how long, and in how many bytes."""
+"""Nonces and idempotency keys in a real Redis: the known state of a message, its lifetime, and its size."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def redis(own_redis: Server) -> Redis:
 
 @pytest.fixture
 def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencyStore], Awaitable[Any]]], Any]:
-    """What an Once of its own answers; scripts are loaded anew each time, or not."""
+    """The answer of a new IdempotencyStore; its scripts are loaded anew each time, or not."""
     settings = Settings(home=tmp_path, signals_nonce_seconds=3600, signals_tolerance_seconds=300)
 
     def ask(question: Callable[[IdempotencyStore], Awaitable[Any]]) -> Any:
@@ -116,7 +116,7 @@ def test_every_key_expires_and_none_names_its_device(ask: Any, redis: Redis) -> 
 
 
 def test_a_nonce_takes_less_than_sixty_bytes(ask: Any, redis: Redis) -> None:
-    """As docs/signals.md says; a hundred devices, a hundred nonces each."""
+    """As docs/signals.md says, for a hundred devices with a hundred nonces each."""
 
     async def note(once: IdempotencyStore) -> None:
         for _ in range(100):

@@ -1,4 +1,4 @@
-"""The way of a message, and every code by a real one; and a good message is processed after each bad one."""
+"""The path of a message, every refusal code with a real one, and a good message processed after each bad one."""
 
 import base64
 import gzip
@@ -71,7 +71,7 @@ def _replayed(gateway: Gateway) -> bytes:
 
 
 def _replayed_under_another_key(gateway: Gateway) -> bytes:
-    """The key is no part of what is signed."""
+    """Replay a message under another key, which is not part of the signature."""
     body = body_of()
     headers = gateway.send_signed(body)
     gateway.get(topology.PROCESSED)
@@ -149,7 +149,7 @@ def test_a_bad_message_becomes_a_dead_letter_and_the_next_one_is_processed(
 
 
 def test_error_log_and_record_name_the_device_of_a_refused_message(door: Door, gateway: Gateway) -> None:
-    """It says so in its body alone; nothing of that is proved."""
+    """Only its unverified body names the device."""
     own_id = str(uuid.uuid4())
     body = body_of("device-log", correlationId=own_id)
     headers = signed(body, device="device-log", secret="forged")
@@ -270,7 +270,7 @@ def test_a_repeated_signal_is_a_duplicate(door: Door, gateway: Gateway) -> None:
 
 
 def test_copies_in_groups_judged_while_the_first_is_published_are_duplicates(door: Door, gateway: Gateway) -> None:
-    """A door that stands still finds several groups waiting when it goes on."""
+    """A service that was paused finds several groups waiting when it resumes."""
     bodies = [body_of(payload=json.dumps({"readings": [], "n": n}).encode()) for n in range(4)]
     first = [signed(body) for body in bodies]  # the very same message, and the same signal under another nonce
     assert door.server is not None
@@ -304,7 +304,7 @@ def test_a_status_is_recorded_and_a_bad_one_is_a_dead_letter(door: Door, gateway
 
 
 def test_a_message_in_hand_elsewhere_is_retried_and_then_given_up(door: Door, gateway: Gateway) -> None:
-    """Another door died with the same signal in hand, and RabbitMQ has not delivered that again yet."""
+    """Another service died with the same signal in hand, and RabbitMQ has not redelivered it yet."""
     body = body_of()
     said = parse_raw(body)
     assert isinstance(said, RawSignal)

@@ -1,4 +1,4 @@
-"""What the door sends on and answers fits into a frame, and says from which queue it came."""
+"""Messages and replies of the service fit into a frame and name their original queue."""
 
 import json
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ def test_a_reply_has_a_sendable_correlation_id(of_property: str | None, of_heade
 
 @pytest.mark.parametrize("queue", [topology.RAW, topology.STATUS])
 def test_a_forwarded_message_keeps_its_kind(queue: str) -> None:
-    """A retried message comes back through the raw queue, whichever queue it was in; so does a dead letter that is replayed."""
+    """A retried message returns through the raw queue, whichever queue it came from; so does a replayed dead letter."""
     first = received({"x-queue": "another"}, queue=queue)
     large = received({"a": "€" * 43_000}, queue=queue)
     sent_on = [retry(first, 1000), dead_letter(first, report()), retry(large, 1000)]
@@ -92,7 +92,7 @@ def test_a_forwarded_message_keeps_its_kind(queue: str) -> None:
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])
 def test_a_sender_cannot_route_into_other_queues_through_the_service(name: str) -> None:
-    """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
+    """RabbitMQ also routes by these headers, and the service may publish to queues that its senders may not."""
     first = received({name: [topology.PROCESSED], "mine": "a"})
     again = received({"mine": "a"})
 

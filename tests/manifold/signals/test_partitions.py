@@ -1,4 +1,4 @@
-"""Partitions of the raw queue: each device's signals in order, by one door at a time; back and forth, nothing is lost."""
+"""Partitions of the raw queue: the signals of a device in order, by one service at a time; repartitioning loses nothing."""
 
 import base64
 import json
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def with_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A RabbitMQ with the plug-in, as the sandbox starts it where partitions are wanted."""
+    """A RabbitMQ with the plug-in, as the sandbox starts it for partitions."""
     with running_rabbitmq(tmp_path_factory.mktemp("partitions"), signals_partitions=COUNT) as settings:
         yield settings
 
 
 def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:
-    """One signal of each device, whose payload is `number`."""
+    """Send one signal per device with `number` as payload."""
     sent = [(f"device-{n}", number) for n in range(DEVICES)]
     for device, _ in sent:
         body = body_of(device, str(number).encode())
@@ -38,7 +38,7 @@ def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:
 
 
 def processed(gateway: Gateway, count: int) -> list[tuple[str, int]]:
-    """Device and payload of so many processed messages, in their order."""
+    """Device and payload of this many processed messages, in order."""
     said = [json.loads(gateway.get(topology.PROCESSED)[1]) for _ in range(count)]
     return [(one["deviceId"], int(base64.b64decode(one["originalPayload"]))) for one in said]
 

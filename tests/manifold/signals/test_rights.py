@@ -1,4 +1,4 @@
-"""Least right in RabbitMQ: each user does its work, and is refused what it must not do."""
+"""Least privilege in RabbitMQ: each user does its work, and is refused everything else."""
 
 import json
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_a_gateway_sends_signals_and_statuses_and_receives_errors(rabbitmq: Sett
 
 
 def test_service_and_operator_work_with_their_own_rights(door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
-    """The door of these tests is the user `door`, whose rights are all it has; so is every other test's."""
+    """The service of these tests is the user `door` with exactly its rights, as in every other test."""
     gateway.send_signed()
     assert gateway.get(topology.PROCESSED)
     assert door.settings.signals_amqp_url.get_secret_value() == ""

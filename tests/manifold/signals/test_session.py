@@ -1,4 +1,4 @@
-"""A stay that is over: what its connection still brings is nobody's."""
+"""A session that has ended: its connection's later deliveries are ignored."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from tests.support.servers import wait_until
 
 
 def channel(number: int) -> Any:
-    """What a stay asks of the library's channels, as long as nothing goes out."""
+    """The part of the library's channels that a session uses as long as nothing is sent."""
     loop = asyncio.get_running_loop()
 
     async def consumed(*_: Any, **__: Any) -> None:
@@ -36,7 +36,7 @@ def channel(number: int) -> Any:
 
 
 def test_deliveries_after_the_session_ends_are_ignored() -> None:
-    """The next one would acknowledge it by a number that is another message's there, and count its bytes as in hand forever."""
+    """The next session would acknowledge it by a tag that belongs to another message there, and count its bytes forever."""
 
     async def scenario() -> list[int]:
         taken, wire = list[Received](), Wire()
@@ -65,7 +65,7 @@ def test_a_consumer_cancelled_by_the_server_ends_the_session() -> None:
 
 @pytest.mark.slow
 def test_a_queue_recreated_before_the_check_is_consumed_again(own_door: Door, gateway: Gateway) -> None:
-    """As another door makes it that has lost it first."""
+    """As by another service that noticed the loss first."""
     own_door.start()
     gateway.purge()
     (raw,) = (queue for queue in topology.QUEUES if queue.name == topology.RAW)
@@ -85,7 +85,7 @@ def test_connections_have_the_configured_heartbeat(own_door: Door, rabbitmq: Set
 
 @pytest.mark.slow
 def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
-    """Such a message comes from clients of AMQP 1.0, and would come again, and so on forever."""
+    """AMQP 1.0 clients send such messages; a connection error would redeliver it forever."""
     about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
     message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)
     report = ErrorReport.of(Refusal(Code.SCHEMA_ERROR, "no", "other"), at=message.at, correlation_id=None, retry_count=0)

@@ -1,4 +1,4 @@
-"""The topology: what is declared, what is written down, and what a server says to another one."""
+"""The topology: declared, stored, and as one server exports it to another."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def test_the_stored_definitions_match_the_contract() -> None:
 
 @pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
 def test_every_server_accepts_messages_of_the_same_size(file: str) -> None:
-    """Larger ones end their publisher's channel; without a limit, one of 128 MiB is held by the door before it is refused."""
+    """Larger messages close their publisher's channel; without a limit, the service would hold 128 MiB before refusing."""
     assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
 
 
@@ -112,7 +112,7 @@ def test_an_exchange_of_another_type_is_named_with_both_values(
 
 @contextmanager
 def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
-    """A channel by which another one is declared."""
+    """A channel on which another topology is declared."""
     connection = pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq)))
     try:
         yield connection.channel()
@@ -121,7 +121,7 @@ def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
 
 
 def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> str:
-    """What a door said that did not start."""
+    """The error of a service that did not start."""
     door = Door(tmp_path / "home", rabbitmq, redis_server.port)
     with pytest.raises(RuntimeError, match="ended with 2"):
         door.start()
@@ -152,7 +152,7 @@ def test_the_binding_of_an_earlier_release_is_removed_and_its_queue_kept(
 
 
 def test_messages_through_foreign_bindings_are_checked_and_reported(door: Door, gateway: Gateway) -> None:
-    """By a binding of the raw queue to an exchange of others', to all keys of ours, and to the dead letters."""
+    """By a binding of the raw queue to a foreign exchange, to all of our keys, and to the dead letters."""
     gateway.channel.exchange_declare("of.others", "fanout")
     ways = [("of.others", "any"), (topology.EXCHANGE, "#"), (topology.DEAD_EXCHANGE, topology.DEAD)]
     for exchange, key in ways:
@@ -176,7 +176,7 @@ def test_messages_through_foreign_bindings_are_checked_and_reported(door: Door, 
 
 
 def foreign(door: Door) -> float:
-    """How many messages have come by a foreign binding."""
+    """The number of messages that arrived by a foreign binding."""
     page = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
     return sum(
         s.value for family in page if family.name == "signals_foreign" for s in family.samples if s.name.endswith("_total")
@@ -185,7 +185,7 @@ def foreign(door: Door) -> float:
 
 @pytest.mark.parametrize("exchange", [topology.EXCHANGE, topology.DEAD_EXCHANGE])
 def test_an_exchange_deleted_at_run_time_is_declared_and_bound_again(door: Door, gateway: Gateway, exchange: str) -> None:
-    """Nothing is published meanwhile, so no error tells the door."""
+    """Nothing is published meanwhile, so no error reveals the deletion."""
     gateway.channel.exchange_delete(exchange)
     wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the door names the exchange")
     wait_until(lambda: door.log.count("topology declared again") > 0, within_s=20)

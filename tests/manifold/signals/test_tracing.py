@@ -1,4 +1,4 @@
-"""Spans of the door, as a collector gets them: a real OTLP/HTTP receiver, whose messages the protocol's own library reads."""
+"""Spans of the service as a collector gets them: a real OTLP/HTTP receiver with the protocol's own library."""
 
 import gzip
 import subprocess
@@ -21,7 +21,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP and keeps the spans."""
+    """Accept OTLP over HTTP and keep the spans."""
 
     daemon_threads = True
 
@@ -48,7 +48,7 @@ class _Taking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
-        """Nobody reads it."""
+        """Suppress request logging."""
 
 
 def _read(span: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def door_at(tmp_path: Path, rabbitmq: Settings, own_redis: Server, gateway: Gateway) -> Iterator[Any]:
-    """Starts a door whose collector has this URL."""
+    """Start a service with this collector URL."""
     made: list[Door] = []
 
     def start(url: str) -> Door:

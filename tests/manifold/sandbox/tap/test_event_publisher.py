@@ -1,4 +1,4 @@
-"""Events wait for the broker, are never dropped, and come in order."""
+"""Events wait for the broker, are never dropped, and arrive in order."""
 
 import asyncio
 from pathlib import Path

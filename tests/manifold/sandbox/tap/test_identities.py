@@ -1,7 +1,7 @@
-"""Who a client is by its certificate: every odd one, on both listeners, in front of the tap and by EMQX's own expressions.
+"""Client identity from certificates: every odd one, on both listeners, at the tap and by EMQX's own expressions.
 
-EMQX takes several common names as one, joined by commas. A client is `refused`, `powerless` (it may connect and nothing else), or
-`itself`: it has the rights of its certificate's name, whatever it claims.
+EMQX joins several common names with commas. A client is `refused`, `powerless` (it may connect and nothing else), or `itself`: it
+has the rights of its certificate's name, whatever it claims.
 """
 
 import re
@@ -91,7 +91,7 @@ def expression(listener: str, of: str) -> str:
 
 
 def value(text: str, **variables: str) -> str:
-    """What the expression says; EMQX takes an empty text, and a variable that is not known, for false."""
+    """The value of the expression; EMQX treats an empty text and an unknown variable as false."""
     functions: dict[str, Any] = {
         "iif": lambda condition, then, otherwise: then if condition else otherwise,
         "concat": "".join,
@@ -102,7 +102,7 @@ def value(text: str, **variables: str) -> str:
 
 
 def on_emqx(names: tuple[str, ...], listener: str, client_id: str, username: str) -> Client:
-    """Who EMQX takes such a client for."""
+    """The identity that EMQX gives such a client."""
     cn = ",".join(names)
     if cn:
         username = cn
@@ -168,7 +168,7 @@ def port_of(site: Site, listener: str) -> int:
 
 
 def outcome(port: int, context: ssl.SSLContext, claim: tuple[str, str], own: str, session: ssl.SSLSession | None = None) -> str:
-    """What becomes of a client that claims this."""
+    """What the tap does with a client that claims this."""
     client_id, username = claim
     try:
         with RawConnection(port, tls=context, session=session) as connection:
@@ -241,7 +241,7 @@ def test_the_tap_refuses_an_expired_or_revoked_certificate(site: Site, listener:
 
 @pytest.mark.parametrize("listener", ["listeners.ssl.default", "listeners.ssl.platform"])
 def test_emqx_verifies_the_certificate_of_every_connection(listener: str) -> None:
-    """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/emqx.md). Resumption is off, so both hold."""
+    """Expired: verification fails. Revoked: a ban, or a CRL if a site enables it (docs/emqx.md). Resumption is off."""
     text = (EMQX / "tls.conf").read_text()
     block = text[text.index(f"{listener} {{") :].partition("\n}\n")[0]
 

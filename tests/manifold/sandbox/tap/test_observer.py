@@ -1,4 +1,4 @@
-"""What is told of a connection, from its bytes alone."""
+"""Events of a connection, derived from its bytes."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ FILTER, TOPIC = "agent/V/proxy/request/+", "agent/V/proxy/request/r1"
 
 
 class Scene:
-    """Sessions whose events are kept, and whose broker answers as the test says."""
+    """Sessions that collect their events, with broker replies chosen by the test."""
 
     def __init__(self, store: PublicationStore | None = None) -> None:
         self.told: list[tuple[BrokerEvent, str, Fields]] = []
@@ -54,7 +54,7 @@ class Scene:
     def send(
         self, vehicle: SessionObserver, seq: int, *, mid: int, payload: bytes = b"hello", dup: bool = False, again: bool = False
     ) -> None:
-        """The dispatcher publishes, the broker confirms and delivers; `again`: it only delivers, from the session it kept."""
+        """Publish as the dispatcher; the broker confirms and delivers. `again` only delivers, from the stored session."""
         version = vehicle.asked.version if vehicle.asked else 4
         properties = user_properties(seq=str(seq), data_id="d1")
         if not again:
@@ -64,7 +64,7 @@ class Scene:
 
     @property
     def events(self) -> list[Event]:
-        """As a dispatcher reads them."""
+        """The events as a dispatcher reads them."""
         found = (parse_event(event, client_id, orjson.dumps(fields)) for event, client_id, fields in self.told)
         return [event for event in found if event is not None]
 
@@ -163,7 +163,7 @@ def test_the_old_connection_ends_before_the_new_one_begins(clean: bool, reason: 
 
 
 def has_two_in_flight(scene: Scene, version: int) -> SessionObserver:
-    """A vehicle that resumes its sessions, and to which 1 and 2 have gone."""
+    """A vehicle that resumes its sessions and has 1 and 2 in flight."""
     vehicle = scene.connected("V", version, clean=False, expiry_s=300)
     scene.send(vehicle, 1, mid=1)
     scene.send(vehicle, 2, mid=2)

@@ -1,4 +1,4 @@
-"""What packets say, in EMQX's words."""
+"""Packet contents in EMQX's terms."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which publication a delivery is, also after the tap was killed."""
+"""Matching deliveries to publications, also after the tap was killed."""
 
 from pathlib import Path
 

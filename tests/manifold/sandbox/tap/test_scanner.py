@@ -1,4 +1,4 @@
-"""However a stream of packets is split, the same packets are seen."""
+"""Any split of a byte stream gives the same packets."""
 
 from zlib import crc32
 

@@ -1,4 +1,4 @@
-"""The tap in front of a real Mosquitto: bytes, kills, take-overs, rights."""
+"""The tap in front of a real Mosquitto: bytes, kills, takeovers, rights."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def topic_of(vin: str, request_id: str = "r1") -> str:
 
 
 class Platform:
-    """The dispatcher of a test, and what it hears of one vehicle."""
+    """The dispatcher of a test, and the events that it receives about one vehicle."""
 
     def __init__(self, port: int, vin: str) -> None:
         self.vin, self.sent = vin, 0
@@ -47,7 +47,7 @@ class Platform:
         self.publisher.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
 
     def send(self, seq: int, payload: bytes = b"hello") -> Got:
-        """Publish as the dispatcher does; its PUBACK."""
+        """Publish as the dispatcher does; return its PUBACK."""
         self.sent += 1
         properties = user_properties(seq=str(seq), data_id="d1")
         self.publisher.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))

@@ -1,7 +1,7 @@
-"""Holds the tap, with Mosquitto behind it, against recorded exchanges with EMQX. Whatever differs must be in the table below.
+"""The tap over Mosquitto, compared with recorded exchanges with EMQX. Every difference must be in the table below.
 
-The recordings and the recorder lie beside the repository. A case waits much and computes little, so several are played at once,
-each worker with a tap and a broker of its own: every case uses the same service client ids.
+The recordings and the recorder are next to the repository. A case mostly waits, so several run concurrently, each worker with its
+own tap and broker: every case uses the same service client ids.
 """
 
 import re
@@ -45,7 +45,7 @@ NOT_PLAYED = {
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that is known: in which traces, which lines of the comparison, and why nothing can be done."""
+    """A known difference: its traces, its lines of the comparison, and why it cannot be avoided."""
 
     traces: str
     lines: str
@@ -137,7 +137,7 @@ def recorder(*arguments: str, within_s: float = PLAY_S) -> str:
 
 
 def recorded() -> list[str]:
-    """The traces that can be played here, such as `takeover.5`; those that take longest first."""
+    """The traces that can be replayed here, such as `takeover.5`; the longest first."""
     names = sorted(path.name.removesuffix(".jsonl") for path in TRACES.glob("*.jsonl"))
     return sorted((name for name in names if case_of(name) not in NOT_PLAYED), key=lambda name: case_of(name) not in SLOW_FIRST)
 
@@ -147,7 +147,7 @@ def case_of(trace: str) -> str:
 
 
 def play(trace: str, port: int, folder: Path) -> list[str]:
-    """Record one trace anew; every line of its comparison with EMQX's."""
+    """Replay one trace; return every line of its comparison with EMQX's."""
     case, protocol = trace.split(".")
     recorder("record", f"127.0.0.1:{port}", "--to", str(folder), "--case", case, "--protocol", protocol)
     compared = recorder("compare", str(TRACES / f"{trace}.jsonl"), str(folder / f"{trace}.jsonl")).split(
@@ -164,7 +164,7 @@ def unexplained(trace: str, lines: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SimpleQueue[TapServer]"]:
-    """Taps that tell `delivered` too, each with a broker of its own."""
+    """Taps that also report `delivered`, each with its own broker."""
     homes = [tmp_path_factory.mktemp(f"contract-{n}") for n in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:
         opened = list(pool.map(lambda home: open_tap_server(home, delivered=True), homes))

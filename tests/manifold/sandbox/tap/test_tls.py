@@ -1,4 +1,4 @@
-"""The tap with TLS: a client is who its certificate says and nobody else, and what was good once may be good no longer."""
+"""The tap with TLS: a client is identified by its certificate, and certificates expire or are revoked."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ AGED, ANNOUNCED, LATELY = (TODAY - timedelta(days=days) for days in (310, 65, 6)
 
 
 class Site:
-    """A broker and a tap with TLS, and certificates for whoever asks."""
+    """A broker and a tap with TLS, and certificates for any client."""
 
     def __init__(self, home: Path) -> None:
         ports = {name: free_port() for name in ("mqtt_port", "mqtt_services_port", "broker_port", "tap_port")}
@@ -43,7 +43,7 @@ class Site:
             raise
 
     def _age(self) -> None:
-        """Its CA is so old that its successor was announced long ago, and signs from today on: when somebody looks."""
+        """Age its CA so that its successor was announced long ago and signs from the next check on."""
         certificates.make_up(self.settings, now=AGED)
         assert certificates.keep(self.settings, now=ANNOUNCED)[:2] == ["ca.pem: announce", "inner-ca.pem: announce"]
         certificates.keep(self.settings, now=LATELY)
@@ -57,7 +57,7 @@ class Site:
         self.broker.stop()
 
     def context(self, name: str, *, days: float = 1, now: datetime | None = None) -> ssl.SSLContext:
-        """The side of a client that has a certificate with this common name."""
+        """The TLS context of a client with a certificate for this common name."""
         file = self.secrets / f"issued-{name}.pem"
         file.write_bytes(certificates.issue(self.settings.home, name, days=days, now=now))
         return client_context(TlsFiles(str(self.secrets / CA), str(file)))
@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def refused(connection: RawConnection) -> bool:
-    """Whether nothing comes of a connection: the server ends it, in the handshake or, with TLS 1.3, just after it."""
+    """Whether the server ends the connection: in the handshake or, with TLS 1.3, right after it."""
     try:
         connection.open("nobody")
     except (EOFError, OSError):
@@ -258,7 +258,7 @@ def test_the_tap_certificate_is_renewed_at_run_time(site: Site, vin: str) -> Non
 
 
 def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> None:
-    """Whoever took ca.pem when the new one was announced believes the tap then; the old one's vehicles go on until they end."""
+    """Clients with the ca.pem of the announcement trust the tap then; the old CA's vehicles work until they expire."""
     home = site.settings.home
     for name in ("ca.pem", "ca-key.pem"):
         shutil.copy(site.secrets / name, tmp_path)  # of the announcement; and a key that was stolen
@@ -288,7 +288,7 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
 
 
 def issuer(site: Site, name: str, context: ssl.SSLContext) -> str:
-    """The CA of the certificate that the tap shows."""
+    """The issuer of the tap's certificate."""
     with RawConnection(site.settings.mqtt_port, tls=context) as connection:
         assert isinstance(connection.socket, ssl.SSLSocket)
         return str((connection.socket.getpeercert() or {})["issuer"])
@@ -303,7 +303,7 @@ def let_in(site: Site, context: ssl.SSLContext, name: str) -> bool:
 
 
 def forge(folder: Path, name: str) -> ssl.SSLContext:
-    """What somebody signs with a key of the CA that was stolen before it was gone."""
+    """A certificate signed with the stolen key of a retired CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     file = folder / "forged.pem"
     file.write_bytes(certificate(name, key.public_key(), folder, 1, FRONT_DOOR) + pem_of(key))
