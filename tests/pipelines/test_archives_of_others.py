@@ -1,4 +1,4 @@
-"""Files that others wrote: each example of docs/archives.md goes in, and what is no segment holds nothing back."""
+"""Foreign archives: each example of docs/archives.md is ingested, and non-segments block nothing."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""What is set aside where a run breaks rules, and when it is held back. No Spark: writing and judging are stood in for."""
+"""Which messages are quarantined when a run breaks rules, and when it is held back. No Spark: writing and audits are replaced."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ def failed(keys: Mapping[str, list[Any]]) -> Audit:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """With a run on its branch that takes in three files."""
+    """Settings with a run on its branch that ingests three files."""
     settings = Settings(home=tmp_path)
     catalog = new_lake(settings)
     files: dict[Stream, list[Envelope]] = {
@@ -96,7 +96,7 @@ def test_a_quarantined_message_is_refused_whatever_its_content() -> None:
 
 
 class Lake:
-    """Stands in for writing and judging: each round breaks the next of `rounds`, until none is left."""
+    """A replacement of writing and auditing: each attempt breaks the next item of `rounds`, until none is left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, messages: int, *rounds: Mapping[str, list[Any]]) -> None:
         self.messages, self.rounds = messages, list(rounds)

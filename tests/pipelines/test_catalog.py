@@ -1,4 +1,4 @@
-"""A catalog that is away or locked is waited for, with a bound, and then named with what to do."""
+"""An unreachable or locked catalog is waited for up to a limit and then named with a remedy."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from tests.support.servers import free_port, wait_until
 
 @pytest.fixture
 def locked(tmp_path: Path) -> sqlite3.Connection:
-    """A catalog of which another program holds the lock."""
+    """A catalog locked by another program."""
     connection = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None, check_same_thread=False)
     connection.execute("CREATE TABLE other (a)")
     connection.execute("BEGIN EXCLUSIVE")

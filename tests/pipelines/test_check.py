@@ -1,4 +1,4 @@
-"""`manifold lake check`: what disagrees is found, and repaired; what agrees is left alone."""
+"""`manifold lake check`: differences are found and repaired; agreement is left alone."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -48,7 +48,7 @@ MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # o
 
 @pytest.fixture
 def whole(lake: Lake) -> Lake:
-    """A lake that has all of its archive: two segments of triggers, one of data, two of outcomes, one of compacted queues."""
+    """A lake with its whole archive: two segments of triggers, one of data, two of outcomes, one of compacted queues."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7]), duplicate(3, 1, ["V1", "V2"])])
     lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])
@@ -66,7 +66,7 @@ def troubles(lake: Lake) -> set[tuple[str, str, str, int, int]]:
 
 
 def lose(catalog: Catalog, table: Table, **row: Any) -> None:
-    """Take these rows out of main, as no run would."""
+    """Remove these rows from main, as no run would."""
     rewrite(catalog, table, [r for r in read(catalog, table) if any(r[name] != value for name, value in row.items())])
 
 
@@ -149,7 +149,7 @@ def test_a_forgotten_segment_is_new_again_and_rows_of_others_stay(whole: Lake) -
     [pytest.param(table, fault, id=f"{fault.__name__} {table.name}") for table in (META, DATA) for fault in (lose, double)],
 )
 def test_a_payload_and_its_index_row_are_repaired_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
-    """Whichever of both is not there once: ingest looks a payload up in the index alone."""
+    """Whichever of the two is missing: ingest looks payloads up in the index only."""
     catalog = open_catalog(whole.settings)
     fault(catalog, table, data_id="d2")
     wrong = {f.path for f in disagreements(catalog, whole.settings, now=NOW)[0]}
@@ -173,7 +173,7 @@ def test_an_emptied_lake_is_refilled_from_the_archive_and_can_be_restored(whole:
 
 
 def made(lake: SparkLake) -> dict[str, list[str]]:
-    """Rows by table. A state that stands twice is one, and a segment that is taken in again brings its states again."""
+    """Rows by table. Duplicate states count once; ingesting a segment again adds its states again."""
     rows = {table.name: sorted(map(str, lake.rows(table))) for table in MADE}
     return rows | {ECQ_STATE.name: sorted(set(rows[ECQ_STATE.name]))}
 
@@ -217,7 +217,7 @@ def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_s
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
 def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
-    """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""
+    """Their segment is ingested again for the sake of another payload; the original segment is gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
     d1 = sha1_hex(b"other")  # as a trigger would name these bytes
     first = spark_lake.write(Stream.DATA, [data(1, d1, b"one")])
@@ -246,7 +246,7 @@ def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLak
 
 
 def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty ledger beside full tables would double all that they have with the next ingest."""
+    """An empty ledger next to full tables would duplicate everything with the next ingest."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     catalog = open_catalog(lake.settings)
     ingest(catalog, lake.settings, run_id="first", now=NOW)

@@ -1,4 +1,4 @@
-"""A long backlog is published in chunks, each a whole run, and a broken-off one goes on where it was."""
+"""A long backlog is published in chunks, each a whole run, and resumes after an interruption."""
 
 from datetime import UTC, datetime
 
@@ -41,7 +41,7 @@ def test_the_last_chunk_has_the_expected_run_id_and_others_are_named_by_content(
 
 @pytest.fixture
 def backlog(spark_lake: SparkLake) -> SparkLake:
-    """Four segments, each more than one run may take."""
+    """Four segments, each larger than one run may take."""
     spark_lake.settings = spark_lake.settings.model_copy(update={"ingest_max_bytes": 1})
     spark_lake.write(Stream.OUTCOME, [outcome(40, "V1", 1)])
     spark_lake.write(Stream.TRIGGER, [trigger(20, ["V2"])])

@@ -1,4 +1,4 @@
-"""Whether a job that was not done may be done again: its exit status and its result say so."""
+"""Exit status and result of a failed job say whether it may be retried."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def _keep_the_log_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exception], tuple[int, dict[str, object]]]:
-    """How a job ends in which `exc` is raised: its exit status, and the result that it leaves."""
+    """Exit status and result of a job that raises `exc`."""
 
     def run(exc: Exception) -> tuple[int, dict[str, object]]:
         def stage(*_: object) -> str:
@@ -80,7 +80,7 @@ def test_an_unexpected_error_is_shown_with_its_traceback(
 
 @pytest.fixture(params=[429, 500, 503])
 def busy_catalog(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A REST catalog that has too much to do, and says so by this status; its URL."""
+    """A REST catalog that reports overload with this status; yields its URL."""
 
     class Busy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

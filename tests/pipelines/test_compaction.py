@@ -1,4 +1,4 @@
-"""Compaction: fewer, larger, sorted files, the same rows; beside ingest, and twice."""
+"""Compaction: fewer, larger, sorted files with the same rows; next to ingest, and repeated."""
 
 import hashlib
 from datetime import date, timedelta

@@ -1,4 +1,4 @@
-"""What a run finds before it starts anything, and the verdict that it need not ask for twice."""
+"""What a run discovers before it starts anything, and the audit result that it can reuse."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`manifold lake check` on compacted queues: what is missing or doubled is found, and what compaction took is not missed."""
+"""`manifold lake check` on compacted queues: missing and duplicate messages are found, and compacted ones are not missed."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""`manifold vin erase` takes a client's compacted queue out of everything, and leaves those of others."""
+"""`manifold vin erase` removes a client's compacted queue everywhere and keeps those of others."""
 
 from redis import Redis
 

@@ -1,4 +1,4 @@
-"""Messages of compacted queues become rows: each once, whatever is repeated, and what is bad lies in quarantine."""
+"""Messages of compacted queues become rows: each once despite repetition, and bad ones are quarantined."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What garbage collection takes of compacted queues: by any mix of records, what is past its retention and nothing else."""
+"""Garbage collection of compacted queues removes exactly the messages past their retention, for any mix of records."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Compacted queues filled from the lake: Iceberg is the record of what is pending, and of positions."""
+"""Compacted queues filled from the lake, the record of pending messages and positions."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ LONG_AFTER = at(0) + timedelta(days=36500)
 
 @pytest.fixture
 def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """Empty tables, and queues that are loaded."""
+    """Empty tables and loaded queues."""
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
     settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
@@ -50,7 +50,7 @@ def do(lake: SparkLake, redis: Redis, client_id: str, verb: Verb, ms: int = 50) 
 
 
 def read(lake: SparkLake, redis: Redis, *clients: str) -> dict[str, ReadReply]:
-    """Queues as Redis has them, but for payloads."""
+    """The queues in Redis, without payloads."""
     found = EcqLoader(redis, Policy.of(lake.settings)).read(clients)
     return {
         client_id: reply._replace(messages=tuple(m._replace(size_bytes=None) for m in reply.messages))
@@ -72,7 +72,7 @@ def add_state(lake: SparkLake, ms: int, client_id: str, acked_seq: int, kind: st
 
 
 class Story:
-    """What happens to queues, in Redis and in the archive alike."""
+    """The same events in Redis and in the archive."""
 
     def __init__(self, lake: SparkLake, redis: Redis) -> None:
         self._lake, self._redis = lake, redis
@@ -87,7 +87,7 @@ class Story:
         do(self._lake, self._redis, client_id, Rewind(seq_at(ms), to))
 
     def acknowledge(self, ms: int, client_id: str, of_ms: int) -> None:
-        """The record that Redis gives out goes to the archive."""
+        """Acknowledge; the record that Redis emits goes to the archive."""
         record = EcqAck(client_id, seq_at(of_ms), NOON_MS + ms)
         do(self._lake, self._redis, client_id, Acknowledge(record, claim=False), ms)
         found: Any = self._redis.xrange(keys.OUTCOMES)
@@ -143,7 +143,7 @@ def test_messages_left_over_by_direct_enqueue_are_merged(lake: SparkLake, redis:
 
 
 def test_expired_messages_are_not_loaded_and_are_recorded_once(lake: SparkLake, redis: Redis) -> None:
-    """Of c1 one message expired on record, one has nothing on record, one is young; c2 keeps what nobody has fetched."""
+    """c1 has a recorded expired message, an unrecorded one and a new one; c2 keeps unfetched messages."""
     day = 86_400_000
     add_message(lake, 1, "c1", "recorded")
     add_state(lake, 31 * day, "c1", seq_at(1), "expired")
@@ -199,7 +199,7 @@ def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
 
 
 def test_a_message_ingested_after_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
-    """Direct enqueue had brought it to a Redis that was wiped since; its segment is taken in after the rebuild."""
+    """Direct enqueue had put it into a Redis that was wiped since; its segment is ingested after the rebuild."""
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
     redis.set(keys.LOADED, NOON_MS + 10)
     add_message(lake, 5, "c1", "a", applied=True)

@@ -1,4 +1,4 @@
-"""`manifold verify` on compacted queues: what differs is found and loaded again; what Redis knows better is no difference."""
+"""`manifold verify` on compacted queues: differences are found and reloaded; newer knowledge in Redis is no difference."""
 
 from dataclasses import replace
 

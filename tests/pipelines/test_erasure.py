@@ -1,4 +1,4 @@
-"""`manifold vin erase`: nothing of a vehicle is left anywhere, everything of others is, and no kill or race brings it back."""
+"""`manifold vin erase`: nothing of a vehicle is left, everything of others is, and no kill or race revives it."""
 
 import contextlib
 import gzip
@@ -53,7 +53,7 @@ REFUSED = (Retryable, ValueError, CommitFailedException, ValidationException)
 
 @pytest.fixture
 def place_of(lake: Lake, redis_server: Server, redis: Redis) -> Lake:
-    """A new lake whose settings name the Redis of all tests, emptied."""
+    """A new lake whose settings use the emptied shared Redis."""
     del redis
     lake.renew()
     settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
@@ -62,7 +62,7 @@ def place_of(lake: Lake, redis_server: Server, redis: Redis) -> Lake:
 
 @pytest.fixture
 def known(place_of: Lake) -> Lake:
-    """A vehicle that is named wherever one can be, and another one beside it everywhere; all of it is in the lake."""
+    """A vehicle named in every possible place, with another one next to it; all of it is in the lake."""
     lake = place_of
     lake.archive(
         Stream.TRIGGER,
@@ -93,7 +93,7 @@ def erased(lake: Lake, catalog: Catalog | None = None, *, ms: int = 60_000, vin:
 
 
 def named_in(folder: Path, name: str) -> list[str]:
-    """Files below that have the name in any column or in their bytes; read here by nobody's code but Arrow's."""
+    """Files below that contain the name in any column or in their bytes, read with Arrow only."""
     found = []
     for file in folder.rglob("*"):
         if file.is_file() and file.suffix == ".parquet":
@@ -178,7 +178,7 @@ def test_data_published_afterwards_stays_even_if_it_names_the_vehicle(known: Lak
 
 
 def copy_of(lake: Lake) -> Lake:
-    """The same lake, whose `renew` brings back what it has now."""
+    """A copy of the lake whose `renew` restores its current state."""
     template = lake.settings.home.with_name("filled")
     shutil.rmtree(template, ignore_errors=True)
     shutil.copytree(lake.settings.home, template)
@@ -313,7 +313,7 @@ def test_the_search_finds_triggers_in_redis_that_name_it(redis: Redis, known: La
 
 
 def put_back(redis: Redis, seq: int) -> None:
-    """What dispatchers may do at any time: read data in the lake for another vehicle, and note that one more waits."""
+    """Act as a dispatcher may at any time: cache data of the lake for another vehicle and note one more waiting entry."""
     redis.set(keys.data(f"map-{GONE}"), b"one")
     redis.set(keys.data("d7"), f"two of {GONE}".encode())
     redis.set(keys.data("d9"), b"three")
@@ -471,7 +471,7 @@ def test_spark_reads_writes_and_collects_an_erased_lake(spark_lake: SparkLake, r
 def test_entries_deleted_by_spark_next_to_live_ones_name_nobody_afterwards(
     spark_lake: SparkLake, redis_server: Server, redis: Redis
 ) -> None:
-    """A compaction leaves the old file's bounds in a manifest that also lists a live file; of a short name they are the name."""
+    """A compaction leaves the old file's bounds in a manifest with a live file; they contain a short name whole."""
     del redis
     settings, day_ms = spark_lake.settings.model_copy(update={"redis_port": redis_server.port}), 86_400_000
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(day_ms + 1, ["V2"])])

@@ -1,4 +1,4 @@
-"""Publication: killed half-way and run again, two at once, overtaken by maintenance, the same tables come out."""
+"""Publication: killed half-way and repeated, concurrent, or overtaken by maintenance, the tables are the same."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Lists that Spark sends to its workers together with the function that reads the archive."""
+"""Lists that Spark sends to its workers with the function that reads the archive."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Garbage collection on a lake, an archive and a Redis: what goes, what stays, wherever it dies."""
+"""Garbage collection on a lake, an archive and a Redis: what is removed, what stays, killed anywhere."""
 
 import os
 import random
@@ -37,13 +37,13 @@ NOW_MS = 40 * DAY_MS
 
 @pytest.fixture
 def home(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """A lake on Spark beside a Redis; no recorder answers there."""
+    """A lake on Spark with a Redis and no recorder."""
     more = {"redis_port": redis_server.port, "recorder_port": free_port()}
     return replace(spark_lake, settings=spark_lake.settings.model_copy(update=more))
 
 
 def collect(spark_lake: SparkLake, **more: Any) -> tuple[Removal, Removal]:
-    """The part of garbage collection that changes rows."""
+    """The row-changing part of garbage collection."""
     run = Attempt(spark_lake.run("gc", NOW_MS))
     return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
 
@@ -58,7 +58,7 @@ def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome
 
 @pytest.fixture
 def history(home: SparkLake) -> SparkLake:
-    """Day 0: V1 and V2 get `old`, V2 acknowledged. Day 39: V3 is to get `needed`, last seen on day 0; `fresh` is new."""
+    """Day 0: V1 and V2 get `old`, V2 acknowledges. Day 39: V3 needs `needed`, last seen on day 0; `fresh` is new."""
     ensure_tables(home.catalog)
     days = {"old": 1, "needed": 2, "done": 3, "fresh": 39 * DAY_MS}
     payloads = [
@@ -113,7 +113,7 @@ def test_an_entry_in_flight_is_not_expired_and_keeps_its_data(history: SparkLake
 
 
 def test_an_outcome_without_an_entry_hides_no_open_entry(history: SparkLake, redis: Redis) -> None:
-    """Its trigger's segment was set aside, say: as many outcomes as entries lie on that day, and one entry is open."""
+    """E.g. the trigger's segment was quarantined: outcomes and entries of that day are equally many, and one entry is open."""
     stray = {"vin": "V9", "seq": seq_at(6), "outcome": "delivered", "accepted_at": at(6), "ended_at": at(7)}
     history.append(OUTCOMES, [stray])
     redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
@@ -201,9 +201,9 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
 
 
 def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> None:
-    """The same random history, judged by Spark and by the functions that the property test holds; again as it goes on.
+    """Spark and the functions under the property test decide alike on a random history, now and after its continuation.
 
-    Some outcomes have no entry; some entries, and some outcomes, come after a collection has remembered which days are over.
+    Some outcomes have no entry; some entries and outcomes arrive after a collection remembered which days are settled.
     """
     chance = random.Random(5)
     ensure_tables(home.catalog)
@@ -237,7 +237,7 @@ def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> 
 
 
 def chances(chance: random.Random, count: int) -> list[int]:
-    """Milliseconds, of few days, so that some days are over and others are not."""
+    """Milliseconds from few days, so that some days are settled and others are not."""
     return [chance.randrange(20) * 2 * DAY_MS + chance.randrange(DAY_MS // 2) for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Days that are over stay so for as long as a table only grows, and are forgotten with whatever takes rows away."""
+"""Settled days stay cached while a table only grows, and are forgotten when rows are removed."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -27,7 +27,7 @@ OVER = {FIRST: 1, SECOND: 1}
 
 
 def put(catalog: Catalog, table: Table, vin: str, ms: int) -> None:
-    """An entry, or the outcome of one."""
+    """Append an entry, or the outcome of one."""
     instants = {"ts": at(ms), "accepted_at": at(ms), "ended_at": at(ms)}
     row = {"vin": vin, "seq": seq_at(ms), "request_id": "r", "data_id": "d", "applied": True, "outcome": "delivered"}
     catalog.load_table(table.identifier).append(rows_of(table, [row | instants]))
@@ -39,7 +39,7 @@ def base_of(catalog: Catalog) -> dict[str, int]:
 
 @pytest.fixture
 def catalog(lake: Lake) -> Catalog:
-    """One entry on each of two days, both ended, and remembered so."""
+    """One entry on each of two days, both ended and cached as settled."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for ms in (0, DAY_MS):

@@ -1,4 +1,4 @@
-"""What may go: nothing that a live pending entry needs, over random histories, wherever a run dies."""
+"""Data needed by a live pending entry is never removed, over random histories, killed anywhere."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ STEPS = ("ingest", "expire", "data")
 
 @dataclass(slots=True)
 class World:
-    """Archive, lake and queues as far as garbage is concerned, under a clock of days."""
+    """Archive, lake and queues as far as garbage collection is concerned, with a clock in days."""
 
     now: datetime = NOON
     recorded: list[Entry] = field(default_factory=list)  # in the archive, not in the lake
@@ -33,7 +33,7 @@ class World:
         self.last_seen[data_id] = self.now
 
     def trigger(self, vin: str, data_id: str, days_ago: int) -> None:
-        """A trigger of now, or (days_ago) one that an old archive brings late."""
+        """A trigger now, or one (`days_ago`) that an old archive adds late."""
         self.seq += 1
         entry = Entry(vin, self.seq, data_id, self.now - timedelta(days=days_ago))
         self.recorded.append(entry)
@@ -41,7 +41,7 @@ class World:
             self.promised.add(entry.key)
 
     def deliver(self) -> None:
-        """The oldest entry of all is published, or acknowledged if it was."""
+        """Publish the oldest entry, or acknowledge it if it was published."""
         waiting = [e for e in [*self.entries, *self.recorded] if e.key not in self.ended]
         if waiting:
             key = min(waiting).key
@@ -56,7 +56,7 @@ class World:
         self.recorded = []
 
     def collect(self, dies_after: int, *, triggers_meanwhile: list[tuple[str, str]]) -> None:
-        """The steps of the job, in its order; it may die after any of them. Triggers come in while it runs."""
+        """The steps of the job in order; it may die after any of them. Triggers arrive while it runs."""
         cut = self.now - RETENTION
         for place, step in enumerate(STEPS):
             if place >= dies_after:
@@ -72,7 +72,7 @@ class World:
                 self.trigger(vin, data_id, 0)
 
     def lacking(self) -> list[Entry]:
-        """Live pending entries, or entries in flight, that were promised their data and cannot get it."""
+        """Entries, live and pending or in flight, whose promised data is gone."""
         live = [e for e in [*self.entries, *self.recorded] if e.key in self.promised and e.key not in self.ended]
         return [e for e in live if e.data_id not in self.last_seen]
 
@@ -123,14 +123,14 @@ def test_old_days_are_read_unless_settled_with_the_same_number_of_entries() -> N
 
 @dataclass(slots=True)
 class Days:
-    """Entries and outcomes by day, an outcome perhaps without its entry, and what a collection remembers of the days."""
+    """Entries and outcomes by day, some outcomes without an entry, and the settled days that a collection remembers."""
 
     entries: list[Entry] = field(default_factory=list)
     ended: set[tuple[str, int]] = field(default_factory=set)
     over: dict[date, int] = field(default_factory=dict)
 
     def collect(self) -> list[Entry]:
-        """What is found overdue where only those days are looked at that are not over; then what is over is remembered."""
+        """The overdue entries found in unsettled days; then remember the settled ones."""
         counts = Counter(entry.accepted_at.date() for entry in self.entries)
         days = days_to_read(counts, self.over, before=NOON.date())
         found = overdue([e for e in self.entries if e.accepted_at.date() in days], self.ended, cut=NOON)

@@ -1,4 +1,4 @@
-"""History goes by whole days on which everything has ended, and only where a retention is set."""
+"""History is removed by whole settled days, and only with a configured retention."""
 
 from datetime import timedelta
 

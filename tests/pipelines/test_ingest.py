@@ -1,4 +1,4 @@
-"""Ingest: archive in, six tables out, however often and in whatever pieces."""
+"""Ingest: archive in, six tables out, for any repetition and chunking."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
 def whole_lake(spark_lake: SparkLake) -> dict[str, object]:
-    """Everything that main shows, but for which run brought it, and so where a payload lies."""
+    """Everything in main except the run ids, and so except payload locations."""
     run_by_run = ("run_id", "ingested_at", "stored_at")
     shown = {table.name: [c.name for c in table.columns if c.name not in run_by_run] for table in TABLES}
     return {table.name: spark_lake.rows(table, *shown[table.name]) for table in TABLES}
@@ -106,7 +106,7 @@ def torn(content: bytes) -> bytes:
 
 
 def scrambled(content: bytes) -> bytes:
-    """The footer stays sound, the pages do not."""
+    """Corrupt the pages and leave the footer intact."""
     return content[:4] + b"\xff" * 200 + content[204:]
 
 

@@ -1,4 +1,4 @@
-"""Runs and jobs that rewrite, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
+"""Runs and rewriting jobs, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from tests.pipelines.plain import collect, compact, ingest, read
 
 
 def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> None:
-    """Ledger and tables agree: what the archive has is in, once, and nobody has left anything."""
+    """Check that ledger and tables agree: the archive is in once, and no branch is left."""
     catalog = open_catalog(lake.settings)
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2", "V3"], what
     assert [row["data_id"] for row in read(catalog, DATA)] == list(data_ids), what
@@ -92,7 +92,7 @@ def test_three_runs_paused_and_killed_anywhere_ingest_everything_once(lake: Lake
 
 
 def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake: Lake) -> None:
-    """Nobody dies here: one looks, another is published, and before its other mains move the first one reads on."""
+    """Nobody dies here: one run reads, another is published, and the first reads on before the other's mains have all moved."""
     lake.renew()
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -107,7 +107,7 @@ def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake
 
 
 def test_branches_of_a_committed_run_are_finished_however_late(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier release could do: a run counted, a later one began from mains without it, and was published, too."""
+    """An earlier release could commit a run, begin a later one from mains without it, and publish that too."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
     lake.ingesting("first").go(until="commit sdv.sdv_fanout_ids").kill()
@@ -127,19 +127,19 @@ CUT = at(YOUNG_MS - 10 * 86_400_000)
 
 
 def compacting(catalog: Catalog, _: Settings) -> None:
-    """As `compact` does it: first what somebody else has left half done."""
+    """Compact as `compact` does: first complete unfinished work of others."""
     finish(catalog)
     for table in (DATA, META, IDS):
         compact(catalog, table)
 
 
 def collecting(catalog: Catalog, settings: Settings) -> None:
-    """The data `old` goes."""
+    """Remove the data `old`."""
     collect(catalog, settings, run_id="collection", now=at(YOUNG_MS), cut=CUT)
 
 
 def erasing(catalog: Catalog, _: Settings) -> None:
-    """The vehicle V1 goes."""
+    """Erase the vehicle V1."""
     until_not_overtaken()(lambda: erase_once(catalog))
 
 
@@ -155,7 +155,7 @@ JOBS = {"compaction": compacting, "collection": collecting, "erasure": erasing}
 
 @pytest.fixture
 def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
-    """Makes a lake with something for each job, and an archive with something new. No lease is renewed behind a player's back."""
+    """Create a lake with work for each job, and an archive with something new. No lease is renewed in the background."""
     monkeypatch.setattr(lease, "RENEW_S", 3600.0)
 
     def renew() -> Lake:
@@ -172,7 +172,7 @@ def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
 
 
 def assert_sound(lake: Lake, done: Sequence[str], what: object) -> None:
-    """Everything is in once, without what the jobs that were `done` have removed; nobody has left anything."""
+    """Check that everything is in once, without what the `done` jobs removed, and that no branch is left."""
     ingest(open_catalog(lake.settings), lake.settings, run_id="last", now=at(YOUNG_MS + TWO_DAYS_MS))
     catalog = open_catalog(lake.settings)
     vins = ["V2", "V3"] if "erasure" in done else ["V1", "V2", "V3"]
@@ -190,7 +190,7 @@ def run_id(run: Snapshot) -> str:
 
 
 def holding(lake: Lake, job: str, clock: Callable[[], datetime] = lease.now_utc) -> Callable[[Catalog], None]:
-    """The job, with the lease."""
+    """Run the job with the lease."""
 
     def work(catalog: Catalog) -> None:
         with rewriting(catalog, job, clock=clock):
@@ -212,7 +212,7 @@ def test_an_ingest_and_a_rewriting_job_paused_at_any_steps_are_sound(full: Calla
 
 
 def test_an_ingest_next_to_a_compaction_keeps_the_compacted_files(lake: Lake) -> None:
-    """Else a stream, of which a run is always open, would take back every compaction."""
+    """Otherwise a stream, which always has an open run, would undo every compaction."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for ms, data_id in ((1, "old"), (2, "new")):

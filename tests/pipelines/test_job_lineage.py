@@ -1,4 +1,4 @@
-"""What jobs besides the ingest tell a catalog of lineage: that they began, what they read and wrote, and how they ended."""
+"""Lineage of jobs other than the ingest: start, inputs, outputs, and end."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(lake: Lake, redis_server: Server, redis: Redis, file: Path) -> Settings:
-    """Of a new lake with a batch in the archive, and of an empty Redis that says that nothing is missing in it."""
+    """Settings of a new lake with a batch in the archive, and of an empty, loaded Redis."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, [VIN])])
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
@@ -59,12 +59,12 @@ def settings(lake: Lake, redis_server: Server, redis: Redis, file: Path) -> Sett
 
 
 def appended(settings: Settings, count: int = 1) -> None:
-    """A snapshot on main of ids."""
+    """Append a snapshot to main of ids."""
     append_rows(open_catalog(settings), IDS, pa.Table.from_pylist([ROW] * count, schema=IDS.arrow_schema), {})
 
 
 def one(file: Path, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Begin and end of the only run of a job."""
+    """The start and end events of a job's only run."""
     ((began, ended),) = runs_of(told_in(file), job)
     assert began["eventType"] == "START"
     assert began["run"]["runId"] == ended["run"]["runId"]

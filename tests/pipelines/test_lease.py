@@ -1,4 +1,4 @@
-"""The lease of jobs that rewrite tables: one at a time has it, an expired one is taken over, and ingest never asks for it."""
+"""The lease of rewriting jobs: one holder at a time, expired ones are taken over, and ingest never needs it."""
 
 import json
 from datetime import UTC, datetime, timedelta

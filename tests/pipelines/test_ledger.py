@@ -1,4 +1,4 @@
-"""The ledger is read by the days on which segments began, and neither it nor the archive is ever in memory as a whole."""
+"""The ledger is read by the days of its segments, and neither it nor the archive is ever in memory as a whole."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def days(lake: Lake) -> Lake:
-    """A lake that has a segment of each of ten days."""
+    """A lake with a segment of each of ten days."""
     lake.renew()
     for day in range(10):
         lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])])
@@ -32,7 +32,7 @@ def days(lake: Lake) -> Lake:
 
 
 def files(lake: Lake, *paths: str) -> int:
-    """Of how many files of the ledger a look-up reads something."""
+    """The number of ledger files that a lookup reads."""
     loaded = open_catalog(lake.settings).load_table(SEGMENTS.identifier)
     return sum(1 for one in ledger.of_days(map(ledger.day_of, paths)) for _ in loaded.scan(one).plan_files())
 

@@ -1,4 +1,4 @@
-"""What a run tells a catalog of lineage: archive → tables → report, in OpenLineage's words."""
+"""Lineage of a run: archive → tables → report, as OpenLineage events."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,12 @@ VIN = "1M8GDM9AXKP042788"
 
 @dataclass
 class Graph:
-    """Events as a catalog of lineage puts them together."""
+    """Events merged as a lineage catalog does."""
 
     events: list[dict[str, Any]]
 
     def run(self, job: str) -> dict[str, Any]:
-        """The end of the only run of a job, which began before it ended."""
+        """The end of a job's only run, which started before it ended."""
         began, ended = [event for event in self.events if event["job"]["name"] == job]
         assert (began["eventType"], ended["eventType"]) == ("START", "COMPLETE")
         assert began["run"] == ended["run"]

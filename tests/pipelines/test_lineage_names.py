@@ -1,4 +1,4 @@
-"""Datasets have OpenLineage's names, and show no login."""
+"""Datasets have OpenLineage names without logins."""
 
 import pytest
 

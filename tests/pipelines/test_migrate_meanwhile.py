@@ -1,4 +1,4 @@
-"""A migration that is killed anywhere, two at once, and one beside ingestion: no payload is lost or stored twice."""
+"""Migrations killed anywhere, concurrent, or next to ingestion: no payload is lost or stored twice."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ REGION = Column("region", pa.string(), "where the data was published", required=
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """A lake with payloads, and a release that changes the table of their names, the ledger, and a table outside runs."""
+    """A lake with payloads, and a release that changes the payload index, the ledger, and a table outside runs."""
     folder = tmp_path_factory.mktemp("old")
     settings = Settings(home=folder / "home")
     catalog = new_lake(settings)
@@ -47,7 +47,7 @@ def migrating(lake: Lake, *, fine: bool = False) -> Player:
 
 
 def take_in(lake: Lake, run_id: str, ms: int) -> Player:
-    """An ingest, as the pipelines begin one."""
+    """Start an ingest as the pipelines do."""
 
     def work(catalog: Catalog) -> None:
         ensure_tables(catalog)
@@ -57,7 +57,7 @@ def take_in(lake: Lake, run_id: str, ms: int) -> Player:
 
 
 def require_sound(lake: Lake, more: dict[str, bytes] | None = None, *, seen: dict[str, int] | None = None) -> None:
-    """Every payload is there once, has its name once, and is found by it; nothing is left to migrate."""
+    """Check that every payload is stored once, indexed once, and found; nothing is left to migrate."""
     catalog, expected = open_catalog(lake.settings), OLD | (more or {})
     assert sorted(row["data_id"] for row in read(catalog, DATA)) == sorted(expected)
     names = {row["data_id"]: row["times_seen"] for row in read(catalog, META)}
@@ -69,7 +69,7 @@ def require_sound(lake: Lake, more: dict[str, bytes] | None = None, *, seen: dic
 
 
 def commits_of(player: Player) -> list[int]:
-    """The places before a commit, among all at which the player can be halted: between two of them it only looks."""
+    """The pause points before commits; between two of them the player only reads."""
     return [place for place, step in enumerate(player.go().steps) if step.startswith("commit")]
 
 

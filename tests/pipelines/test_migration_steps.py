@@ -1,4 +1,4 @@
-"""Each kind of step, on a real table, and beside whoever works on it meanwhile."""
+"""Each kind of step on a real table, with concurrent work on it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ def catalog(lake: Lake) -> Catalog:
 
 
 def rename_applied(next_release: releases.NextRelease) -> None:
-    """A release that cannot work with the table as it was."""
+    """A release that cannot work with the old table."""
     columns = tuple(replace(column, name="expressed") if column.name == "applied" else column for column in IDS.columns)
     next_release(IDS, RenameColumn("expressed", "applied", "expressed"), oldest=IDS.version + 1, columns=columns)
 
@@ -93,7 +93,7 @@ def test_a_table_loses_its_partitions(catalog: Catalog, next_release: releases.N
 def test_a_committed_run_is_finished_on_a_repartitioned_and_rewritten_table(
     lake: Lake, catalog: Catalog, next_release: releases.NextRelease
 ) -> None:
-    """Its files were written under the old partitions, and are appended once more under the new ones."""
+    """Its files were written under the old partition spec and are appended again under the new one."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(catalog, lake.settings, run_id="first", now=at(10))
     lake.archive(Stream.TRIGGER, [trigger(20, ["V2"])])

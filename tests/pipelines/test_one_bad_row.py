@@ -1,4 +1,4 @@
-"""One bad row stops nothing: what offends is set aside, with the reason, and the rest is published."""
+"""One bad row stops nothing: offenders are quarantined with the reason, and the rest is published."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def test_a_blank_reason_is_replaced_by_a_placeholder(spark_lake: SparkLake, blan
 
 @pytest.fixture
 def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules that rows of these tests break, as a defect of this code would break those that there are."""
+    """Additional rules that these tests' rows break, as a defect in the code would break the existing ones."""
     more = {
         IDS.name: "vin NOT LIKE 'BAD%'",
         OUTCOMES.name: "vin NOT LIKE 'BAD%'",
@@ -73,7 +73,7 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def told(spark_lake: SparkLake) -> Iterator[list[dict[str, Any]]]:
-    """What a server at `alert_url` was sent."""
+    """The requests that a server at `alert_url` received."""
     with hook() as (url, sent):
         spark_lake.settings = spark_lake.settings.model_copy(update={"alert_url": SecretStr(url)})
         yield sent

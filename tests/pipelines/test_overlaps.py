@@ -1,4 +1,4 @@
-"""Segments overlap where they may hold the same message: those of one recorder, and those of which nobody says whose they are."""
+"""Segments overlap if they may hold the same message: those of one recorder, and those of unknown origin."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ EACH = 120
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The segments whose seqs were read to compare them."""
+    """The segments whose seqs were read for comparison."""
     paths: list[str] = []
     whole = seqs_of
 

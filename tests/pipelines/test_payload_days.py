@@ -1,4 +1,4 @@
-"""What the audit looks up in `sdv_fanout_data`: only in days that can hold it, and wherever it may lie."""
+"""The audit looks `sdv_fanout_data` up only in days that can hold a payload, or in all days if unknown."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -49,7 +49,7 @@ def test_any_number_of_days_fits_into_a_few_spans(numbers: set[int]) -> None:
 
 
 def judged(lake: SparkLake, run_id: str, ms: int) -> None:
-    """Written, and judged as a whole: nothing is set aside."""
+    """Written and audited as a whole, without quarantining."""
     ingest(lake.run(run_id, ms))
     audit_run(lake.run(run_id, ms))
 
@@ -61,7 +61,7 @@ def broken(lake: SparkLake, run_id: str, ms: int) -> set[tuple[str, str]]:
 
 
 def change(lake: SparkLake, data_id: str, **values: Any) -> None:
-    """Say something else in the index, as no run would."""
+    """Change the index, as no run would."""
     rows = [row | values if row["data_id"] == data_id else row for row in read(lake.catalog, META)]
     rewrite(lake.catalog, META, rows)
 
@@ -101,7 +101,7 @@ def test_payloads_repeated_late_and_out_of_order_break_nothing(old: SparkLake) -
 
 
 def nothing_is_known(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    """Ingest finds no payload in the lake."""
+    """Make ingest find no payload in the lake."""
     right = write._known_data
     patched.setattr(write, "_known_data", lambda *given: right(*given).limit(0))
 

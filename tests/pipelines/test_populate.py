@@ -1,4 +1,4 @@
-"""Populate and rebuild: what the lake has pending comes into the queues once, and what has ended does not come back."""
+"""Populate and rebuild: pending entries of the lake are queued once, and ended ones do not return."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.support.servers import Server
 
 
 def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: str = "") -> None:
-    """Append entries (milliseconds, vin, whether direct enqueue brought it) to the lake."""
+    """Append entries (milliseconds, vin, whether directly enqueued) to the lake."""
     rows = [
         {
             "vin": vin,
@@ -49,7 +49,7 @@ def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
 
 @pytest.fixture
 def filled(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """V1 has seq 1, which is queued, and 2, 3, which are not; V2 has 2, which ended; V3 has an entry past its retention."""
+    """V1 has seq 1 queued, 2 and 3 not; V2's 2 has ended; V3's entry is past its retention."""
     ensure_tables(spark_lake.catalog)
     old_ms = -31 * 86_400_000
     add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))

@@ -1,4 +1,4 @@
-"""Ingest and compaction as processes of their own: killed with its files written, overtaken in its commit, all is in once."""
+"""Ingest and compaction as processes: killed with files written, overtaken in a commit, everything is in once."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ INGEST = ("ingest", "--run-id", RUN_ID, "--no-flush")
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake) -> SparkLake:
-    """With a batch in the archive."""
+    """A lake with a batch in the archive."""
     ensure_tables(spark_lake.catalog)
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
     spark_lake.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
@@ -49,7 +49,7 @@ def spark_lake(spark_lake: SparkLake) -> SparkLake:
 
 @contextmanager
 def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[None]:
-    """During the block the ingest waits for its first commit to ids: its files are written, and the catalog is locked."""
+    """Pause the ingest before its first commit to ids during the block: its files are written and the catalog is locked."""
 
     def has_begun() -> bool:
         assert ingesting.process.poll() is None, ingesting.said()

@@ -1,4 +1,4 @@
-"""The ledger is pruned with its archive, and no file of the archive is ever taken in twice for that."""
+"""The ledger is pruned with its archive, and no archive file is ever ingested twice because of that."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ DAYS = 8
 
 @pytest.fixture
 def paths(lake: Lake) -> list[str]:
-    """A lake with a segment for each of some days, and one that tells no day."""
+    """A lake with one segment for each of some days and one without a day."""
     lake.renew()
     found = [lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])]) for day in range(DAYS)]
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
@@ -105,7 +105,7 @@ def test_a_restore_warns_that_pruned_history_would_be_lost(lake: Lake, paths: li
 
 @pytest.mark.parametrize("kills", [False, True], ids=["paused", "killed"])
 def test_a_concurrent_ingest_loses_and_doubles_no_row(lake: Lake, kills: bool) -> None:
-    """A copy of a pruned segment comes back, and something new with it, at each step of the prune."""
+    """A copy of a pruned segment returns together with a new one at each step of the prune."""
     for step in range(20):
         lake.renew()
         made = [lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])]) for day in range(3)]

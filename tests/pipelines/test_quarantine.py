@@ -1,4 +1,4 @@
-"""Quarantine is workable: what was refused is listed, replayed under its own seq after a fix, or dropped; each once."""
+"""Quarantine operations: list, replay under the same seq after a fix, or drop; each once."""
 
 import json
 import tracemalloc
@@ -27,7 +27,7 @@ LATER = at(3_600_000)
 
 
 def refuse(spark_lake: SparkLake, envelope: Envelope, reason: str) -> int:
-    """Put a message into quarantine, as ingest does."""
+    """Put a message into quarantine as ingest does."""
     ensure_tables(spark_lake.catalog)
     row = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
     spark_lake.append(QUARANTINE, [row | {"reason": reason, "payload": envelope.payload}])
@@ -136,7 +136,7 @@ def test_the_console_explains_refused_operations(spark_lake: SparkLake, manifold
 
 
 def several(spark_lake: SparkLake, files: int, each: int) -> None:
-    """So many files of refusals, each in the order in which they came."""
+    """This many files of refusals in order of arrival."""
     ensure_tables(spark_lake.catalog)
     for first in range(0, files * each, each):
         said = {"stream": "trigger", "topic": "t", "payload": b"{}", "reason": "ids is missing; " + "send a list of VINs " * 20}
@@ -204,7 +204,7 @@ def test_an_unknown_seq_cannot_be_dropped(spark_lake: SparkLake) -> None:
 
 
 def peak_of(spark_lake: SparkLake, before: Cursor | None) -> int:
-    """Bytes of Arrow and of Python that a page of ten takes at the most."""
+    """Peak memory in bytes of Arrow and Python for a page of ten."""
     pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""A rebuild that dies half-way, while vehicles are served: done again, everything pending is queued, and nothing comes back."""
+"""A rebuild killed half-way under load: repeated, every pending entry is queued, and nothing returns."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def settings(tmp_path: Path, redis_server: Server) -> Settings:
 
 @pytest.fixture
 def catalog(settings: Settings) -> Catalog:
-    """Ten vehicles with the entries 1, 2 and 3; every vehicle's 3 was delivered."""
+    """Ten vehicles with entries 1, 2 and 3; 3 was delivered to every vehicle."""
     catalog = new_lake(settings)
     ids = [
         {"vin": f"V{n}", "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
@@ -49,7 +49,7 @@ def catalog(settings: Settings) -> Catalog:
 
 
 def load_here(catalog: Catalog, settings: Settings) -> int:
-    """What Spark's workers do with all entries that are pending, in this process; how many were queued."""
+    """Load all pending entries in this process, as Spark's workers do; return the number queued."""
     entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
     work = loading(settings.redis, Policy.of(settings), 0)
     pending = entries.filter(pc.not_equal(entries["seq"], seq_at(3)))

@@ -1,4 +1,4 @@
-"""Rows removed by name, in one snapshot, and once more where main was rewritten meanwhile."""
+"""Rows removed by key in one snapshot, and again if main was rewritten meanwhile."""
 
 import pyarrow as pa
 
@@ -38,7 +38,7 @@ def test_rows_are_removed_by_all_columns_and_again_on_a_rewritten_main(lake: Lak
 
 
 def test_a_commit_race_on_main_is_retried(lake: Lake) -> None:
-    """No conflict, as catalogs see it: another branch has grown. They refuse it all the same, for its sequence number."""
+    """Not a conflict to catalogs: another branch has grown. They still refuse it for its sequence number."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V1", 1), ended("V2", 1)]))

@@ -1,4 +1,4 @@
-"""A report says what became of the run that it judges: published, overtaken, held back, or not decided yet."""
+"""A report states the fate of its run: published, overtaken, held back, or undecided."""
 
 import argparse
 import json
@@ -29,26 +29,26 @@ BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # when runs begin, in mi
 
 
 def page_of(lake: SparkLake, run_id: str) -> str:
-    """The sentence of the run's page that says how it was judged."""
+    """The sentence on the run's page about its state."""
     page = (open_reports(lake.settings).read(run_page(run_id)) or b"").decode()
     (sentence,) = re.findall(r'<p class="[^"]+">(.+), judged at', page)
     return str(sentence)
 
 
 def index_of(lake: SparkLake) -> dict[str, str]:
-    """The state of each run on the index, by run."""
+    """The state of each run on the index."""
     index = (open_reports(lake.settings).read(INDEX) or b"").decode()
     return dict(re.findall(r'/index.html">([^<]+)</a></td>\s*<td class="[^"]*">([^<]+)</td>', index))
 
 
 def report(lake: SparkLake, *arguments: str) -> tuple[int, Any]:
-    """The exit status of `manifold report --json`, and what it prints."""
+    """The exit status and output of `manifold report --json`."""
     done = manifold("report", "--json", *arguments, env={"MANIFOLD_HOME": str(lake.settings.home)})
     return done.returncode, json.loads(done.stdout or "null")
 
 
 def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
-    """Those of these runs whose judgements the charts show."""
+    """Which of these runs are in the charts."""
     draw_trends(lake.settings, now=at(AFTER))
     page = (open_reports(lake.settings).read(TRENDS) or b"").decode()
     return [run_id for run_id in run_ids if f"runs/{run_id}/" in page]
@@ -60,7 +60,7 @@ def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
 
 @pytest.fixture
 def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    """Has something happen once between a run's audit and its publication."""
+    """Run something once between a run's audit and its publication."""
 
     def interpose(run_id: str, happens: Callable[[], None]) -> None:
         waiting = [happens]

@@ -1,4 +1,4 @@
-"""Taking a run back: every table as before it, nothing can come between, and the next ingest brings it again."""
+"""Rollback of a run: every table is restored, nothing interferes, and the next ingest adds the run again."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def take_in(lake: Lake, run_id: str) -> None:
 
 @pytest.fixture
 def three_runs(lake: Lake) -> Lake:
-    """Runs `one`, `two` and `three`, each with a vehicle, and a message and an acknowledgement of a compacted queue.
+    """Runs `one`, `two` and `three`, each with a vehicle, a message and an acknowledgement of a compacted queue.
 
     `two` and `three` publish the same data.
     """
@@ -84,7 +84,7 @@ def test_a_rollback_is_published_although_compaction_rewrote_main(three_runs: La
 
 
 def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: Lake) -> None:
-    """The rollback halts before each of its steps; somebody finishes, somebody ingests; it goes on, or dies."""
+    """The rollback is paused before each step while others finish runs and ingest; then it continues or dies."""
     lake = three_runs
     catalog = open_catalog(lake.settings)
     for steps in range(8):

@@ -1,4 +1,4 @@
-"""All stages together: judged before they are published, and what fails the audit stays off main."""
+"""All stages: a run is audited before publication, and a failed one stays off main."""
 
 import pytest
 

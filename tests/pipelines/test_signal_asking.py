@@ -1,4 +1,4 @@
-"""What became of a device's signals, asked by command and of the API; and the keys, by command."""
+"""The disposition of a device's signals, by command and API; and the keys, by command."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def manifold(spark_lake: SparkLake, *words: str) -> tuple[int, str]:
 
 
 def lately(door: Door, ago_ms: int, payload: bytes) -> Envelope:
-    """A signal that came a moment ago: of the archive only the last day is looked at."""
+    """A very recent signal: only the last day of the archive is read."""
     return door.raw(wall_clock_ms() - NOON_MS - ago_ms, "d", payload)
 
 

@@ -1,4 +1,4 @@
-"""Tables of signals in maintenance: compared with the archive, repaired, rid of what is past its retention, made again."""
+"""Maintenance of signal tables: compared with the archive, repaired, expired, restored."""
 
 from datetime import timedelta
 from functools import partial

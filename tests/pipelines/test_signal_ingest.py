@@ -1,4 +1,4 @@
-"""Messages of X-ray signals become rows: each signal once, whatever is repeated, and what is bad lies in quarantine."""
+"""X-ray signal messages become rows: each signal once despite repetition, and bad ones are quarantined."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_signal_is_one_row_for_any_number_of_messages(spark_lake: SparkLake, d
 
 
 def test_a_redelivered_status_or_refused_message_is_one_row(spark_lake: SparkLake, door: Door) -> None:
-    """A door died between its journal and the acknowledgement, once before an ingest and once after."""
+    """A service died between its journal and the acknowledgement, once before an ingest and once after."""
     first = [
         door.status(1, "d", "online", seen=1),
         door.status(2, "d", "online", seen=1, correlation_id="another"),

@@ -1,4 +1,4 @@
-"""Snapshots of a table that is committed to all the time are bounded by their number, and nothing that a run needs goes."""
+"""Snapshots of a busy table are bounded in number, and none that a run needs is removed."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ RUNS, MOST = 8, 3
 
 @pytest.fixture
 def streamed(lake: Lake) -> Lake:
-    """A lake into which many runs have brought a segment each."""
+    """A lake into which many runs ingested one segment each."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for n in range(RUNS):

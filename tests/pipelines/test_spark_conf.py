@@ -1,4 +1,4 @@
-"""What Spark is told, and what it shows of it."""
+"""Spark's configuration, and what Spark reveals of it."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_catalog_properties_reach_spark_under_the_catalog_name() -> None:
 
 
 def conf_of(address: str) -> dict[str, str]:
-    """What Spark is told of the catalog at this address."""
+    """Spark's catalog configuration for this address."""
     before = "spark.sql.catalog.manifold."
     conf = session_conf(Settings(catalog_uri=SecretStr(address)))
     return {name.removeprefix(before): value for name, value in conf.items() if name.startswith(before)}
@@ -126,7 +126,7 @@ def test_iceberg_extensions_come_after_those_of_the_site(sites: str, all_of_them
 @pytest.mark.slow
 @pytest.mark.parametrize("submitted", [True, False], ids=["spark-submit", "a session that is started here"])
 def test_the_extensions_of_a_site_are_loaded_next_to_icebergs(tmp_path: Path, submitted: bool) -> None:
-    """By the file that the connection names, or by the one of the Spark installation (its configuration folder)."""
+    """From the file named by the connection, or from that of the Spark installation (its configuration folder)."""
     defaults = write_defaults(Settings(spark_driver_memory="1g"), tmp_path) / "spark-defaults.conf"
     with defaults.open("a") as file:
         file.write(f"spark.sql.extensions {SITES}\nspark.of-the-site kept\n")

@@ -1,4 +1,4 @@
-"""Jobs on a Spark Connect server: the same rows, and nothing that goes on without its client."""
+"""Jobs on a Spark Connect server: the same rows, and no query outlives its client."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The stages of the command line: each is found, says what it is for and what it takes, and loads nothing before it runs."""
+"""The stages of the command line: each is found, documents itself and its arguments, and loads nothing before it runs."""
 
 import pkgutil
 import subprocess
@@ -30,7 +30,7 @@ HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
 
 
 def loaded_by(code: str) -> set[str]:
-    """The modules that a new interpreter has loaded after that."""
+    """The modules loaded by a new interpreter after this code."""
     script = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())

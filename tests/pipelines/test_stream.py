@@ -1,4 +1,4 @@
-"""Streaming takes segments in as they come, beside the batch ingest, and each counts once."""
+"""Streaming ingests segments as they arrive, next to the batch ingest, each once."""
 
 import shutil
 import threading
@@ -31,7 +31,7 @@ CLIENT = "STREAM-C"
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """Here with Redis, and small micro-batches in quick succession."""
+    """A lake with Redis and short micro-batch intervals."""
     update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2}
     spark_lake.settings = spark_lake.settings.model_copy(update=update)
     return spark_lake
@@ -43,7 +43,7 @@ def stream(spark_lake: SparkLake) -> Streamed:
 
 
 def write_triggers(spark_lake: SparkLake, *moments: int) -> None:
-    """A segment for each moment, with one trigger for one vehicle."""
+    """A segment per instant, with one trigger for one vehicle."""
     for ms in moments:
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
 

@@ -1,4 +1,4 @@
-"""The charts over time are drawn from the lake after a run, once for each state of the table, and never fail a run."""
+"""The trend charts are drawn from the lake after a run, once per state of the table, and never fail a run."""
 
 import shutil
 from datetime import timedelta
@@ -79,7 +79,7 @@ def test_runs_whose_segments_were_pruned_are_shown(catalog: Catalog, settings: S
 
 
 def ledger_row(run: int) -> dict[str, object]:
-    """A segment that the `run`th run, hours after noon, has taken in."""
+    """A segment ingested by run number `run`, that many hours after noon."""
     at = NOON + timedelta(hours=run)
     return {"path": f"{run}", "stream": "trigger", "messages": 1, "run_id": f"run{run}", "ingested_at": at}
 

@@ -1,4 +1,4 @@
-"""What nobody has judged is not published, and a verdict is about the attempt that it was given on."""
+"""A run without an audit is not published, and an audit result applies to its attempt only."""
 
 import argparse
 from dataclasses import replace
@@ -35,20 +35,20 @@ def a_run(lake: Lake, run_id: str, ms: int) -> Run:
 
 
 def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> Plan:
-    """A run that has begun at that instant; it takes the segments at `paths`, or all that are new."""
+    """A run begun at that instant; it takes the segments at `paths`, or everything new."""
     todo = begin(a_run(lake, run_id, ms))
     assert todo is not None
     return todo if paths is None else replace(todo, segments=[s for s in todo.segments if s.path in paths])
 
 
 def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> None:
-    """A run whose rows lie on its branches, judged by nobody."""
+    """A run with rows on its branches and no audit."""
     todo = begun(lake, run_id, ms, paths)
     write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
 
 
 def head(catalog: Catalog, run_id: str) -> Snapshot:
-    """What the run has written last."""
+    """The last snapshot of the run."""
     written = head_of(catalog, SEGMENTS, run_id)
     assert written is not None
     return written

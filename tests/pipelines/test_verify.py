@@ -1,4 +1,4 @@
-"""Queues against lake: every kind of difference is found, looked at once more, reported, and repaired where that is asked for."""
+"""Queues against lake: every kind of difference is found, checked again, reported, and repaired on request."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ NONE = dict.fromkeys(("missing", "unrecorded", "ended", "extra", "overdue", "dis
 
 
 def add(spark_lake: SparkLake, *entries: tuple[int, str, str | None]) -> None:
-    """Entries (milliseconds, vin, outcome or None) into the lake."""
+    """Append entries (milliseconds, vin, outcome or None) to the lake."""
     ids = [
         {"vin": vin, "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
         for ms, vin, _ in entries
@@ -48,7 +48,7 @@ def add(spark_lake: SparkLake, *entries: tuple[int, str, str | None]) -> None:
 
 @pytest.fixture
 def home(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> SparkLake:
-    """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too young to be ingested."""
+    """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too new to be ingested."""
     ensure_tables(spark_lake.catalog)
     add(spark_lake, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
     newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
@@ -77,7 +77,7 @@ def queued(redis: Redis, vin: str) -> list[int]:
 
 
 def disturb(home: SparkLake, redis: Redis) -> None:
-    """One difference of each kind."""
+    """Cause one difference of each kind."""
     redis.zrem(keys.pending("V1"), seq_at(2))  # missing
     queue(home, redis, ("V2", [2]), ("V5", [7]))  # ended; extra
     add(home, (OLD_MS, "V6", None))
@@ -151,14 +151,14 @@ def test_both_sides_compute_the_same_hash(spark_lake: SparkLake) -> None:
 
 
 def end_in_queues_alone(redis: Redis) -> OutcomeRecord:
-    """V1's second entry was cancelled, and whoever did it died. What should have become of it."""
+    """Cancel V1's second entry by a process that died; return the expected outcome."""
     redis.zrem(keys.pending("V1"), seq_at(2))
     redis.zadd(keys.done("V1"), {str(seq_at(2)): 4})
     return OutcomeRecord("V1", seq_at(2), Outcome.CANCELLED, round(at(NOW_MS).timestamp() * 1000))
 
 
 def all_is_in_the_archive(_: Settings) -> bool:
-    """What the recorders would answer."""
+    """Answer as the recorders would: everything is in the archive."""
     return True
 
 

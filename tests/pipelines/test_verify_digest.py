@@ -1,4 +1,4 @@
-"""The digests of a walk over the queues, whatever Redis names twice."""
+"""Digests over a scan of the queues, with keys that Redis returns twice."""
 
 import numpy as np
 from hypothesis import given

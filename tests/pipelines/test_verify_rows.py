@@ -1,4 +1,4 @@
-"""What a walk over the queues makes of Redis' replies: the same rows, however many are made at once."""
+"""Rows from Redis' replies: the same for any batch size."""
 
 from typing import Any
 

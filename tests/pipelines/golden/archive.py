@@ -1,6 +1,6 @@
-"""The archive behind the golden rows, in two parts: what the first run finds, and what came before the second.
+"""The archive of the golden rows, in two parts: before the first run and before the second.
 
-Everything is at a fixed instant. Random are only the nonces and the ids of the keys under which signals are sealed.
+All times are fixed. Only the nonces and key ids for sealing signals are random.
 """
 
 import gzip
@@ -44,7 +44,7 @@ NOBODY_OPENS = MAGIC + bytes((len(NO_SUCH_KEY),)) + NO_SUCH_KEY + bytes(NONCE + 
 
 
 def write_first(lake: SparkLake, door: Door) -> None:
-    """All of the first hour."""
+    """Write all of the first hour."""
     _fanout(lake)
     _outcomes(lake)
     _ecq(lake)
@@ -54,7 +54,7 @@ def write_first(lake: SparkLake, door: Door) -> None:
 
 
 def write_second(lake: SparkLake, door: Door) -> None:
-    """What came an hour later: news of what is known, repeats of it, and contradictions."""
+    """Write the second hour: updates, repetitions and contradictions of known messages."""
     late = HOUR
     lake.write(
         Stream.TRIGGER,
