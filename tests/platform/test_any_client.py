@@ -1,4 +1,4 @@
-"""Any MQTT client can play platform and vehicle: here Mosquitto's own command-line clients, byte for byte."""
+"""Any MQTT client can act as platform or vehicle: here Mosquitto's command-line clients, byte for byte."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`MANIFOLD_TLS=true make up`: a batch from a publisher to a vehicle, each known by its certificate."""
+"""`MANIFOLD_TLS=true make up`: a batch from a publisher to a vehicle, each identified by its certificate."""
 
 import asyncio
 import socket
@@ -88,7 +88,7 @@ def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None
 
 
 def expiries(settings: Settings) -> dict[str, float]:
-    """The files of certificates of which the services tell, and when each ends."""
+    """The certificate files reported by the services, and their expiry."""
     found: dict[str, float] = {}
     for port in http_of(settings).values():
         page = httpx.get(f"{settings.http(port)}/metrics", verify=verified(settings, settings.http(port)), trust_env=False).text
@@ -99,7 +99,7 @@ def expiries(settings: Settings) -> dict[str, float]:
 
 
 def kept_until(settings: Settings) -> float:
-    """When the server's certificate ends."""
+    """The expiry of the server's certificate."""
     return x509.load_pem_x509_certificate((settings.home / SECRETS / SERVER).read_bytes()).not_valid_after_utc.timestamp()
 
 
@@ -167,12 +167,12 @@ def test_redis_passwords_are_only_in_secret_files(secure: Settings) -> None:
 
 
 def inside(settings: Settings, service: Service = OPERATOR) -> TlsFiles:
-    """What is shown to Redis and RabbitMQ."""
+    """The client certificate for Redis and RabbitMQ."""
     return TlsFiles(settings.tls_files("").ca, str(settings.home / SECRETS / OF_INNER.format(service)))
 
 
 def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes, bytes]:
-    """The certificate that a server shows, and what it answers."""
+    """The certificate of a server and its answer."""
     with (
         socket.create_connection(("127.0.0.1", port), 10) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
@@ -182,17 +182,17 @@ def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes,
 
 
 def of_redis(settings: Settings) -> bytes:
-    """The certificate that Redis shows."""
+    """The certificate of Redis."""
     return asked(settings.redis_port, client_context(inside(settings)))[0]
 
 
 def of_web(settings: Settings, port: int) -> bytes:
-    """The certificate that a service's HTTP shows."""
+    """The certificate of a service's HTTP server."""
     return asked(port, client_context(TlsFiles(settings.tls_files("").ca)))[0]
 
 
 def http_of(settings: Settings) -> dict[str, int]:
-    """The port of each service's own HTTP."""
+    """The port of each service's own HTTP server."""
     kinds = ("recorder", "dispatcher", "tap", "api", *(("signals",) if settings.with_signals else ()))
     return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
 
