@@ -1,4 +1,4 @@
-"""A broker that does not keep up slows the dispatcher, and nothing grows."""
+"""A slow broker slows the dispatcher, and its memory stays bounded."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ def resident_mib(platform: Platform) -> float:
 
 
 def most_mib_until_it_stands_still(platform: Platform) -> float:
-    """The most memory that the dispatcher had while it did all that it can do without the broker."""
+    """The peak memory of the dispatcher while it does everything possible without the broker."""
     sizes = [resident_mib(platform)]
 
     def stands_still() -> bool:

@@ -1,4 +1,4 @@
-"""Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
+"""Redis out of memory or wiped: new messages are recorded, and service resumes by itself."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def platform(running: Platform) -> Iterator[Platform]:
 
 
 def limit(platform: Platform, bytes_: int) -> None:
-    """How much memory Redis may have; 0: any, 1: it has too much already."""
+    """Redis' memory limit; 0 is unlimited, 1 is already exceeded."""
     with platform.blocking() as redis:
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", bytes_)
@@ -171,7 +171,7 @@ def test_a_rebuild_may_run_while_vehicles_are_served_and_triggers_arrive(
 
 
 def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> None:
-    """What an ingest of these triggers and their data writes."""
+    """Write these triggers and their data to the lake as an ingest does."""
     catalog = open_catalog(platform.settings)
     ensure_tables(catalog)
     common = {"request_id": "r", "data_id": "d", "applied": True}
@@ -181,7 +181,7 @@ def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> N
 
 
 def load_here(platform: Platform) -> int:
-    """What Spark's workers do with all entries of the lake in a rebuild, in this process; how many were queued."""
+    """Load all entries of the lake in this process, as Spark's workers do in a rebuild; return the number queued."""
     settings, table = platform.settings, open_catalog(platform.settings).load_table(IDS.identifier)
     entries = table.scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
     work = loading(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
@@ -189,6 +189,6 @@ def load_here(platform: Platform) -> int:
 
 
 def say_loaded(platform: Platform) -> None:
-    """As a rebuild does at its end; here nothing was pending."""
+    """Mark the queues as loaded, as a rebuild does at its end; nothing was pending here."""
     with platform.blocking() as redis:
         Loader(redis, Policy.of(platform.settings)).mark_loaded(1)

@@ -1,4 +1,4 @@
-"""The whole way, from the platform's trigger to the vehicle, with Redis Cluster between: and a master dies on the way."""
+"""The whole path from trigger to vehicle over Redis Cluster, with a master dying on the way."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What jobs and commands do with Redis does not depend on how many nodes it has."""
+"""Jobs and commands behave the same for any number of Redis nodes."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_doctor_checks_every_master(cluster: LocalCluster) -> None:
 
 @pytest.mark.parametrize("service", ["jobs", "dispatcher", "recorder", "api", "signals"])
 def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str], str], service: str) -> None:
-    """What the libraries ask a cluster by themselves, and scripts on every node."""
+    """Commands that client libraries send to a cluster by themselves, and scripts on every node."""
     own = of_door.once("device", "key") if service == "signals" else keys.pending("V")
 
     async def by_the_other_library() -> None:

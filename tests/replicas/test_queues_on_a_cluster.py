@@ -1,4 +1,4 @@
-"""Everything that is promised of the queues, once more with Redis Cluster below them."""
+"""The promises of the queues, repeated on Redis Cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from tests.replicas.cluster import LocalCluster
 
 @pytest.fixture
 def use(url_of: Callable[[str], str], redis: Redis) -> Callable[..., Any]:
-    """Runs `body(queues)` on a loop of its own, with the dispatcher's rights."""
+    """Run `body(queues)` on its own event loop with the dispatcher's rights."""
 
     def run(body: Use, policy: Policy = POLICY) -> Any:
         async def main() -> Any:

@@ -1,4 +1,4 @@
-"""What is known of vehicles, compared with the sessions that the broker has."""
+"""Known presence of vehicles, reconciled with the broker's sessions."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""Dispatchers come and go under load: no leader, nothing stuck, never two in flight."""
+"""Dispatchers scale under load: no leader, nothing stuck, never two in flight."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/replicas.
 
 
 class Load:
-    """Batches for all vehicles, one after the other, for as long as the test wants them."""
+    """Batches for all vehicles, one after the other, while the test needs them."""
 
     def __init__(self, platform: Platform, drivers: list[Driver]) -> None:
         self._platform, self._vins, self._ended = platform, [d.vin for d in drivers], threading.Event()
@@ -26,7 +26,7 @@ class Load:
         self.thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def more(self, batches: int) -> None:
-        """Return when that many more batches were queued."""
+        """Wait until that many more batches were queued."""
         wanted = len(self.seqs) + batches
         wait_until(lambda: len(self.seqs) >= wanted, within_s=60)
 
