@@ -1,4 +1,4 @@
-"""A PostgreSQL catalog behind TLS: what its address says of it holds for PyIceberg and for Spark."""
+"""A PostgreSQL catalog behind TLS: the options in its address apply to PyIceberg and to Spark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def identity() -> Identity:
 
 @pytest.fixture(scope="module")
 def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets nobody in without TLS; its address, which does not say so."""
+    """A server that requires TLS; its address does not say so."""
     require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path_factory.mktemp("postgresql") / "pg", identity) as uri:
         yield uri
@@ -37,7 +37,7 @@ def settings_of(uri: str, home: Path, **query: object) -> Settings:
 
 
 def namespaces(settings: Settings) -> list[str]:
-    """As Spark sees them."""
+    """The namespaces that Spark sees."""
     with session(settings, "encrypted") as spark, naming_the_catalog(settings):
         return [row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()]
 

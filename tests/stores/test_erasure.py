@@ -1,4 +1,4 @@
-"""`manifold vin erase` on object storage, a REST catalog and a Redis Cluster: nothing of the vehicle is left in any of them."""
+"""`manifold vin erase` on object storage, a REST catalog and a Redis Cluster leaves nothing of the vehicle."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def lake(tmp_path_factory: pytest.TempPathFactory, redis_server: Server, cluster: LocalCluster) -> Iterator[Deployed]:
-    """A vehicle and its neighbour in archive and tables; and one more segment that no run has taken in."""
+    """A vehicle and its neighbour in archive and tables, and one more segment not ingested yet."""
     cluster.flush()
     with on_object_storage(tmp_path_factory.mktemp("deployed"), redis_server, redis_url=cluster.url) as deployed:
         refused, theirs = trigger(3, [GONE, 7]), trigger(4, [STAYS, 7])

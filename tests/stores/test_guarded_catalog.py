@@ -1,4 +1,4 @@
-"""A REST catalog that asks for a token, knows its warehouse by name and vends the keys of its store: by settings alone."""
+"""A REST catalog that requires a token, knows its warehouse by name and vends credentials: by settings alone."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A job over a REST catalog and a bucket is told as one over files is."""
+"""A job over a REST catalog and a bucket emits the same lineage as one over files."""
 
 from pathlib import Path
 

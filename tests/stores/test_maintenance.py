@@ -73,7 +73,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[Deployed]:
-    """Old data with an entry that nobody fetched, and a batch for ten vehicles; `jobs` adds another, and an acknowledgement."""
+    """Old data with an unfetched entry, and a batch for ten vehicles; `jobs` adds another batch and an acknowledgement."""
     folder = tmp_path_factory.mktemp("deployed")
     (folder / "ring").write_text(new_key_line())
     with on_object_storage(folder, redis, **RETENTIONS, signals_keys_file=folder / "ring") as deployed:
@@ -93,7 +93,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
 
 @pytest.fixture(scope="module")
 def jobs(lake: Deployed) -> Iterator[Stages]:
-    """Its jobs; the first of them has taken in the first run, and what the second will is in the archive."""
+    """Its jobs; the first run is ingested, and the archive of the second is written."""
     with lake.staging() as jobs:
         jobs.run("run_all --run-id first --no-flush")
         lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
@@ -107,7 +107,7 @@ def jobs(lake: Deployed) -> Iterator[Stages]:
 
 @dataclass(frozen=True)
 class Maintained:
-    """What the jobs of a day said, and the files that were in the way of one of them."""
+    """The output of a day's jobs, and the files planted for one of them."""
 
     orphan: Path
     of_another: Path
@@ -126,13 +126,13 @@ def files_of(lake: Deployed, table: Table) -> list[Path]:
 
 
 def plant_orphan(lake: Deployed) -> Path:
-    """A file as a crash leaves it, in the table's folder and two days old."""
+    """A two-day-old orphan file in the table's folder, as a crash leaves it."""
     known = files_of(lake, IDS)[0]
     return old_copy(known, known.with_name("00000-0-orphan.parquet"))
 
 
 def plant_file_of_another_table(lake: Deployed) -> Path:
-    """As old, in a folder whose name begins like the table's: in a bucket that is a prefix like any other."""
+    """An equally old file in a folder whose name starts like the table's: in a bucket, that is a matching prefix."""
     table = lake.bucket / "warehouse" / IDS.identifier.replace(".", "/")
     return old_copy(files_of(lake, IDS)[0], table.with_name(f"{table.name}_of_another") / "data" / "file.parquet")
 
@@ -151,7 +151,7 @@ def pending(redis: Server, vin: Owner) -> list[int]:
 
 
 def compacted_queue(lake: Deployed, redis: Server) -> tuple[int | None, dict[str, int]]:
-    """The client's position, and the seq of each key that is pending."""
+    """The client's position, and the seq of each pending key."""
     with Redis(port=redis.port) as client:
         reply = EcqLoader(client, Policy.of(lake.settings)).read_one(CLIENT)
     return reply.acked_seq, {message.key: message.seq for message in reply.messages if not message.is_delivered}
@@ -253,7 +253,7 @@ def test_signals_are_reprocessed_and_a_device_is_erased(lake: Deployed, jobs: St
 
 
 def contents(catalog: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """What the tables have that an archive brings."""
+    """Table content that comes from an archive."""
     columns = (
         (IDS, ("vin", "seq")),
         (DATA, ("data_id", "payload")),

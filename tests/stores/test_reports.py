@@ -38,7 +38,7 @@ def reports(s3: S3) -> Files:
 
 
 def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: int = 1) -> None:
-    """As an audit does, with a page that Great Expectations would have made."""
+    """Publish like an audit, with a page in place of Great Expectations'."""
     docs = [f"validations/quarantine/{run_id}/{at:%H}/page.html"] if refused else []
     for path in (*docs, "static/of the library.gif"):
         (made / path).parent.mkdir(parents=True, exist_ok=True)

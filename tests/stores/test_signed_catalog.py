@@ -1,4 +1,4 @@
-"""A REST catalog that asks for AWS's signatures (SigV4) and computes each again: what both engines send it."""
+"""A REST catalog that requires AWS signatures (SigV4) and recomputes them: the requests of both engines."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": REGION, "rest.si
 
 
 def keys(secret: str) -> dict[str, str]:
-    """By the names of each engine."""
+    """The credentials by the property names of each engine."""
     spark = {"rest.access-key-id": KEY, "rest.secret-access-key": secret}
     return spark | {"client.access-key-id": KEY, "client.secret-access-key": secret}
 
@@ -34,7 +34,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningProxy]:
 
 
 def lake_of(proxy: SigningProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
-    """With boto3, which Manifold does not bring, on the path of its jobs."""
+    """A lake with boto3, which Manifold does not ship, on the path of its jobs."""
     lake = behind(proxy, folder, redis, **SIGNING, **properties)
     path = os.pathsep.join(filter(None, [str(BOTO3), os.environ.get("PYTHONPATH")]))
     return Deployed(lake.settings, {**lake.variables, "PYTHONPATH": path}, folder)

@@ -1,4 +1,4 @@
-"""A PostgreSQL catalog that hangs is given up after a while: by PyIceberg and by Spark, at the door and in the middle."""
+"""A hanging PostgreSQL catalog times out for PyIceberg and Spark, when connecting and later."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that accepts, and never says a word; its address."""
+    """A server that accepts connections and stays silent; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"postgresql+psycopg://manifold@127.0.0.1:{listening.getsockname()[1]}/postgres"
 

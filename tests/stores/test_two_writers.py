@@ -1,4 +1,4 @@
-"""The embedded catalog is one SQLite file: two writers at once must not lose a commit."""
+"""The embedded catalog is one SQLite file: concurrent writers must not lose a commit."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
