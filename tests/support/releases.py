@@ -14,7 +14,7 @@ NextRelease = Callable[..., None]
 
 @contextmanager
 def next_release() -> Iterator[NextRelease]:
-    """Yield `define(table, step, **changes)`: until this ends the table has one more step and version, and these attributes."""
+    """Yield `define(table, step, **changes)`: within the block the table has one more step and version and these attributes."""
     before: list[tuple[Table, str, Any]] = []
 
     def define(table: Table, step: Step, **changed: Any) -> None:
