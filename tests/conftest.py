@@ -1,4 +1,4 @@
-"""Fixtures that many rooms share."""
+"""Fixtures for several test packages."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ os.environ.setdefault(
 
 @pytest.fixture(scope="session", autouse=True)
 def capturable_logs() -> Iterator[None]:
-    """A logger that is kept from its first use on, as a test of an entry point would have it, tells no later test anything."""
+    """Keep cached loggers from leaking log configuration into later tests."""
     configure = structlog.configure
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structlog, "configure", lambda **how: configure(**(how | {"cache_logger_on_first_use": False})))
@@ -45,7 +45,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def redis(redis_server: Server) -> Iterator[Redis]:
-    """A blocking client of that Redis, emptied."""
+    """A blocking client of an emptied `redis_server`."""
     with Redis(port=redis_server.port) as client:
         client.flushall()
         yield client
@@ -53,7 +53,7 @@ def redis(redis_server: Server) -> Iterator[Redis]:
 
 @pytest.fixture
 def url(redis_server: Server) -> str:
-    """Where that Redis is."""
+    """The URL of `redis_server`."""
     return f"redis://127.0.0.1:{redis_server.port}/0"
 
 
@@ -84,21 +84,21 @@ FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stor
 
 
 def _scope(nodeid: str) -> str:
-    """What a test is given out with: its group of `TOGETHER`, or its file."""
+    """The scheduling scope of a test: its group in `TOGETHER`, or its file."""
     file = nodeid.partition("::")[0]
     groups = () if file in ALONE else TOGETHER
     return next((group[0] for group in groups if file.startswith(group)), file)
 
 
 def _turn(nodeid: str) -> int:
-    """When it is given out: by the longest of `FIRST` that its scope begins with; after them all that takes seconds."""
+    """The rank of a test: the longest prefix in `FIRST` that matches its scope; slow tests come before fast ones."""
     fits = [first for first in FIRST if _scope(nodeid).startswith(first)]
     return FIRST.index(max(fits, key=len)) if fits else len(FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, they are given out by group, or by file."""
+    """With several workers, distribute tests by group or file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -109,13 +109,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which they are given out."""
+    """Sort the tests into the order in which workers get them."""
     items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A platform that is up without Airflow, for all tests that leave it healthy."""
+    """A running platform without Airflow, shared by all tests that leave it healthy."""
     settings = platform_settings(tmp_path_factory.mktemp("platform"), segment_max_seconds=2, ack_deadline_seconds=5)
     supervise.up(settings)
     try:
@@ -134,7 +134,7 @@ FEW_ROWS = {
 
 
 def for_few_rows(session: SparkSession) -> SparkSession:
-    """The session, with `FEW_ROWS`."""
+    """The session with `FEW_ROWS`."""
     for name, value in FEW_ROWS.items():
         session.conf.set(name, value)
     return session
@@ -142,7 +142,7 @@ def for_few_rows(session: SparkSession) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own."""
+    """One Spark per test process; each test uses its own session or its own catalog."""
     settings = Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g")
     spark = open_session(settings, "tests")
     yield spark
