@@ -17,10 +17,10 @@ from pipelines.spark.session import open_session
 from tests.support.platforms import platform_settings
 from tests.support.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
 
-# Of every JVM that a test starts: each ends before the optimising compiler has paid for itself, and takes a third less CPU. With
-# that one compiler alone, 48 MB would be kept for its code: in half an hour they are full, and Spark is compiled again and again.
-# Spark writes the plan of every query out for its pages, which nobody reads here: at length that is a tenth of the CPU of a short
-# query. What it sends to its tasks it writes into blocks, which are emptied first and have 4 MB each.
+# JVM options of all tests: each JVM ends before the optimising compiler pays off, and uses a third less CPU without it.
+# With that compiler alone, the JVM reserves a 48 MB code cache: full after half an hour, and Spark is recompiled repeatedly.
+# Spark renders every query plan for its UI, which nobody reads here: for long plans a tenth of a short query's CPU. It writes
+# data for its tasks into zeroed blocks of 4 MB each by default.
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m -Dspark.sql.ui.explainMode=simple -Dspark.broadcast.blockSize=64k",
@@ -71,15 +71,15 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-# How long an example takes says more of what else runs on the machine than of the code.
+# The duration of an example depends more on the machine's load than on the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-# What is given out together, because its tests share what takes long to start: one Spark, one Airflow, one platform.
+# Tests that share something slow to start (one Spark, one Airflow, one platform) go to the same worker.
 SPARK = ("tests/pipelines/", "tests/expectations/", "tests/stores/test_two_writers.py")
 TOGETHER = (SPARK, ("tests/dags/",), ("tests/dispatcher/cases/",))
-ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and they share nothing
-# The longest begin first: one that began last would keep one process at work while the others have nothing left.
+ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and nothing shared
+# The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stores/", "tests/replicas/", "tests/faults/")
 
 
@@ -124,8 +124,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         supervise.down(settings)
 
 
-# For sessions that see a few rows each time: tasks, and compiling each query to Java, take longer than the rows. Whole runs as
-# users start them (tests/dags, tests/stores, tests/pipelines/test_processes.py) have Spark's defaults.
+# For sessions that see a few rows: tasks and compiling each query to Java take longer than the rows. Whole runs as started by
+# users (tests/dags, tests/stores, tests/pipelines/test_processes.py) use Spark's defaults.
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",

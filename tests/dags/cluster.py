@@ -17,7 +17,7 @@ from tests.support.servers import SHORT_LIVED, Server, free_port, start, stoppin
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
-PATH = "/usr/local/bin:/usr/bin:/bin"  # of Java, and of whatever Python the system has
+PATH = "/usr/local/bin:/usr/bin:/bin"  # contains Java and the system's Python
 
 
 @dataclass(frozen=True)

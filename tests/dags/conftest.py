@@ -10,7 +10,7 @@ import pytest
 from tests.dags.running import Ingested, Platform, running_platform
 from tests.support.servers import ROOT
 
-# Its own folder, so that loading DAG files neither reads nor writes the configuration of whoever runs the tests.
+# A private folder, so that loading DAG files neither reads nor writes the developer's configuration.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="manifold-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(ROOT / "plugins")

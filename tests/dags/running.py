@@ -35,7 +35,7 @@ from tests.pipelines.signal_makers import Sealing
 from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.support.wire import trigger
 
-RUN_S = 400  # one JVM, on a machine that may be busy
+RUN_S = 400  # one JVM on a busy machine
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
 SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
@@ -148,9 +148,9 @@ def running_platform(home: Path) -> Iterator[Platform]:
     """Start the platform, wait until its DAGs are parsed, and stop it afterwards."""
     with stopping(start_redis(home / "redis")) as redis:
         with Redis(port=redis.port) as client:
-            client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
+            client.set(keys.LOADED, 1)  # queues of a fresh platform lack nothing
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
-        # Nothing runs but what is triggered.
+        # Only triggered DAGs run.
         more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)

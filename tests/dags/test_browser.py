@@ -65,7 +65,7 @@ def picture(seen: Page | Locator, name: str, **more: Any) -> None:
     """Save a screenshot for the documentation if PICTURES is set."""
     if os.environ.get("PICTURES"):
         page = seen if isinstance(seen, Page) else seen.page
-        page.wait_for_timeout(2500)  # fonts, and what still moves
+        page.wait_for_timeout(2500)  # fonts and animations
         seen.screenshot(path=ROOT / "docs" / "img" / f"{name}.png", **more)
 
 
@@ -147,7 +147,7 @@ def test_the_audit_task_links_to_its_report_and_to_the_trends(chromium: Page, ru
     chart = chromium.get_by_role("img", name="sdv_fanout_ids: at most").first
     expect(chart).to_be_visible()
     expect(chart).to_have_js_property("complete", True)
-    assert chart.evaluate("image => image.naturalWidth") > 0  # as it has only where the policy of the page lets it be seen
+    assert chart.evaluate("image => image.naturalWidth") > 0  # zero if the page's policy blocks the image
 
 
 def test_data_docs_are_styled_and_request_no_other_host(chromium: Page, running: Platform, ingested: Ingested) -> None:

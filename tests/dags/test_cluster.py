@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
 JOB_S = 300
 CLIENT = "c1"
-# So that what Spark writes can be searched.
+# Make Spark's output searchable.
 READABLE = {"spark.eventLog.enabled": "true"} | dict.fromkeys(
     ("spark.eventLog.compress", "spark.shuffle.compress", "spark.shuffle.spill.compress", "spark.rdd.compress"), "false"
 )
@@ -132,7 +132,7 @@ def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, m
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     with Redis(port=own_redis.port) as redis:
         redis.set(keys.LOADED, 1)
-    platform: Any = Platform(settings, own_redis, None)  # type: ignore[arg-type]  # no Airflow runs: its tasks do
+    platform: Any = Platform(settings, own_redis, None)  # type: ignore[arg-type]  # no Airflow: only the tasks of its DAGs run
     return Site(platform, DagBag(FOLDER, bundle_path=FOLDER).dags)
 
 
@@ -170,7 +170,7 @@ def test_every_job_runs_on_the_cluster_with_only_the_connection_changed(site: Si
     acknowledged, pending = taken.messages
     assert results["ingest"]["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
     assert {row["run_id"] for row in platform.rows(SEGMENTS)} == {RUN}
-    # These are no right VINs.
+    # Invalid VINs.
     assert (results["audit"]["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})
     assert (results["populate"]["queued"], results["populate"]["compacted_queued"]) == (len(VINS), 1)
 
@@ -209,7 +209,7 @@ def test_signals_reach_the_lake_without_exposing_payloads_or_keys(
     rows = {table.name: platform.rows(table) for table in (*SIGNAL_TABLES, QUARANTINE)}
     assert [len(rows[name]) for name in rows] == [200, 200, 1, 50]
     processed = rows[XRAY_PROCESSED.name]
-    assert {row["problem"] for row in processed} == {None}  # executors have opened all of them
+    assert {row["problem"] for row in processed} == {None}  # executors opened all of them
     assert [reading["value"] for row in processed for reading in row["readings"]] == 200 * [4]
     watched.search("the tasks' logs", taken.log)
     watched.search("the master's pages", httpx.get(f"{cluster.page}/").text + json.dumps(cluster.applications()))
@@ -291,7 +291,7 @@ def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path) 
         name
         for name in modules
         if not name.startswith(("manifold.archive.", "manifold.lake.", "manifold.messaging.", "manifold.runtime."))
-    ]  # which have what services need, too
+    ]  # which include the needs of services
 
     each = f"for name in {jobs}: importlib.import_module(name)"
     imports = f"import importlib, expectations\n{each}\nprint(len(expectations.load_suites()))"

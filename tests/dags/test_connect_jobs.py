@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a missing server, named by the connection."""
     port = free_port()
-    monkeypatch.setenv(ADDRESS, "local[1]")  # so that it is taken back after the test
+    monkeypatch.setenv(ADDRESS, "local[1]")  # undone after the test
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark_connect", "host": "127.0.0.1", "port": port})
     )

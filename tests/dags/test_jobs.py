@@ -69,7 +69,7 @@ def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
 
 
 def connect_redis(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # so that it is taken back after the test
+    monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # undone after the test
     redis = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
 
@@ -130,7 +130,7 @@ def test_a_killed_job_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_job_names_its_task_as_lineage_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, due = tmp_path / "home" / "events.jsonl", datetime(2026, 3, 1, tzinfo=UTC)
     task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)
-    run = SimpleNamespace(logical_date=None, run_after=due)  # as Airflow has it of a run that somebody has triggered
+    run = SimpleNamespace(logical_date=None, run_after=due)  # a manually triggered run in Airflow's terms
     context: Any = {"ti": task, "dag_run": run}
 
     def both() -> None:
@@ -160,7 +160,7 @@ def test_the_driver_options_of_a_site_are_kept(tmp_path: Path, monkeypatch: pyte
 def test_connections_become_settings_of_the_job_and_appear_on_no_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("REDIS_URL", "RECORDER_URLS"):  # so that they are taken back after the test
+    for name in ("REDIS_URL", "RECORDER_URLS"):  # undone after the test
         monkeypatch.setenv(f"MANIFOLD_{name}", "")
     redis = {"conn_type": "redis", "host": "127.0.0.1", "port": free_port(), "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))

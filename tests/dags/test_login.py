@@ -17,7 +17,7 @@ def test_a_login_requires_a_password(running: Platform) -> None:
     with httpx.Client(base_url=airflow.url(running.settings)) as stranger:
         assert stranger.get("/api/v2/dags").status_code == 401
         assert stranger.post(f"/api/v2/dags/{DAG}/dagRuns", json={"logical_date": None}).status_code == 401
-        assert stranger.get("/auth/token").status_code == 403  # where all are administrators, this is how
+        assert stranger.get("/auth/token").status_code == 403  # how it shows if everyone is an administrator
         report = stranger.get("/reports/index.html")
         assert (report.status_code, "/auth/login" in report.headers["location"]) == (307, True)
     with (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-PAUSE_S = 0.1  # between two looks: Spark keeps its blocks for as long as a job lasts
-LEFT_OUT = {"environment"}  # folders of what is shipped, unpacked
+PAUSE_S = 0.1  # between two searches: Spark keeps its blocks as long as a job runs
+LEFT_OUT = {"environment"}  # folders of the unpacked bundle
 LEFT_OUT_ENDINGS = (".jar", ".zip", ".tar.gz")
 
 

@@ -15,7 +15,7 @@ from manifold.queues.verbs.verb import Verb
 from tests.dispatcher.roads import Vehicle
 from tests.dispatcher.world import World
 
-KEYS = 3  # of a vehicle: few, so that most writes supersede
+KEYS = 3  # per vehicle; few, so that most writes supersede
 
 
 class EcqWorld(World):
@@ -28,11 +28,11 @@ class EcqWorld(World):
         self.appends: dict[Owner, dict[int, str]] = {vehicle.vin: {} for vehicle in self.vehicles}
         self.acks: dict[Owner, list[EcqAck]] = {vehicle.vin: [] for vehicle in self.vehicles}
         self.rewinds: dict[Owner, list[tuple[int, int]]] = {vehicle.vin: [] for vehicle in self.vehicles}
-        self.wipes: list[int] = []  # how many acknowledgements had been recorded of all when Redis forgot something
+        self.wipes: list[int] = []  # the number of acknowledgements recorded at each loss in Redis
         self.positions: dict[Owner, int] = {}
         self.claims = 0
 
-    # The roads: the same sessions, another topic -------------------------------------------------------------------------
+    # The network: the same sessions, another topic -----------------------------------------------------------------------
 
     def queue_of(self, vin: Owner) -> str:
         return ecq_queue(vin)
@@ -43,7 +43,7 @@ class EcqWorld(World):
     def topic_of(self, vin: Owner) -> str:
         return ecq_topic(vin, "k")
 
-    # What is recorded ----------------------------------------------------------------------------------------------------
+    # Records -------------------------------------------------------------------------------------------------------------
 
     def recorded_one(self, payload: bytes) -> None:
         record = EcqAck.from_wire(payload)

@@ -20,14 +20,14 @@ T = TypeVar("T")
 Command = tuple[Any, ...]
 AT_ONCE = 1000  # worlds in lockstep
 _BUFFER = 1 << 20
-_CLOCK = "clock"  # the key under which each world tells Redis its time before it asks anything
+_CLOCK = "clock"  # the key under which each world passes its time to Redis before each request
 _BY_THE_WORLD = at(f"redis.call('GET', '{_CLOCK}')")
 
 
 class Asking:
     """The part of an asyncio Redis client that the queues need, with a private clock and private shared keys per world."""
 
-    connection_pool = SimpleNamespace(connection_class=object)  # commands go by `pipeline`
+    connection_pool = SimpleNamespace(connection_class=object)  # commands use `pipeline`
 
     def __init__(self, world: str, now_ms: Callable[[], int]) -> None:
         self._world, self._now_ms = world, now_ms

@@ -58,7 +58,7 @@ class PlatformClient:
             name = f"{self._name}-{next(_names)}".encode()
             self._waiting[name] = _Waiting(threading.Event(), {})
             waiting.append(self._waiting[name])
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho left it untyped
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has no types here
             properties.ResponseTopic, properties.CorrelationData = self._topic, name
             self._client.publish(topic, payload, qos=1, properties=properties)
         for each in waiting:
@@ -80,7 +80,7 @@ class PlatformClient:
         return codes[0]
 
     def _on_receipt(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        waiting = self._waiting.pop(message.properties.CorrelationData, None)  # type: ignore[union-attr]  # a receipt has some
+        waiting = self._waiting.pop(message.properties.CorrelationData, None)  # type: ignore[union-attr]  # always present
         if waiting is not None:
             waiting.receipt.update(json.loads(message.payload))
             waiting.event.set()

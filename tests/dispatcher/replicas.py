@@ -35,8 +35,8 @@ from tests.dispatcher.roads import Roads
 from tests.faults.history import Line, What
 
 DEADLINE_S = 30
-STAYS_AWAY = 0.5  # of the dispatchers that die
-SKEWS_MS = (-300_000, 0, 0, 300_000)  # by which the clocks of replicas are wrong
+STAYS_AWAY = 0.5  # the share of dying dispatchers
+SKEWS_MS = (-300_000, 0, 0, 300_000)  # clock skews of replicas
 
 
 @cache
@@ -58,19 +58,19 @@ class Job:
     owner: str
     event: Event
     effects: deque[Effect]
-    retry: EffectBatch | None = None  # this verb was carried out, and its answer was lost
+    retry: EffectBatch | None = None  # a verb that was executed although its reply was lost
 
 
 @dataclass
 class Replica:
     """A dispatcher process: the state that it would lose by dying."""
 
-    skew_ms: int = 0  # by which its clock is wrong
+    skew_ms: int = 0  # the skew of its clock
     events: list[tuple[str, Event]] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     open_claims: dict[str, OpenClaim] = field(default_factory=dict)
     air: list[tuple[str, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
-    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # what comes back to it
+    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # replies on their way back
 
 
 class Replicas(Roads):
@@ -81,10 +81,10 @@ class Replicas(Roads):
         self.redis = Asking(name, lambda: self.now)
         self.queues, self.policy = Queues(cast(Redis, self.redis), Policy.of(settings)), DispatchPolicy.of(settings)
         self.replicas = [Replica(skew_ms=0 if calm else rng.choice(SKEWS_MS)) for _ in range(replicas)]
-        self.adrift: list[tuple[str, Publish]] = []  # publishes whose connection has ended: the broker may still read them
-        self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
+        self.adrift: list[tuple[str, Publish]] = []  # publishes of an ended connection, which the broker may still read
+        self.missing: dict[int, Owner] = {}  # seq of an entry without its data
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
-        self._drained = "0-0"  # the last outcome that the recorder has taken
+        self._drained = "0-0"  # the last outcome that the recorder has read
 
     def take_from_feed(self, replica: Replica) -> None:
         if self.feed:

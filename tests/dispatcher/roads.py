@@ -21,7 +21,7 @@ class Session:
     expiry_s: int
     subscribed: bool = False
     unacked: list[int] = field(default_factory=list)
-    until_ms: int | None = None  # set while the vehicle is away
+    until_ms: int | None = None  # set while the vehicle is disconnected
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Vehicle:
     sessions: int = 0
     connected_at: int | None = None
     got: list[tuple[int, bool, int]] = field(default_factory=list)
-    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # what it had got before the first deadline passed
-    lingers: bool = False  # the broker still routes to a session that a clean start has ended
+    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # received before the first deadline passed
+    lingers: bool = False  # the broker still routes to a session ended by a clean start
 
 
 class Roads:
@@ -43,7 +43,7 @@ class Roads:
     def __init__(self, name: str, rng: random.Random, *, calm: bool, vehicles: int) -> None:
         self.name, self.rng, self.calm, self.now = name, rng, calm, START_MS
         self.vehicles = [Vehicle(Owner(f"{name}-{n}")) for n in range(vehicles)]
-        self.feed: deque[tuple[str, Event]] = deque()  # at least once: what a dying replica had in hand comes back
+        self.feed: deque[tuple[str, Event]] = deque()  # at least once: events in a dying replica's hand are redelivered
         self.history = History()
 
     def queue_of(self, vin: Owner) -> str:
@@ -139,7 +139,7 @@ class Roads:
         vehicle = next(v for v in self.vehicles if v.vin == owner_of_queue(owner))
         self._expire(vehicle)
         if vehicle.session is None or not vehicle.session.subscribed:
-            return 0 if vehicle.lingers else 16  # a session that is ending takes it, and nobody gets it
+            return 0 if vehicle.lingers else 16  # an ending session accepts it, and nobody receives it
         vehicle.session.unacked.append(seq)
         if vehicle.connected_at is not None:
             self._get(vehicle, seq, dup=False)

@@ -19,8 +19,8 @@ Row = tuple[str, OwnerState, Event, OwnerState, list[Effect]]
 
 VIN = Owner("VIN-1")
 NOW = 1_000_000
-STEADY = 7_000  # the same instant, by the clock that nobody sets
-SEND_BY = STEADY + 30_000  # of what is claimed now
+STEADY = 7_000  # the same instant on the monotonic clock
+SEND_BY = STEADY + 30_000  # for entries claimed now
 OLDER, SEQ, NEWER = 41, 42, 43
 RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
 

@@ -95,7 +95,7 @@ def test_a_redis_outage_is_reported_and_waited_out(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [first])
         brisk.redis.stop()
         for vehicle in vehicles:
-            vehicle.say(Sign.HEARTBEAT)  # must be carried out, so it is noticed that Redis is away
+            vehicle.say(Sign.HEARTBEAT)  # must be carried out, so the outage is noticed
         port = brisk.settings.dispatcher_port
         wait_until(lambda: not healthy(port), what="the dispatcher to say that it is not ready")
         assert brisk.metric("manifold_dispatcher_redis_up") == 0
@@ -120,7 +120,7 @@ def test_a_wiped_redis_is_served_again_and_late_acks_are_recorded(brisk: Platfor
     vehicle.acks = True
     vehicle.say(Sign.HEARTBEAT)
     wait_until(lambda: brisk.presence(vehicle.vin).get("connected") == "heard")
-    following = brisk.enqueue(vehicle.vin)  # wakes by a stream whose group the dispatcher had to make again
+    following = brisk.enqueue(vehicle.vin)  # woken through a stream whose consumer group the dispatcher had to recreate
     wait_until(lambda: following in {r.seq for r in brisk.outcomes(vehicle.vin)})
     vehicle.leave()
 
@@ -171,7 +171,7 @@ def test_a_vehicle_with_corrupt_keys_blocks_no_other(brisk: Platform) -> None:
     with fleet(brisk, 3) as vehicles:
         spoilt, *others = vehicles
         with brisk.blocking() as redis:
-            redis.set(keys.presence(spoilt.vin), "not a hash")  # SET takes the place of any type
+            redis.set(keys.presence(spoilt.vin), "not a hash")  # SET replaces a key of any type
         spoilt.say(Sign.HEARTBEAT)
         seq = batch(brisk, others)
 

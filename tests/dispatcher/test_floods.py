@@ -9,7 +9,7 @@ from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Vehicle
 from tests.support.servers import wait_until
 
-WINDOW = 50  # messages that the broker may leave unacknowledged at the dispatcher
+WINDOW = 50  # unacknowledged messages that the broker may send to the dispatcher
 FLOOD = 20 * WINDOW
 
 

@@ -158,7 +158,7 @@ def test_while_the_broker_is_full_a_reader_reads_at_most_one_chunk(world: World)
     stored = world.store(40, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
-        taken = await taken_before_there_is_room(payloads, stored, looks=2)  # one into Redis, and one into the lake
+        taken = await taken_before_there_is_room(payloads, stored, looks=2)  # one lookup in Redis and one in the lake
         assert 0 < taken <= PIECE_BYTES // MIB
         assert lake.asked == [len(stored)]
 
@@ -333,7 +333,7 @@ def test_results_found_before_the_lake_hangs_are_delivered(world: World) -> None
             lake.look_s = 5
             found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
             for _again in range(READERS - 1):
-                if found[0] is None:  # the machine was busy
+                if found[0] is None:  # on a busy machine
                     found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
             assert [*found] == [(f"r-{good[0]}", f"d-{good[0]}"), None]
 

@@ -38,7 +38,7 @@ def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosqu
                 publisher.send(SUSPECT, publish(1, LATE_MS))
                 assert publisher.unconfirmed == 1
                 cut()
-                await until(lambda: len(reports) == lost)  # noqa: B023  # waited for here
+                await until(lambda: len(reports) == lost)  # noqa: B023  # awaited here
                 answering.set()
             assert reports == [(SUSPECT, PublishLost(1, 1))] * 2
 
@@ -47,7 +47,7 @@ def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosqu
             publisher.send(SUSPECT, publish(1, SOON_MS))
             publisher.send(OTHER, publish(2, LATE_MS))
             assert (publisher.unconfirmed, publisher.backlog) == (1, 1)
-            await until(lambda: publisher.unconfirmed == 2)  # nobody has answered, and nobody has asked for anything
+            await until(lambda: publisher.unconfirmed == 2)  # no reply and no new request so far
 
             publisher.send(SUSPECT, publish(1, SOON_MS))
             publisher.send(OTHER, publish(3, LATE_MS))

@@ -35,7 +35,7 @@ async def counted(queues: Queues, *names: str) -> QueueStats:
     """Run collectors until one of them has written its statistics."""
     takers = [asyncio.create_task(QueueStatsCollector(queues, name).run()) for name in names]
     async with asyncio.timeout(20):
-        while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
+        while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # the statistics are polled from Redis
             await asyncio.sleep(0.01)
     for taker in takers:
         taker.cancel()

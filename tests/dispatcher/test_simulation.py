@@ -21,7 +21,7 @@ from tests.faults.stories import stories
 from tests.support.servers import Server, start_redis, stopping
 
 SEEDS, MOVES = range(120), 300
-SHOWN = 3  # stories of as many failing seeds
+SHOWN = 3  # stories of this many failing seeds
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_under_faults_nothing_is_lost_and_order_holds(sim_redis: Server) -> None
     worlds = run(sim_redis.port, SEEDS, calm=False)
     verdicts = [world.verdict() for world in worlds]
     assert sum(verdict.delivered for verdict in verdicts) > len(SEEDS)
-    assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary has done something
+    assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary had an effect
 
 
 def test_without_faults_no_session_gets_an_entry_twice(sim_redis: Server) -> None:

@@ -29,7 +29,7 @@ class Guard:
     def __init__(self, port: int, broker_port: int) -> None:
         self._broker_port = broker_port
         self._listener = socket.create_server(("127.0.0.1", port))
-        self.opened = threading.Event()  # else nothing goes through to the broker
+        self.opened = threading.Event()  # nothing reaches the broker until it is set
         self.opened.set()
         threading.Thread(target=self._accept, name="guard", daemon=True).start()
 
@@ -117,7 +117,7 @@ def test_an_entry_over_the_broker_limit_fails_alone_with_its_reason(platform: Pl
 def test_an_entry_that_breaks_the_connection_uses_only_its_own_attempts(guarded: Guarded) -> None:
     platform, guard = guarded.platform, guarded.guard
     vehicles = fleet(platform)
-    guard.opened.clear()  # so that all of it is under way together, the bad one first
+    guard.opened.clear()  # so that everything is under way together, the bad one first
     bad = platform.enqueue(vehicles[0].vin, data=Guard.FORBIDDEN, data_id="bad")
     wait_until(lambda: platform.metric("manifold_dispatcher_unconfirmed_publishes") == 1)
     beside = platform.enqueue(*(v.vin for v in vehicles[1:]), request_id="beside")

@@ -166,7 +166,7 @@ ROWS: list[Row] = [
         replace(EMPTY, policy=THREE.policy),
         [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="not acknowledged after 3 attempts", passed_over=True))],
     ),
-    # The fanout queue of the same vehicle hears of its connection, and forwards it.
+    # The fanout queue of the same vehicle hears of its connection and forwards it.
     (
         "a sign that finds something in the compacted queue wakes it",
         IDLE,

@@ -180,7 +180,7 @@ ROWS: list[Row] = [
         replace(THREE, open_claim=is_mine(NEXT).open_claim),
         [watch(NEXT), Load(NEWER, NOW)],
     ),
-    # What must not be sent any more.
+    # Entries that must no longer be sent.
     (
         "what has expired, or was cancelled in flight, is ended, and never published",
         IDLE,

@@ -40,7 +40,7 @@ def session_destroyed(reason: str) -> Row:
 
 
 ROWS: list[Row] = [
-    # It becomes one verb each; Redis decides.
+    # Each event becomes one verb; Redis decides.
     ("a wake-up tries to claim", IDLE, Woken(), IDLE, [Claim()]),
     ("a wake-up while something is in hand asks Redis all the same", BUSY, Woken(), BUSY, [Claim()]),
     ("a sign marks the vehicle as present and claims", IDLE, Heard(), IDLE, [UpdatePresence(Heard(), claim=True)]),

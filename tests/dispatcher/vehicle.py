@@ -62,7 +62,7 @@ class Vehicle:
         self.settings, self.protocol, self.expiry_s = endpoint.settings, protocol, expiry_s
         self.largest_packet = largest_packet
         self.acks = True  # acknowledge at once
-        self.look: Callable[[Got], Any] = lambda _: None  # called for each request before it is acknowledged
+        self.look: Callable[[Got], Any] = lambda _: None  # called for each request before its acknowledgement
         self.got: list[Got] = []
         self.connections = 0
         self.session_present = False
@@ -181,6 +181,6 @@ class Vehicle:
 
 
 def _expiry(packet_type: int, seconds: int) -> Properties:
-    properties = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho left it untyped
+    properties = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho has no types here
     properties.SessionExpiryInterval = seconds
     return properties

@@ -24,13 +24,13 @@ from tests.faults.verdict import Verdict
 
 EXPIRIES_S = (0, 60, 3600)
 _worlds = itertools.count()  # worlds share a Redis
-LATE_DATA = 0.15  # of the entries: their data comes after their turn
+LATE_DATA = 0.15  # the share of entries whose data arrives after their turn
 
 
 class World(Replicas):
     """A world. `calm`: no death, no loss, no expired deadline, and no change between a claim and its publish."""
 
-    NAME = "SIM"  # how the names of its vehicles begin: kinds of world share a Redis
+    NAME = "SIM"  # the prefix of its vehicles: kinds of worlds share a Redis
 
     def __init__(self, seed: int, *, calm: bool, replicas: int = 2, vehicles: int = 2) -> None:
         rng = random.Random(f"{seed}/{calm}")
@@ -42,7 +42,7 @@ class World(Replicas):
         self.seqs = SeqSource(0, clock_ms=lambda: self.now)
         self.accepted: list[tuple[Owner, int]] = []
         self.broken: list[str] = []
-        self.waited_for_deadline = False  # at the end, when everybody was connected, subscribed and acknowledging
+        self.waited_for_deadline = False  # a message needed its deadline at the end although everybody was connected
 
     def verdict(self) -> Verdict:
         """The checker's verdict on the history."""
@@ -88,7 +88,7 @@ class World(Replicas):
     async def _harm(self, replica: Replica) -> None:
         match self.rng.randrange(8):
             case 0 | 5:
-                self.crash(max(self.replicas, key=lambda each: len(each.jobs)))  # in the midst of its work, if it has any
+                self.crash(max(self.replicas, key=lambda each: len(each.jobs)))  # the busiest replica
             case 1:
                 self.cut_off(replica)
             case 2:
@@ -194,7 +194,7 @@ class World(Replicas):
         await self.data_comes(all_of_it=True)
         for vehicle in self.vehicles:
             self.connect(vehicle, clean=clean, expiry_s=60)
-        if clean:  # their events are on their way when replicas publish what they have in hand
+        if clean:  # their events are under way when replicas publish what they have in hand
             for _ in range(self.rng.randrange(30)):
                 self.now += 1
                 await self.work(self.rng.choice(self.replicas))
@@ -204,7 +204,7 @@ class World(Replicas):
             self.subscribe(vehicle)
         for _ in range(60):
             for vehicle in self.vehicles:
-                await self._unpark(vehicle.vin)  # what was parked in the moment in which its data came; seen to every few seconds
+                await self._unpark(vehicle.vin)  # parked at the moment its data arrived; handled every few seconds
                 self.sign(vehicle)
             await self._deliver_all()
             if await self.is_empty():

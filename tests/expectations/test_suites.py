@@ -38,7 +38,7 @@ def test_each_rule_has_rows_that_break_it() -> None:
     assert {rule: severity for rule, (severity, _) in FOUND.items()} == rules
 
 
-# What these look up comes with them.
+# Lookup tables that these suites need.
 OF_ONE_MESSAGE = ("sdv_fanout_data", "sdv_fanout_meta", "ecq_index", "xray_processed_signals")
 
 

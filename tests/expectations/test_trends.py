@@ -121,7 +121,7 @@ def test_each_chart_has_a_text_description_and_the_page_fetches_nothing(tmp_path
         "quarantine, x<y> (warning): broken in 2 of 2 judgements, by at most 4.50% of the rows; not a rule any more",
         "quarantine: at most 200 rows in a run, last 200 rows",
     ]
-    assert tags.of("a", "href") == ["index.html", "runs/run1/index.html", "runs/run1/index.html"]  # only pages that are kept
+    assert tags.of("a", "href") == ["index.html", "runs/run1/index.html", "runs/run1/index.html"]  # only existing pages
     for picture in pictures_of(page):
         assert ET.fromstring(picture).tag.endswith("svg")
         assert not re.search(r"<script|<image|@import|href=\"(?!#)|url\((?!#)", picture)

@@ -16,7 +16,7 @@ from tests.faults.run import Plan, Result, play
 from tests.faults.stories import stories
 
 console = Console()
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # each lost connection is in the history
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # every lost connection is in the history
 
 
 def main(

@@ -34,8 +34,8 @@ from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, check_queue
 from tests.faults.history import Line, What
 from tests.faults.verdict import Breach, Verdict
 
-WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
-WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the fault began
+WIPED = "Redis lost"  # the prefix of notes on faults in which Redis loses data
+WENT_BACK = "Redis went back"  # the prefix of notes on faults after which Redis is as it was when the fault began
 
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
@@ -87,15 +87,15 @@ class _Vehicle:
         self._attempted: dict[str, str] = {}  # request → SHA-1 of its payload
         self._accepted: set[int] = set()
         self._copies: dict[int, list[Line]] = {}
-        self._claimed: dict[int, list[float]] = {}  # seq → when each of its copies had been published
+        self._claimed: dict[int, list[float]] = {}  # seq → publish times of its copies
         self._acknowledged: dict[int, list[float]] = {}  # seq → when
-        self._published: dict[int, float] = {}  # seq → when last
+        self._published: dict[int, float] = {}  # seq → last publish time
         self._parked: set[int] = set()
         self._ended: dict[int, float] = {}
         self._other_ends: set[int] = set()
         self._recorded: dict[int, str] = {}
-        self._youngest = 0  # of those delivered
-        self._turns: list[float] = []  # when its connection began or ended
+        self._youngest = 0  # the highest seq delivered
+        self._turns: list[float] = []  # times at which its connection began or ended
         self._wipes = [fault.at for fault in faults if fault.note.startswith(WIPED)]
         self._went_back = [(f.at - 1, (f.until or f.at) + NEAR_S) for f in faults if f.note.startswith(WENT_BACK)]
 
@@ -148,7 +148,7 @@ class _Vehicle:
         if line.request not in self._attempted or seq != known:
             self._breach(Breach.UNASKED, [seq or 0])
             return
-        if seq is None:  # on 3.1.1, and no receipt has come yet
+        if seq is None:  # on 3.1.1, before the receipt
             return
         if line.sha1 != self._attempted[line.request]:
             self._breach(Breach.ALTERED, [seq])

@@ -23,7 +23,7 @@ class Clock:
 
     def step(self, seconds: float) -> None:
         """Set the offset of the clock."""
-        self.file.write_bytes(OFFSET.pack(round(seconds * 1e9)))  # one write of eight bytes: whole or not at all
+        self.file.write_bytes(OFFSET.pack(round(seconds * 1e9)))  # one write of eight bytes is atomic
 
 
 def deceive(file: Path) -> None:

@@ -16,8 +16,8 @@ class Cutter:
     def __init__(self, host: str, port: int, rng: Random) -> None:
         self._host, self._to, self._rng = host, port, rng
         self._server: asyncio.Server | None = None
-        self._doomed: set[asyncio.StreamWriter] = set()  # whose next bytes are cut short
-        self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}  # client's side → platform's side
+        self._doomed: set[asyncio.StreamWriter] = set()  # connections to drop during their next transfer
+        self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}  # client side → platform side
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 

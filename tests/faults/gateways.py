@@ -18,9 +18,9 @@ from manifold.contracts.signals import topology
 from tests.manifold.signals.gateway import body_of, now_text, signed
 
 HEARTBEAT_S = 5
-AGAIN_S = 0.2  # between two tries to connect
-STATUSES, BAD = 0.05, 0.05  # shares of what is published
-MARK = b"the words of a patient "  # in every payload
+AGAIN_S = 0.2  # between two connection attempts
+STATUSES, BAD = 0.05, 0.05  # shares of all publishes
+MARK = b"the words of a patient "  # part of every payload
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class Sent:
 
     signals: list[tuple[str, str]] = field(default_factory=list)  # device, digest of the payload
     statuses: list[str] = field(default_factory=list)  # devices
-    refused: list[str] = field(default_factory=list)  # devices, by their headers
-    again: int = 0  # publishes whose confirmation was lost
+    refused: list[str] = field(default_factory=list)  # devices named in the headers
+    again: int = 0  # publishes whose confirm was lost
 
     def __len__(self) -> int:
         return len(self.signals) + len(self.statuses) + len(self.refused)

@@ -18,19 +18,19 @@ class What(StrEnum):
     """Kinds of lines."""
 
     ATTEMPTED = "attempted"  # the platform is about to publish a request for this vehicle
-    ACCEPTED = "accepted"  # its receipt says: on disk, under this seq
-    ENQUEUED = "enqueued"  # it lies in the vehicle's queue
-    PARKED = "parked"  # it stepped aside until its data comes
-    PUBLISHED = "published"  # it was put in flight, to be published at once
-    DELIVERED = "delivered"  # the vehicle's application has it; `dup`: the broker says that it may have had it before
-    ACKNOWLEDGED = "acknowledged"  # the vehicle has sent its PUBACK
-    ENDED = "ended"  # the dispatcher handed an outcome to the recorder; `note`: which
-    RECORDED = "recorded"  # that outcome lies in the archive; `note`: which
+    ACCEPTED = "accepted"  # its receipt: on disk, under this seq
+    ENQUEUED = "enqueued"  # the entry is in the vehicle's queue
+    PARKED = "parked"  # the entry is parked until its data arrives
+    PUBLISHED = "published"  # the entry was put in flight and is about to be published
+    DELIVERED = "delivered"  # the vehicle's application has it; `dup`: the broker marked a possible duplicate
+    ACKNOWLEDGED = "acknowledged"  # the vehicle sent its PUBACK
+    ENDED = "ended"  # the dispatcher recorded an outcome (`note`)
+    RECORDED = "recorded"  # that outcome (`note`) is in the archive
     CAME = "came"  # the vehicle is online
     GONE = "gone"  # the vehicle's connection ended; `note`: how
-    REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq`: its own
+    REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq` is its own
     POSITION = "position"  # the position of a compacted queue moved to `seq`
-    FAULT = "fault"  # somebody did harm, from `at` to `until`; `note`: what
+    FAULT = "fault"  # a fault lasted from `at` to `until` (`note`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Line:
     at: float
     what: What
     vin: str = ""
-    seq: int | None = None  # None: whoever tells does not know it; then `request` does
+    seq: int | None = None  # None: unknown to the witness, and given by `request`
     request: str = ""
     dup: bool = False
     sha1: str = ""  # of the payload

@@ -31,7 +31,7 @@ from tests.faults.history import History, Line, What
 HEAL_S, LOOK_S = 180.0, 0.3
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher")
 KEEPER = "keeper"  # with TLS
-FULL_BYTES = 64  # no record fits
+FULL_BYTES = 64  # too small for any record
 STEPS_S = (-300, -61, 90, 240)
 LOUD, SIGNS_AT_ONCE = "LOUD", 500
 
@@ -41,7 +41,7 @@ class Harm(StrEnum):
 
     KILL = "kill -9"
     STOP = "SIGSTOP, then SIGCONT"
-    RESTART = "restart"  # SIGTERM; the supervisor starts it again
+    RESTART = "restart"  # SIGTERM; the supervisor restarts it
     CUT = "connections cut in the middle of packets"
     FULL = "disk full for the journal"
     CLOCK = "clock steps"
@@ -82,7 +82,7 @@ class Injector:
 
     def __init__(self, settings: Settings, history: History, cutters: Sequence[Cutter], clock: Clock, rng: Random) -> None:
         self._settings, self._history, self._cutters, self._clock, self._rng = settings, history, cutters, clock, rng
-        self.done: list[tuple[str, float]] = []  # each fault, and how many seconds until the platform was healthy again
+        self.done: list[tuple[str, float]] = []  # each fault, and the seconds until the platform was healthy again
 
     async def inject(self, fault: Fault) -> None:
         """Apply the fault, let it last, heal it, and wait until the platform is healthy.
@@ -114,7 +114,7 @@ class Injector:
     async def healthy(self) -> None:
         """Wait until every part of the platform is healthy."""
         async with asyncio.timeout(HEAL_S):
-            while not (await asyncio.to_thread(supervise.status, self._settings)).healthy:  # noqa: ASYNC110  # asked by HTTP
+            while not (await asyncio.to_thread(supervise.status, self._settings)).healthy:  # noqa: ASYNC110  # polled over HTTP
                 await asyncio.sleep(LOOK_S)
 
     def _one(self, kind: str) -> int:
@@ -184,14 +184,14 @@ class Injector:
         (file,) = (self._settings.home / "redis" / "appendonlydir").glob("*.incr.aof")
         written = file.stat().st_size
         await asyncio.sleep(fault.lasts_s)
-        os.kill(pid := self._one(fault.kind), signal.SIGSTOP)  # so that the supervisor sees its end only when the file is cut
+        os.kill(pid := self._one(fault.kind), signal.SIGSTOP)  # so that the supervisor notices its end only after the file is cut
         os.truncate(file, written)
         os.kill(pid, signal.SIGKILL)
         await self._replaced(fault.kind, pid)
         async with redis.Redis.from_url(self._settings.redis) as client, asyncio.timeout(HEAL_S):
             while (before := await _mark(client)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
-            while await _mark(client) in (before, None):  # noqa: ASYNC110  # moved when all that was lost is there again
+            while await _mark(client) in (before, None):  # noqa: ASYNC110  # moves once everything lost is restored
                 await asyncio.sleep(LOOK_S)
 
     async def _renew(self, _: Fault) -> None:

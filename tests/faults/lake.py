@@ -32,8 +32,8 @@ DAY_MS = 86_400_000
 TODAY_MS = 40 * DAY_MS
 CUT = at(TODAY_MS - 30 * DAY_MS)
 TURNS = 40
-KILLS = 0.08  # of turns
-MAX_STEPS = 12  # of one turn
+KILLS = 0.08  # the share of turns
+MAX_STEPS = 12  # per turn
 
 Work = Callable[[SqlCatalog, Settings, str], Any]
 

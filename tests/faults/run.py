@@ -38,10 +38,10 @@ from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT
 
 DEADLINE_S = 4.0
-RECEIPT_S = 8.0  # after which the platform publishes the same again
-QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between two looks
-KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys of a client, share of rewinds, seconds between writes
-BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
+RECEIPT_S = 8.0  # after which the platform publishes again
+QUIET_S, LOOK_S = 90.0, 0.3  # seconds without a new delivery, and between two checks
+KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys per client, share of rewinds, seconds between writes
+BACKLOG = 4000  # accepted and undelivered entries at which publishers wait, as for a busy platform
 DOORS = ("mqtt_port", "mqtt_services_port")
 ROADS = Behaviour(
     heartbeat_s=3.0,
@@ -61,17 +61,17 @@ class Plan:
     """The parameters of a run."""
 
     seed: int
-    seconds: float  # of faults; starting, healing and judging come on top
+    seconds: float  # of faults, not counting start, recovery and verdict
     home: Path
     vehicles: int = 40
-    batch: int = 10  # vehicles that one trigger names
-    every_s: float = 0.25  # between two triggers of one of the publishers
+    batch: int = 10  # vehicles per trigger
+    every_s: float = 0.25  # between two triggers of a publisher
     publishers: int = 2
     stop_s: float = 30.0
     calm_s: float = 5.0  # between two faults
     wipes: bool = True
     tls: bool = False
-    only: tuple[Fault, ...] = ()  # these and no others
+    only: tuple[Fault, ...] = ()  # only these faults
 
 
 @dataclass(slots=True)
@@ -81,9 +81,9 @@ class Result:
     plan: Plan
     history: Path
     verdict: Verdict
-    injected: list[tuple[str, float]]  # each fault, and the seconds until all was healthy
-    seen: dict[str, int] = field(default_factory=dict)  # lines of the history by what they tell
-    trouble: str = ""  # why the run could not be played to its end
+    injected: list[tuple[str, float]]  # each fault, and the seconds until recovery
+    seen: dict[str, int] = field(default_factory=dict)  # number of history lines by kind
+    trouble: str = ""  # why the run could not be completed
 
     @property
     def held(self) -> bool:
@@ -137,7 +137,7 @@ def _recorder_by(clock: Clock) -> Iterator[None]:
 
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before])])
-    supervisord.command = command  # type: ignore[attr-defined]  # the one name by which it asks
+    supervisord.command = command  # type: ignore[attr-defined]  # the only name under which the supervisor looks it up
     try:
         yield
     finally:
@@ -156,7 +156,7 @@ class _Run:
         self._vins = vins(plan.vehicles, plan.seed)
         self._witness = Vehicles(history)
         self._accepted: set[tuple[str, str]] = set()  # (vehicle, request)
-        self._written: set[str] = set()  # who has messages in its compacted queue
+        self._written: set[str] = set()  # clients with messages in their compacted queue
         self._enough = asyncio.Event()
 
     async def play(self) -> None:

@@ -50,7 +50,7 @@ class Plan:
     seed: int
     home: Path
     count: int  # confirmed publishes, at least
-    stop_s: float = 8.0  # for which a process hangs, or a disk is full
+    stop_s: float = 8.0  # the duration of a hang or a full disk
     calm_s: float = 3.0  # between two faults
     every_s: float = 0.0  # between two messages of a gateway
     threads: int = 3
@@ -61,7 +61,7 @@ class Result:
     """The result of a run."""
 
     sent: Sent = field(default_factory=Sent)
-    injected: list[tuple[str, float]] = field(default_factory=list)  # each fault, and the seconds until all was healthy
+    injected: list[tuple[str, float]] = field(default_factory=list)  # each fault, and the seconds until recovery
     wrong: list[str] = field(default_factory=list)
 
 
@@ -108,7 +108,7 @@ def play(plan: Plan, say: Say = lambda _: None) -> Result:
 async def _harm(plan: Plan, settings: Settings, gateways: Gateways, say: Say) -> list[tuple[str, float]]:
     rng = Random(f"signals/{plan.seed}")
     history = History(plan.home / "history.jsonl")
-    cutter, clock = Cutter(settings.host, settings.mqtt_port, rng), Clock(plan.home / "clock")  # which are let be
+    cutter, clock = Cutter(settings.host, settings.mqtt_port, rng), Clock(plan.home / "clock")  # unused here
     injector = Injector(settings, history, [cutter], clock, rng)
     try:
         await injector.healthy()

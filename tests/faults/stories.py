@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tests.faults.history import Line, about
 from tests.faults.verdict import Verdict
 
-AROUND = 14  # lines told before the first and after the last line of the entry
+AROUND = 14  # lines shown before the first and after the last line of the entry
 EXAMPLES = 3
 
 

@@ -44,7 +44,7 @@ class Road:
             self.tell(W.ACCEPTED, seq, request)
         self.tell(W.PUBLISHED, seq)
         self.tell(W.DELIVERED, seen, request)
-        if not receipt_first:  # at the second attempt, or only late
+        if not receipt_first:  # with the second attempt, or late
             self.tell(W.ACCEPTED, seq, request)
         self._trouble(trouble, seq, seen, request)
         self.tell(W.ACKNOWLEDGED, seen, request)

@@ -34,7 +34,7 @@ def test_faults_lose_reorder_and_resurrect_no_message(tmp_path: Path) -> None:
     assert verdict.accepted == verdict.delivered > 50
     assert min(verdict.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED)) > 20
     assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= verdict.accepted
-    for what in ("enqueued", "published", "ended"):  # what Redis told before it was killed, and after, but for a moment
+    for what in ("enqueued", "published", "ended"):  # reported by Redis before and after its kill, except for a moment
         assert result.seen[what] > 0.8 * verdict.accepted, f"{what} was not watched throughout"
 
 

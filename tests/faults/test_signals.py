@@ -25,7 +25,7 @@ def test_a_seed_repeats_its_faults() -> None:
 
 
 def test_a_message_missing_or_duplicated_in_the_lake_is_named() -> None:
-    assert twice_or_never(["a", "b"], ["b", "a", "c"]) == []  # c was not confirmed, and came all the same
+    assert twice_or_never(["a", "b"], ["b", "a", "c"]) == []  # c was not confirmed but arrived
     assert twice_or_never(["a", "b"], ["b", "b", "c", "c"]) == [
         "a is there 0 times",
         "b is there 2 times",

@@ -37,7 +37,7 @@ class Verdict:
     delivered: int = 0
     duplicated: int = 0
     ecq: Counter[What] = field(default_factory=Counter)  # the lines of compacted queues
-    broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # none of them is empty
+    broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # no list is empty
 
     def breach(self, how: Breach, entries: Iterable[Entry]) -> None:
         """Record that these entries break the promise."""

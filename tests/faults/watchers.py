@@ -23,7 +23,7 @@ from manifold.sandbox.fleet import Received
 from manifold.settings import Settings
 from tests.faults.history import History, Line, What
 
-_LINE_BYTES = 1 << 24  # an enqueue of very many vehicles is one line of MONITOR
+_LINE_BYTES = 1 << 24  # enqueueing for very many vehicles is one line of MONITOR
 _AGAIN_S = 0.05
 _OWNER = re.compile(r"q:\{(?P<vin>[^}]+)\}:(?P<kind>pending|parked|inflight)")
 _ECQ = re.compile(r"q:\{(?P<id>[^}]+)\}:ecq:(?P<kind>inflight|state)")
@@ -36,7 +36,7 @@ class Vehicles:
     def __init__(self, history: History) -> None:
         self._history = history
         self.delivered: set[tuple[str, str]] = set()  # (vehicle, request), once or more
-        self.delivered_of_ecq = 0  # messages of compacted queues, copies too
+        self.delivered_of_ecq = 0  # messages of compacted queues including copies
 
     def received(self, message: Received) -> None:
         """The vehicle's application received a message."""
@@ -83,7 +83,7 @@ class Monitor:
 
     async def _watch(self) -> None:
         while True:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # Redis dies in every run
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # Redis is killed in every run
                 await self._listen()
             await asyncio.sleep(_AGAIN_S)
 

@@ -24,7 +24,7 @@ SERVERS = "localhost/manifold-servers:test"
 GATEWAY = ROOT / ".tools" / "stores" / "versitygw"
 Service = dict[str, Any]
 
-# What the images of these servers do before the command that compose.yml gives them, or does not.
+# What the images of these servers run before the command in compose.yml, or by default.
 POSTGRES = """
 cd /tmp
 initdb -D $PGDATA -E UTF8 --locale=C.UTF-8 -U postgres --pwfile=$POSTGRES_PASSWORD_FILE \\
@@ -36,7 +36,7 @@ exec postgres -D $PGDATA -c listen_addresses='*'
 """
 COMMANDS: Mapping[str, list[str]] = {"postgres": ["sh", "-euc", POSTGRES], "rabbitmq": ["rabbitmq-server"]}
 VARIABLES = {"postgres": {"PGDATA": "/var/lib/postgresql/data/db"}}
-USERS = {"object-store": "999:999"}  # who owns /data in the image of the tests; its own image has root there
+USERS = {"object-store": "999:999"}  # the owner of /data in the test image; the original image uses root
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Composed:
     """The running services."""
 
     name: str
-    folder: Path  # a copy of infra, with secrets made up
+    folder: Path  # a copy of infra with generated secrets
     services: Mapping[str, Service]
     overrides: Mapping[str, str]
     running: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Composed:
         deadline = time.monotonic() + within_s
         while not self.is_healthy(service):
             assert time.monotonic() < deadline, f"{service} is not healthy: {self.log(service)}"
-            time.sleep(0.5)  # between two looks, as Compose would
+            time.sleep(0.5)  # between two checks, as Compose does
 
     def _run(self, service: str, how: list[str]) -> str:
         found = self.services[service]
@@ -110,7 +110,7 @@ class Composed:
         options += [f"--cap-drop={each}" for each in found.get("cap_drop", [])]
         options += [f"--security-opt={each.removesuffix(':true')}" for each in found.get("security_opt", [])]
         options += [f"--user={found['user']}"] if "user" in found else []
-        # Docker mounts them so that everybody may write and nothing may be run, unless told otherwise.
+        # Docker mounts them world-writable and noexec unless told otherwise.
         return options + [f"--tmpfs={_tmpfs(each)}" for each in found.get("tmpfs", [])]
 
     def _mounts(self, found: Service) -> list[str]:

@@ -22,7 +22,7 @@ PROGRAMS = (
     "kubectl",
     "terraform-provider-kubectl",
 )
-TOKEN = "of-the-administrator"  # of a server that lives as long as its test, on loopback
+TOKEN = "of-the-administrator"  # for a server on loopback that lives as long as its test
 NODE_SILENT_S = 20
 Json = dict[str, Any]
 
@@ -84,9 +84,9 @@ def _api_server(folder: Path, etcd: str, running: ExitStack) -> str:
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": folder / "accounts.pem",
         "service-account-signing-key-file": folder / "accounts.pem",
-        # Pods are moved from a node that is silent at once, not after five minutes.
+        # Evict pods from an unresponsive node at once instead of after five minutes.
         "default-unreachable-toleration-seconds": 1,
-        # What became of each pod can be read afterwards, from etcd, as long as the test lasts.
+        # Keep the history of pods readable in etcd for the duration of the test.
         "watch-cache-sizes": "pods#0",
         "etcd-compaction-interval": "0",
     }

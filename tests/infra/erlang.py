@@ -27,7 +27,7 @@ class Node:
         ask = f"io:format(\"~p\", [net_adm:ping('a@{self.host}')]), halt()."
         command = [*_command(f"{folder.name}@{self.host}", optfile, folder), "-eval", ask]
         ran = subprocess.run(command, env=_environment(self.epmd_port), capture_output=True, text=True, timeout=60)
-        found = re.search("pong|pang", ran.stdout)  # before and behind it the node may speak of the connection
+        found = re.search("pong|pang", ran.stdout)  # the node may log the connection before and after it
         return found[0] if found else ran.stdout
 
 

@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
 OURS = re.compile(r"\bmanifold_\w+")
 METRIC = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b(?!\s*\()")
 
-# Of others: EMQX's /prometheus/stats (5.8), RabbitMQ's /metrics/detailed (3.10), cert-manager, and what the client library adds.
+# External metrics: EMQX's /prometheus/stats (5.8), RabbitMQ's /metrics/detailed (3.10), cert-manager, and the client library.
 FOREIGN = {
     "certmanager_certificate_expiration_timestamp_seconds",
     "emqx_cert_expiry_at",

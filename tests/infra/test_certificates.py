@@ -81,7 +81,7 @@ def test_services_have_client_certificates_and_servers_have_none(made: Made) -> 
         if CLIENT in uses_of(certificate(keys["tls.crt"]))
     }
     services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")}
-    assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # whose nodes are each other's clients
+    assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # its nodes are clients of each other
     assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
 
 
@@ -108,7 +108,7 @@ def test_an_emqx_node_is_named_as_erlang_resolves_it(made: Made, environment: En
     (emqx,) = (each for each in environment.of_kind("StatefulSet") if each["metadata"]["name"] == "emqx")
     variables = {each["name"]: each.get("value", "") for each in emqx["spec"]["template"]["spec"]["containers"][0]["env"]}
     host = variables["EMQX_NODE__NAME"].partition("@")[2].replace("$(POD_NAME)", "emqx-0")
-    assert host in hosts_of(certificate(made.secret("emqx-tls")["tls.crt"]))  # Erlang takes no wildcard
+    assert host in hosts_of(certificate(made.secret("emqx-tls")["tls.crt"]))  # Erlang accepts no wildcard
 
 
 def test_no_key_appears_on_a_command_line(made: Made) -> None:
@@ -120,7 +120,7 @@ def test_no_key_appears_on_a_command_line(made: Made) -> None:
 def test_valid_certificates_are_kept_and_expiring_ones_renewed(made: Made) -> None:
     before = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
     assert made.run(SCRIPT).stdout == ""
-    old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # it holds for 30 days: such a one is renewed
+    old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # valid for 30 days, so it is renewed
     end = "-----END CERTIFICATE-----\n"
     file = made.folder / "redis-tls.json"
     file.write_text(json.dumps(made.secret("redis-tls") | {"tls.crt": old.partition(end)[0] + end}))
@@ -136,7 +136,7 @@ def ending_soon(made: Made, secret: str, authority: str) -> None:
     start, end = now.not_valid_before_utc, datetime.now(UTC) + timedelta(days=10)
     builder = x509.CertificateBuilder(certificate(by["tls.crt"]).subject, now.subject, now.public_key(), 1, start, end)
     key = load_pem_private_key(by["tls.key"].encode(), None)
-    old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of those kinds that sign
+    old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of a signing type
     text = old.public_bytes(Encoding.PEM).decode()
     (made.folder / f"{secret}.json").write_text(json.dumps(made.secret(secret) | {"tls.crt": text}))
 

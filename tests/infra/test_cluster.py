@@ -54,7 +54,7 @@ def test_secrets_sh_creates_every_key_that_pods_need_exactly_once(api: Cluster, 
 
 def test_an_expiring_certificate_is_replaced(api: Cluster, local: Applied) -> None:
     vehicle = local.certificates("--vehicle", "1M8GDM9AXKP042788")
-    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # of 30 days
+    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # valid for 30 days
     api.did("-n", NAMESPACE, "patch", "secret", "redis-tls", "--type=merge", "-p", short)
     assert local.certificates() == f"redis-tls: redis.{NAMESPACE}.svc\n"
     assert local.certificates() == ""

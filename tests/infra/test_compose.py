@@ -73,7 +73,7 @@ def test_the_example_variables_match_the_file() -> None:
 
 
 def test_every_secret_is_generated_in_a_folder_of_its_owner(made: Path) -> None:
-    named = {Path(each["file"]).name for each in COMPOSE["secrets"].values()} | {"emqx.env"}  # which EMQX has as variables
+    named = {Path(each["file"]).name for each in COMPOSE["secrets"].values()} | {"emqx.env"}  # EMQX gets it as variables
     assert named == {path.name for path in made.iterdir()}
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     before = {path.name: path.read_bytes() for path in made.iterdir()}

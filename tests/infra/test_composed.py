@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not GATEWAY.exists(), reason="no S3 gateway: make stores"),
 ]
 
-# EMQX cannot be had. In its place: Mosquitto behind the tap, which has no shared subscriptions of $ topics, and no REST.
+# EMQX is not available. In its place: Mosquitto behind the tap, without shared subscriptions of $ topics and without REST.
 BROKER = {"MANIFOLD_MQTT_URL": "mqtt://emqx:1883", "MANIFOLD_MQTT_SHARED": "off", "MANIFOLD_EMQX_API_URL": ""}
 VEHICLE = """
 import asyncio
@@ -73,8 +73,8 @@ def test_every_service_becomes_healthy(site: Composed) -> None:
 
 
 def test_a_batch_is_delivered(site: Composed) -> None:
-    site.ask("airflow-scheduler", "manifold", "rebuild")  # a Redis that nobody has loaded takes nothing: as after any loss
-    assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among what clients log
+    site.ask("airflow-scheduler", "manifold", "rebuild")  # queues that were never loaded accept nothing, as after any loss
+    assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among the log output of clients
 
 
 def test_the_archive_in_the_store_is_ingested(site: Composed) -> None:

@@ -111,7 +111,7 @@ def _plain(name: str) -> str:
 
 
 def test_airflow_loads_every_dag() -> None:
-    # Its last line is the answer; before that Airflow may warn of what it does without.
+    # The last line is the answer; Airflow may print warnings before it.
     lists = [f"airflow dags {what} --local -o json | tail -n 1" for what in ("list-import-errors", "list")]
     ask = " && ".join(("airflow db migrate >/dev/null 2>&1", *lists))
     ran = run_once("sh", "-c", ask, mounts=("--volume=/var/lib/airflow",))

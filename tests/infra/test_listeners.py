@@ -16,9 +16,9 @@ from tests.support.servers import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not installed")
 
-# What speaks no TLS: whose port, and why. It is in docs/security.md, too.
+# Ports without TLS: owner and reason, as in docs/security.md.
 IN_THE_CLEAR = {("airflow-scheduler", 8793): "Airflow's server of task logs knows no TLS; it asks for a signed token"}
-SPARK = range(7078, 7112)  # driver and executors: Spark's own encryption, by a secret of each job
+SPARK = range(7078, 7112)  # driver and executors: Spark's own encryption with a secret per job
 CLEAR = re.compile(r"\b(?:http|mqtt|tcp|redis|amqp|ws)://[^\s\"',}]+")
 
 

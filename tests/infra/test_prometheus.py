@@ -21,13 +21,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"),
 ]
 
-# What a platform that has served one vehicle, and refused one message, has to show.
+# What a platform shows that has served one vehicle and refused one message.
 QUIET = (
-    "rule ",  # fires where something is wrong: nothing is
-    "delivery, What comes back A",  # nothing did
-    "recorder, Receipts",  # nobody asked for one
-    "delivery, Events that were not handled one by one E",  # EMQX's REST API is not asked
-    "fleet, Connections A",  # EMQX's
+    "rule ",  # alert expressions are empty on a healthy platform
+    "delivery, What comes back A",  # nothing was returned
+    "recorder, Receipts",  # nobody requested one
+    "delivery, Events that were not handled one by one E",  # EMQX's REST API is not used
+    "fleet, Connections A",  # EMQX only
     "capacity, Messages of the broker",
     "signals, ",
 )
@@ -67,7 +67,7 @@ def test_every_service_is_scraped_and_up(platform: Settings, prometheus: Server)
 def test_every_expression_is_valid_and_has_data_on_a_busy_platform(prometheus: Server, served: None) -> None:
     asked = expressions()
     empty = {where for where, expression in asked.items() if not ask(prometheus, expression) and not where.startswith(QUIET)}
-    for where in empty:  # a rate has an answer from the second scrape on
+    for where in empty:  # a rate needs two scrapes
         wait_until(partial(ask, prometheus, asked[where]), what=f"an answer to {where}: {asked[where]}")
 
 

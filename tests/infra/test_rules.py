@@ -48,7 +48,7 @@ def test_rules_and_dashboards_use_existing_metrics() -> None:
 def test_every_metric_is_on_a_dashboard_or_in_a_rule() -> None:
     asked = set().union(*map(names, expressions().values()))
     assert listed().keys() - asked == {
-        # of interest to whoever works on these parts
+        # only relevant to developers of these parts
         "manifold_dispatcher_attempts",
         "manifold_dispatcher_reconcile_failures_total",
         "manifold_recorder_dropped_total",
@@ -64,10 +64,10 @@ def test_every_metric_is_on_a_dashboard_or_in_a_rule() -> None:
 def test_every_metric_of_signals_is_on_a_dashboard_or_in_a_rule() -> None:
     asked = set().union(*map(names, expressions().values()))
     assert of_signals().keys() - asked == {
-        "signals_foreign_total",  # the log says which
+        "signals_foreign_total",  # details are in the log
         "signals_group_messages",
         "signals_replies_total",
-    }  # of interest to whoever works on it
+    }  # only relevant to its developers
 
 
 def test_dashboards_match_their_sources() -> None:

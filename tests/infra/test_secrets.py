@@ -75,7 +75,7 @@ def test_redis_loads_its_users_and_an_anonymous_client_may_only_ping(made: dict[
         str(tmp_path / "users.acl"),
     ]
     with stopping(start(command, port=port, log=tmp_path / "redis.log")):
-        at_once = Retry(NoBackoff(), 0)  # the library tries a log-in that is refused again, for seconds
+        at_once = Retry(NoBackoff(), 0)  # the library retries a refused login for seconds
         for user, password in ((None, None), ("default", "any"), ("default", "")):
             with (
                 Redis(port=port, username=user, password=password, retry=at_once) as stranger,

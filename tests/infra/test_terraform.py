@@ -72,7 +72,7 @@ def test_every_pod_is_restricted_limited_and_probed(environment: Environment) ->
         for container in containers(template):
             held = container["securityContext"]
             assert (held["allowPrivilegeEscalation"], held["capabilities"]) == (False, {"drop": ["ALL"]}), name
-            of_spark = name.startswith("spark-")  # which says resources itself, and writes where it works
+            of_spark = name.startswith("spark-")  # its pods set their own resources and write to their working folder
             assert of_spark or "memory" in container["resources"]["limits"], name
             assert of_spark or held.get("readOnlyRootFilesystem") or name in {"StatefulSet emqx", "StatefulSet rabbitmq"}, name
         if name.split()[0] in {"Deployment", "StatefulSet"}:
@@ -176,8 +176,8 @@ def test_secrets_are_files_and_the_readme_lists_their_keys(environments: dict[st
                         asked.setdefault(variable["valueFrom"]["secretKeyRef"]["name"], set()).add(
                             variable["valueFrom"]["secretKeyRef"]["key"]
                         )
-    certificates = {name for name in asked if name.endswith("-tls")}  # in a table of their own
-    assert {key for name in certificates for key in asked.pop(name)} == set()  # all of each is mounted
+    certificates = {name for name in asked if name.endswith("-tls")}  # listed in their own table
+    assert {key for name in certificates for key in asked.pop(name)} == set()  # every key is mounted
     assert asked.keys() == listed.keys()
     assert {name: keys - listed[name] for name, keys in asked.items() if keys - listed[name]} == {}
     assert by_variable == {"EMQX_NODE__COOKIE", "EMQX_DASHBOARD__DEFAULT_PASSWORD", "ROOT_ACCESS_KEY", "ROOT_SECRET_KEY"}
@@ -197,7 +197,7 @@ def test_prometheus_in_the_cluster_has_the_same_jobs_and_rules(environment: Envi
     assert [job["job_name"] for job in there["scrape_configs"]] == [job["job_name"] for job in here["scrape_configs"]]
     if promtool() is not None:
         here_only = given["prometheus.yml"].replace("/etc/prometheus", str(tmp_path)).replace("/etc/manifold", str(tmp_path))
-        # Debian's Prometheus is built without what finds pods.
+        # Debian's Prometheus is built without pod discovery.
         here_only = re.sub(r"kubernetes_sd_configs: .*", "static_configs: []", here_only)
         (tmp_path / "prometheus.yml").write_text(here_only)
         (tmp_path / "manifold.yml").write_text(given["manifold.yml"])

@@ -170,7 +170,7 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
         url = f"https://localhost:{site.ports[service]}"
         return httpx.get(f"{url}/healthz", verify=trust, trust_env=False, headers={"Authorization": f"Bearer {token}"})
 
-    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every pod of Airflow, where jobs start Spark
+    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
 
     def job(*words: str) -> str:
         env = {**os.environ, **site.variables("jobs"), **believes}
@@ -181,7 +181,7 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
         return ran.stdout
 
     with site.service("recorder"), site.service("signals"), site.service("api"):
-        job("rebuild")  # nobody has said that the empty queues lack nothing
+        job("rebuild")  # the empty queues were never marked as loaded
         with site.service("dispatcher"):
             for service in FACES:
                 wait_until(lambda service=service: health(service).status_code == 200, within_s=60, what=f"{service} healthy")  # type: ignore[misc]
@@ -256,7 +256,7 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
 
         def up() -> bool:
             answer = httpx.get(f"{url}/api/v1/query", params={"query": "sum(up)"}, verify=trust, trust_env=False)
-            found = answer.json()["data"]["result"] if answer.is_success else []  # at first it is not ready
+            found = answer.json()["data"]["result"] if answer.is_success else []  # not ready at first
             return [each["value"][1] for each in found] == [str(len(targets))]
 
         wait_until(up, within_s=60, what=f"{len(targets)} targets that are up")
@@ -267,8 +267,8 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
 def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site, tmp_path: Path) -> None:
     """Erlang distribution as in ssl_dist.conf, between two nodes without EMQX."""
     ours, theirs = site.certificate("emqx"), tmp_path / "theirs"
-    site.made.mount("emqx-vehicles-tls", theirs)  # of the other authority
-    (theirs / "ca.crt").write_bytes((ours / "ca.crt").read_bytes())  # it believes us
+    site.made.mount("emqx-vehicles-tls", theirs)  # signed by the other CA
+    (theirs / "ca.crt").write_bytes((ours / "ca.crt").read_bytes())  # trusts our CA
     told = site.data("emqx")["ssl_dist.conf"]
     with erlang(told.replace("/opt/emqx/etc/tls/services", str(ours)), tmp_path / "a") as first:
         assert first.pings(told.replace("/opt/emqx/etc/tls/services", str(ours)), tmp_path / "b") == "pong"
@@ -282,7 +282,7 @@ def test_an_emqx_node_needs_a_dns_name_of_its_certificate(site: Site, tmp_path: 
     with erlang(told, tmp_path / "a", "127.0.0.1") as first:
         assert first.pings(told, tmp_path / "b") == "pang"
     with erlang("", tmp_path / "c", "127.0.0.1") as plain:
-        assert plain.pings("", tmp_path / "d") == "pong"  # the name alone is none that Erlang refuses
+        assert plain.pings("", tmp_path / "d") == "pong"  # Erlang accepts the name itself
 
 
 def test_java_trusts_the_store_ca_through_the_generated_truststore(site: Site, tmp_path: Path) -> None:

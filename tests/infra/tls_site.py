@@ -78,7 +78,7 @@ class Site:
             "MANIFOLD_FILE": str(file),
             "MANIFOLD_HOME": str(home),
             "MANIFOLD_MQTT_SHARED": "off",
-        }  # Mosquitto shares no $ topics
+        }  # Mosquitto has no shared subscriptions of $ topics
         return given | own | {f"MANIFOLD_{name.upper()}_PORT": str(self.ports[name]) for name in FACES}
 
     def airflow(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ class Site:
         for key, value in self.made.secret("airflow").items():
             (home / "secret").mkdir(parents=True, exist_ok=True)
             (home / "secret" / key).write_text(self.here(value, "airflow"))
-        shutil.copy(home / "secret" / "passwords.json", home)  # as the pod's first container does
+        shutil.copy(home / "secret" / "passwords.json", home)  # as the pod's init container does
         tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         named = {f"AIRFLOW__{name}": str(self.ports[port]) for name, port in ports.items()}
         return self.variables("jobs") | given | named | {"PATH": tools, "PYTHONPATH": str(ROOT)}
@@ -148,7 +148,7 @@ def _redis(site: Site, stack: ExitStack) -> Server:
     home = site.folder / "redis"
     home.mkdir()
     (home / "users.acl").write_text(site.made.secret("redis")["users.acl"])
-    short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-")))  # a socket's path may not be long
+    short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-")))  # socket paths are limited in length
     (home / "socket").write_text(str(short / "redis.sock"))
     text = site.data("redis")["redis.conf"].replace("/etc/redis/tls", str(site.certificate("redis")))
     text = text.replace("/etc/redis", str(home)).replace("dir /data", f"dir {home}").replace(SOCKET, str(short / "redis.sock"))
@@ -197,7 +197,7 @@ def _postgres(site: Site) -> Iterator[None]:
         subprocess.run(["sh", "-c", script], env=asked, check=True, capture_output=True)
         yield
     finally:
-        server.process.send_signal(signal.SIGINT)  # do not wait for clients
+        server.process.send_signal(signal.SIGINT)  # without waiting for clients
         server.stop()
 
 
@@ -213,8 +213,8 @@ def _object_store(site: Site) -> Server:
 
 
 def _rabbitmq(site: Site) -> list[Server]:
-    settings = Settings(home=site.folder / "rabbit", amqp_port=free_port())  # its port and the next are for Erlang
-    rabbitmq.command(settings)  # writes what is then written over
+    settings = Settings(home=site.folder / "rabbit", amqp_port=free_port())  # its port and the next belong to Erlang
+    rabbitmq.command(settings)  # generates files that are overwritten below
     home = rabbitmq.folder(settings)
     (home / "definitions.json").write_text(site.made.secret("rabbitmq")["definitions.json"])
     given = site.data("rabbitmq")

@@ -90,7 +90,7 @@ def shared_session(one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> 
         yield new_session(one_spark, settings)
 
     monkeypatch.setattr(run_all, "session", session)
-    monkeypatch.setattr("pipelines.spark.session.session", session)  # of stages, which import it when they run
+    monkeypatch.setattr("pipelines.spark.session.session", session)  # imported by stages when they run
 
 
 @pytest.fixture

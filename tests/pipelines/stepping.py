@@ -19,7 +19,7 @@ from manifold.lake.sql_catalog import CachingSqlCatalog
 from manifold.settings import Settings
 
 WAIT_S = 60
-SEEN = (SEGMENTS.identifier, IDS.identifier)  # whoever reads these reads all
+SEEN = (SEGMENTS.identifier, IDS.identifier)  # readers of these read everything
 
 
 class Killed(BaseException):
@@ -61,7 +61,7 @@ class Player:
     """A thread that runs `work` with its own catalog, as far as it is allowed to."""
 
     def __init__(self, settings: Settings, work: Callable[[SqlCatalog], Any], *, fine: bool = False) -> None:
-        self.steps: list[str] = []  # what it was about to do, each time that it stopped
+        self.steps: list[str] = []  # the pending call at each stop
         self.problem: BaseException | None = None
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._dead, self._over, self._left = False, False, 0
@@ -98,7 +98,7 @@ class Player:
                 work(Turns(settings, self._ask, fine=fine))
         except Killed:
             pass
-        except BaseException as exc:  # noqa: BLE001  # handed to whoever lets it go
+        except BaseException as exc:  # noqa: BLE001  # raised in the caller
             self.problem = exc
         self._over = True
         self._stopped.release()

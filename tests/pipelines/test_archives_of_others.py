@@ -39,7 +39,7 @@ def test_the_examples_of_the_page_are_ingested_next_to_other_files(spark_lake: S
     done = spark_lake.ingest("first")
     assert spark_lake.rows(IDS, "vin", "request_id") == [
         ("TEST-1", "task_map_1"),
-        ("TEST-1", "task_map_1"),  # half.jsonl: without a seq, the same message under another path is another one
+        ("TEST-1", "task_map_1"),  # half.jsonl: without a seq, the same message under another path is a different one
         ("TEST-1", "task_map_2"),
         ("TEST-2", "task_map_1"),
         ("TEST-2", "task_map_1"),
@@ -76,7 +76,7 @@ def test_a_broken_file_does_not_hide_its_messages_in_a_good_copy(spark_lake: Spa
     messages = [trigger(ms, [f"W{ms}"]) for ms in range(10, 60)]
     broken = spark_lake.write(Stream.TRIGGER, messages)
     content = spark_lake.file(broken).read_bytes()
-    spark_lake.file(broken).write_bytes(content[:4] + b"\xff" * 200 + content[204:])  # the footer is sound
+    spark_lake.file(broken).write_bytes(content[:4] + b"\xff" * 200 + content[204:])  # the footer is intact
     spark_lake.ingest("first")
     spark_lake.write(Stream.TRIGGER, messages, node=9)
     assert spark_lake.ingest("second").skipped == 0

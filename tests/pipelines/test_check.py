@@ -41,9 +41,9 @@ from tests.pipelines.plain import ingest, read, rewrite
 from tests.support.servers import Server
 
 NOW = at(60_000)
-# Two keys, one of them written twice; an acknowledgement, and a rewind behind it.
+# Two keys, one of them written twice; an acknowledgement, and a later rewind.
 OF_QUEUES = [*(ecq_write(61 + n, "c1", key, b"x") for n, key in enumerate("aba")), ecq_ack(71, "c1", 62), ecq_rewind(72, "c1")]
-MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # of the archive alone, whatever the runs
+MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # determined by the archive alone
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_an_emptied_lake_is_refilled_from_the_archive_and_can_be_restored(whole:
     before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
     run_id = empty(catalog, NOW)
     assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 10
-    ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a name that counted before
+    ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a committed run id
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
     assert troubles(whole) == set()
     rollback(catalog, whole.settings, run_id=run_id, now=NOW)
@@ -219,7 +219,7 @@ def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_s
 def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
     """Their segment is ingested again for the sake of another payload; the original segment is gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
-    d1 = sha1_hex(b"other")  # as a trigger would name these bytes
+    d1 = sha1_hex(b"other")  # the data_id of a trigger with these bytes
     first = spark_lake.write(Stream.DATA, [data(1, d1, b"one")])
     spark_lake.ingest("first")
     second = spark_lake.write(Stream.DATA, [data(5, d1, b"other"), data(6, "d2", b"2"), data(7, "d3", b"3")])
@@ -251,7 +251,7 @@ def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, 
     catalog = open_catalog(lake.settings)
     ingest(catalog, lake.settings, run_id="first", now=NOW)
     (lake.settings.home / catalog.load_table(SEGMENTS.identifier).metadata_location.rpartition("/home/")[2]).unlink()
-    catalog = open_catalog(lake.settings)  # as the next process does: this one knows what was in it
+    catalog = open_catalog(lake.settings)  # as the next process does: this catalog caches
     dropped: list[str] = []
 
     class Killed(BaseException):
@@ -266,10 +266,10 @@ def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, 
     really = type(catalog).drop_table
     monkeypatch.setattr(type(catalog), "drop_table", killed_before_the_last)
     with pytest.raises(Permanent, match="nobody knows"):
-        restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # it refuses before it needs Spark
+        restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # refuses before it needs Spark
     assert dropped == []
     with pytest.raises(Killed):
-        restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # it does not come so far
+        restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # does not get that far
     assert sorted(dropped) == sorted(table.identifier for table in EVERY_RUN_TABLE if table is not SEGMENTS)
     with pytest.raises(OSError):
         ingest(catalog, lake.settings, run_id="meanwhile", now=NOW)

@@ -80,7 +80,7 @@ def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monk
     _, last = ingest_before_last(backlog.run("run", 200))
     assert isinstance(last.part, list)
     assert [s.stream for s in last.part] == [Stream.OUTCOME]
-    assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that wait on the run
+    assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that depend on the run
     ingest_in_chunks(backlog.run("run", 300))
     assert counts(backlog) == [2, 1, 1, 4]
     assert sorted(backlog.rows(IDS, "seq")) == [seq_at(1), seq_at(20)]

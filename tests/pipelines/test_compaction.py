@@ -121,7 +121,7 @@ def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkL
     publish(spark_lake.catalog, "run")
     assert spark_lake.rows(IDS, "vin") == ["V9"]
     assert spark_lake.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
-    assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # of the rows that know no day, and of the day
+    assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # one for rows without a day, one for the day
     assert len(spark_lake.rows(SEGMENTS)) == 5
     assert spark_lake.ingest("afterwards").segments == 0
 

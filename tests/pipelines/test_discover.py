@@ -34,7 +34,7 @@ def test_only_stages_with_work_follow(spark_lake: SparkLake, redis_server: Serve
     assert discover(here.catalog, here.settings, now=at(0)).segments == 0
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
-    assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
+    assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # it then reports that a rebuild is needed
 
 
 def test_populate_runs_if_redis_does_not_answer(spark_lake: SparkLake) -> None:

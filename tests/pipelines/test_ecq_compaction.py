@@ -157,7 +157,7 @@ def test_messages_past_their_retention_are_removed_acknowledged_or_not(lake: Spa
     assert (reply.messages, [m.seq for m in other.messages]) == ((), [seq_at(4)])
     redis.delete(in_flight)
     assert drop_messages(lake.run("gc2", NOW_MS), dry_run=False).sample == [f"c2 {seq_at(4)}"]
-    # A message that has gone leaves its position behind.
+    # A removed message leaves its position behind.
     assert queues(lake)["c1"][2] == seq_at(3)
     compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS) + timedelta(days=2))
     assert queues(lake)["c1"][2] == seq_at(3)

@@ -20,7 +20,7 @@ from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_rewind, ecq_write, 
 from tests.pipelines.plain import ingest, read
 from tests.pipelines.test_erasure import GONE, STAYS, place_of
 
-__all__ = ["place_of"]  # the fixture
+__all__ = ["place_of"]  # a fixture
 NOW_MS = 60_000
 
 
@@ -31,7 +31,7 @@ def test_everything_of_the_client_is_erased_and_other_and_later_messages_stay(pl
         [
             ecq_write(1, GONE, "a", b"x"),
             ecq_write(2, STAYS, "a", b"x"),
-            ecq_write(3, STAYS, f"pair/{GONE}", b"x"),  # names it
+            ecq_write(3, STAYS, f"pair/{GONE}", b"x"),  # contains its name
             ecq_write(4, STAYS, "b", GONE.encode()),
             ecq_ack(5, GONE, 1),
             ecq_ack(6, STAYS, 2),

@@ -100,9 +100,9 @@ def test_a_flush_and_rebuild_restore_positions_and_pending_keys(lake: SparkLake,
     story = Story(lake, redis)
     story.write(1, "c1", "a")
     story.write(2, "c1", "a/b")
-    story.write(3, "c1", "a")  # in the place of the first
+    story.write(3, "c1", "a")  # supersedes the first
     story.acknowledge(4, "c1", 3)
-    story.acknowledge(5, "c1", 2)  # later, and older
+    story.acknowledge(5, "c1", 2)  # later, and of an older message
     story.write(6, "c1", "ü")
     story.write(11, "c2", "a")
     story.write(12, "c2", "b")
@@ -112,15 +112,15 @@ def test_a_flush_and_rebuild_restore_positions_and_pending_keys(lake: SparkLake,
     story.write(21, "c3", "a")
     story.acknowledge(22, "c3", 21)
     story.rewind(23, "c3", 0)
-    story.acknowledge(24, "c3", 21)  # once more, in the new epoch
+    story.acknowledge(24, "c3", 21)  # again, in the new epoch
     lake.write(Stream.ECQ, story.archive)
     lake.ingest()
     clients = ("c1", "c2", "c3")
     before = read(lake, redis, *clients)
     assert [pending(lake, redis, client_id) for client_id in clients] == [[seq_at(6)], [seq_at(12)], []]
 
-    assert run(lake).compacted == 3  # rewinds, and what was written around the loading, are looked at
-    assert read(lake, redis, *clients) == before  # nothing changes in a Redis that has all
+    assert run(lake).compacted == 3  # reads rewinds and writes around the time of loading
+    assert read(lake, redis, *clients) == before  # nothing changes in a complete Redis
     redis.flushall()
     done = run(lake, everything=True)
 
@@ -194,7 +194,7 @@ def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
     do(lake, redis, "c2", Acknowledge(EcqAck("c2", seq_at(3), NOON_MS + 5), claim=False))
     add_state(lake, 5, "c2", seq_at(3))
     add_state(lake, 6, "c2", -1, "rewound", seq_at(6))
-    assert run(lake).compacted == 2  # the third one's message is not settled yet, and offered again
+    assert run(lake).compacted == 2  # the third one's message is not settled yet and is offered again
     assert pending(lake, redis, "c2") == [seq_at(3)]
 
 

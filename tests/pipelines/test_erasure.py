@@ -45,9 +45,9 @@ from tests.pipelines.plain import compact, ingest, read, rows_of
 from tests.pipelines.stepping import Player
 from tests.support.servers import Server
 
-GONE, STAYS = "1M8GDM9AXKP042788", "1M8GDM9AXKP042789"  # one letter apart
+GONE, STAYS = "1M8GDM9AXKP042788", "1M8GDM9AXKP042789"  # differ in one character
 NOW = at(60_000)
-# What a run hears whose branch, or the snapshot from which it began, is not there any more. It is tried again.
+# Errors of a run whose branch or base snapshot was removed. It is retried.
 REFUSED = (Retryable, ValueError, CommitFailedException, ValidationException)
 
 
@@ -69,7 +69,7 @@ def known(place_of: Lake) -> Lake:
         [
             trigger(1, [GONE, STAYS]),
             trigger(2, [GONE]),
-            trigger(3, [GONE, 7]),  # refused, and names it
+            trigger(3, [GONE, 7]),  # refused, and contains the name
             trigger(4, [STAYS, 7]),
             duplicate(5, 1, [GONE, STAYS]),
             trigger(6, [STAYS], headers={"for": GONE, "by": "platform"}),
@@ -150,7 +150,7 @@ def test_the_record_states_when_and_why_and_not_who(known: Lake) -> None:
 
 def test_messages_accepted_afterwards_stay_and_end_normally(known: Lake) -> None:
     known.archive(Stream.TRIGGER, [trigger(70_000, [GONE, STAYS])])
-    known.archive(Stream.OUTCOME, [outcome(70_001, GONE, 70_000), outcome(70_002, GONE, 1)])  # the last one came late
+    known.archive(Stream.OUTCOME, [outcome(70_001, GONE, 70_000), outcome(70_002, GONE, 1)])  # the last one arrived late
     catalog = open_catalog(known.settings)
     ingest(catalog, known.settings, run_id="later", now=at(80_000))
 
@@ -249,7 +249,7 @@ def test_compaction_rollback_and_restore_revive_nothing(known: Lake) -> None:
     catalog, settings = open_catalog(known.settings), known.settings
     player = known.player(lambda catalog: erased(known, catalog))
     player.go(until="commit sdv.ingested_segments")  # the run opens
-    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     assert compact(catalog, IDS)
     player.go()
     assert_clean(known, player.steps)
@@ -431,7 +431,7 @@ def test_a_name_is_a_word_and_short_ones_are_not_searched_in_foreign_bytes(place
 @pytest.mark.parametrize("packed", [True, False])
 def test_avro_sync_markers_and_packed_bytes_name_nobody(tmp_path: Path, packed: bool) -> None:
     def avro(rows: bytes) -> Path:
-        mark = b"mark:\x00V1\x00a block"  # 16 random bytes, said in the head and after each block
+        mark = b"mark:\x00V1\x00a block"  # the 16-byte sync marker, in the header and after each block
         codec = b"deflate" if packed else b"null"
         block = zlib.compress(rows, 0, wbits=-zlib.MAX_WBITS) + b" V1 " if packed else rows
         head = b"Obj\x01" + bytes([2, 2 * len(b"avro.codec")]) + b"avro.codec" + bytes([2 * len(codec)]) + codec + b"\x00"

@@ -11,7 +11,7 @@ from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at, trigger
 
 LIMITS = parsing.Limits(max_ids=10, max_data_bytes=10)
-MANY = 400_000  # seqs; pickled, more than the 1 MiB above which PySpark broadcasts a function
+MANY = 400_000  # seqs; pickled, they exceed the 1 MiB above which PySpark broadcasts a function
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
                 collect(history)
         assert len(history.rows(DATA)) == 4
         assert history.rows(OUTCOMES, "vin") == ["V2"]
-    finish(history.catalog)  # the last one counted before it died, so whoever comes next completes it
+    finish(history.catalog)  # committed before it died, so the next run completes it
     assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
     assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
 
@@ -182,7 +182,7 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
 
     done = collect_garbage(home.spark, home.catalog, home.settings, run_id="gc", now=at(NOW_MS))
     assert done.expired.sample == [f"V1 {seq_at(4)}"]
-    assert done.data == Removal(kept_because=UNASKED)  # no recorder answers here
+    assert done.data == Removal(kept_because=UNASKED)  # no recorder responds here
     assert (done.quarantine.count, home.rows(QUARANTINE)) == (1, [])
     assert done.orphans[IDS.name].sample == [f"file:{orphan}"]
     assert not orphan.exists()
@@ -193,7 +193,7 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
     assert home.rows(IDS, "vin") == ["V1", "V3"]
     assert sum(gone.count for gone in done.snapshots.values()) == 0
 
-    later = datetime.now(UTC) + timedelta(days=21)  # snapshots are dated by the wall clock
+    later = datetime.now(UTC) + timedelta(days=21)  # snapshots have wall-clock times
     assert expire_snapshots(home.spark, home.catalog, home.settings, now=later, dry_run=False)[IDS.name].count >= 1
     assert home.rows(IDS, "vin") == ["V1", "V3"]
     finish(home.catalog)

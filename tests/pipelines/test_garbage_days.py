@@ -92,7 +92,7 @@ def test_findings_of_newer_snapshots_do_not_apply_to_older_ones(catalog: Catalog
 def test_only_removed_days_are_forgotten(catalog: Catalog) -> None:
     for table in (IDS, OUTCOMES):
         remove_days(catalog, table, [FIRST], "main", {})
-    put(catalog, IDS, "V2", 0)  # as many as before, and open
+    put(catalog, IDS, "V2", 0)  # as many as before, with one open
     assert days_over(catalog, base_of(catalog)) == {SECOND: 1}
 
 

@@ -26,7 +26,7 @@ class World:
     ended: set[tuple[str, int]] = field(default_factory=set)
     in_flight: set[tuple[str, int]] = field(default_factory=set)
     last_seen: dict[str, datetime] = field(default_factory=dict)
-    promised: set[tuple[str, int]] = field(default_factory=set)  # entries whose data was there, within retention, when accepted
+    promised: set[tuple[str, int]] = field(default_factory=set)  # entries whose data was available when accepted
     seq: int = 0
 
     def publish(self, data_id: str) -> None:
@@ -142,7 +142,7 @@ class Days:
 numbers = st.integers(0, 8)
 happenings = st.one_of(
     st.tuples(st.just("entry"), numbers),
-    st.tuples(st.just("outcome"), numbers),  # of an entry that comes later, or never does
+    st.tuples(st.just("outcome"), numbers),  # for an entry that comes later or never
     st.tuples(st.just("collect"), numbers),
 )
 
@@ -169,7 +169,7 @@ def line(*days: int) -> list[Version]:
 def test_a_snapshot_stays_as_long_as_a_reader_may_use_it() -> None:
     versions = line(0, 5, 9, 10)
     gone = old_versions(versions, [4], 4, keep=[], cut=NOON + timedelta(days=8))
-    assert gone == {1}  # the second was the newest until the ninth day
+    assert gone == {1}  # the second was the newest until day nine
 
 
 def test_snapshots_of_main_stay_back_to_the_newest_run() -> None:

@@ -17,7 +17,7 @@ from tests.pipelines.plain import compact, ingest, read
 
 DAY_MS = 86_400_000
 NOW = NOON + timedelta(days=60)
-DAYS = (0, 1, 2, 50)  # of day 1, one entry has not ended
+DAYS = (0, 1, 2, 50)  # one entry of day 1 has not ended
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def test_a_concurrent_compaction_revives_nothing_and_a_kill_is_all_or_nothing(da
     settings = keeping(days, 40)
     player = days.player(lambda catalog: drop_history(catalog, settings, now=NOW, dry_run=False))
     player.go(until="commit sdv.ingested_segments")
-    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     compact(open_catalog(days.settings), IDS)
-    player.go(1).kill()  # it counts, and dies
+    player.go(1).kill()  # commits and dies
     finish(open_catalog(days.settings))
     assert left(days) in (([1, 50], [1, 50]), (list(DAYS), list(DAYS))), player.steps
     drop_history(open_catalog(days.settings), settings, now=NOW, dry_run=False)

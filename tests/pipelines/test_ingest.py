@@ -213,7 +213,7 @@ def test_hours_ingested_out_of_order_give_the_same_lake(spark_lake: SparkLake, a
     for start in (2 * hour, 0, hour):
         another_spark_lake.ingest(f"hour {start}", Interval(at(start), at(start + hour)))
     one, other = whole_lake(spark_lake), whole_lake(another_spark_lake)
-    # The payload is written once, by the message that comes in first; when it was first seen is told by meta.
+    # The payload is written once, by the first message ingested; meta has the time of first sight.
     assert one.pop(DATA.name) != other.pop(DATA.name)
     assert one == other
     assert spark_lake.rows(DATA, "data_id", "payload") == another_spark_lake.rows(DATA, "data_id", "payload")

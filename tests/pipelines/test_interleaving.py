@@ -41,7 +41,7 @@ def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> N
 
 
 TWO_DAYS_MS = 2 * 86_400_000
-STEPS = 8  # of one run, by which another can notice it
+STEPS = 8  # of one run that others can observe
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
@@ -53,12 +53,12 @@ def test_two_runs_paused_at_any_pair_of_steps_ingest_everything_once(lake: Lake,
         lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
         first = lake.ingesting("first").go(steps[0])
         second = lake.ingesting("second").go(steps[1])
-        lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])  # whoever looks now has something to do
+        lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])  # work for the next reader
         what = (first.steps, second.steps[:])
         early, late = (first, second) if one == "first" else (second, first)
         early.kill() if dies else early.go()
         late.go()
-        lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, what the dead have left is abandoned
+        lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, branches of dead runs count as abandoned
         assert_agree(lake, what)
 
 
@@ -96,7 +96,7 @@ def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake
     lake.renew()
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
-    first = lake.ingesting("first").go(0)  # it has finished what it found: nothing
+    first = lake.ingesting("first").go(0)  # has finished its search and found nothing
     second = lake.ingesting("second").go(until="commit sdv.sdv_fanout_data")
     assert second.steps[-2:] == ["commit sdv.ingested_segments", "commit sdv.sdv_fanout_data"]
     lake.archive(Stream.DATA, [data(12, "d1", b"one")])
@@ -221,7 +221,7 @@ def test_an_ingest_next_to_a_compaction_keeps_the_compacted_files(lake: Lake) ->
         if data_id == "old":
             ingest(catalog, lake.settings, run_id="before", now=at(ms))
     ingesting = lake.ingesting("ingest")
-    while ingesting.steps.count(f"commit {SEGMENTS.identifier}") < 2:  # it opens its run, and is about to count
+    while ingesting.steps.count(f"commit {SEGMENTS.identifier}") < 2:  # opens its run and is about to commit
         ingesting.go(1)
     compacting(catalog, lake.settings)
     compacted = [(table, files_of(catalog, table)) for table in (DATA, META, IDS)]
@@ -255,7 +255,7 @@ def test_a_holder_whose_lease_was_taken_over_publishes_nothing(full: Callable[[]
     lake = full()
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     slow = lake.player(holding(lake, "collection", lambda: long_ago))
-    while slow.steps.count(f"commit {SEGMENTS.identifier}") < 3:  # it takes the lease, opens its run, and is about to count
+    while slow.steps.count(f"commit {SEGMENTS.identifier}") < 3:  # takes the lease, opens its run and is about to commit
         slow.go(1)
     if then == "collection":
         with rewriting(open_catalog(lake.settings), then):

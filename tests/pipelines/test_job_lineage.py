@@ -232,7 +232,7 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
     ),
     "rollback": (lambda settings: rollback_run(settings, "first"), "COMPLETE", ["sdv_fanout_ids"], ["sdv_fanout_ids"]),
     "migrate": (lambda settings: migrate_lake(settings), "COMPLETE", [], []),
-    # nobody can be asked to close segments: it fails, and has noted that it began
+    # no recorder to flush: it fails after reporting its start
     "erase": (
         lambda settings: erase_vehicle(settings, VIN, why="asked for", wait_s=0, say=lambda _: None),
         "FAIL",

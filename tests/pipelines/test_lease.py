@@ -73,14 +73,14 @@ def test_an_expired_lease_is_taken_over_and_a_renewed_one_is_not(fresh: Lake) ->
     second.take()
     with pytest.raises(LeaseLost, match="did not renew its lease for 45 s"):
         first.renew()
-    first.release()  # which is not its own any more
+    first.release()  # no longer its own
     assert json.loads(catalog.load_table(SEGMENTS.identifier).properties[TERMS])["holder"].startswith("second ")
     second.renew()
 
 
 def test_a_job_without_its_lease_stops_before_an_unguarded_change(fresh: Lake) -> None:
     catalog = open_catalog(fresh.settings)
-    check(catalog)  # a job without a lease may do what it does
+    check(catalog)  # a job without a lease may proceed
     with rewriting(catalog, "garbage collection", clock=lambda: NOON):
         check(catalog)
         Lease(open_catalog(fresh.settings), "erasure").take()

@@ -132,7 +132,7 @@ def test_columns_are_added_renamed_and_widened(catalog: Catalog, next_release: r
     assert (row["tries"], row["region"], row["ended_at"]) == (7, None, at(2))
     current = table.current_snapshot()
     assert current is not None
-    assert current.schema_id == table.schema().schema_id  # whoever reads by the snapshot sees the new names
+    assert current.schema_id == table.schema().schema_id  # readers by snapshot see the new names
 
 
 def test_properties_of_an_earlier_release_are_changed(catalog: Catalog, next_release: releases.NextRelease) -> None:
@@ -148,7 +148,7 @@ def test_properties_of_an_earlier_release_are_changed(catalog: Catalog, next_rel
 def test_a_run_that_began_before_a_step_is_repeated(lake: Lake, catalog: Catalog, next_release: releases.NextRelease) -> None:
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     slow = lake.ingesting("slow").go(until=f"commit {SEGMENTS.identifier}").go(1)
-    assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # it has opened, and is about to count
+    assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # has opened and is about to commit
     next_release(IDS, RenameColumn("vehicle", "applied", "expressed"))
     migrate(catalog)
     with pytest.raises(ConcurrentPublish):
@@ -169,7 +169,7 @@ def test_a_newer_table_is_refused_with_name_versions_and_remedy(lake: Lake, cata
     ):
         with pytest.raises(Permanent, match=rf"sdv\.{IDS.name} .*version {newer}.*version {IDS.version}: install the newer"):
             work()
-    finish(catalog)  # what counts may be finished: it changes no meaning
+    finish(catalog)  # a committed run may be finished: it changes no meaning
 
 
 def test_a_table_too_old_is_refused_and_the_remedy_works(catalog: Catalog, next_release: releases.NextRelease) -> None:

@@ -134,7 +134,7 @@ def test_a_run_that_breaks_payload_and_index_consistency_is_held_back(
     with monkeypatch.context() as patched:
         fault(old, patched)
         assert broken(old, "new", 9 * DAY_MS + 10) == rules
-    old.ingest("again")  # the fault is mended, and the same segments are taken in
+    old.ingest("again")  # the fault is repaired, and the same segments are ingested
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
 
 
@@ -148,7 +148,7 @@ def test_a_payload_without_its_index_row_is_not_stored_again_on_another_day(old:
     rewrite(old.catalog, META, [row for row in read(old.catalog, META) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(DATA.name, "data_id_is_unique")}
-    ingest_audit_publish(old.run("again", 9 * DAY_MS + 20))  # which sets aside what offends
+    ingest_audit_publish(old.run("again", 9 * DAY_MS + 20))  # quarantines the offenders
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
     (refused,) = read(old.catalog, QUARANTINE)
     assert "data_id_is_unique" in refused["reason"]

@@ -89,9 +89,9 @@ def test_unloaded_queues_are_left_alone_and_a_rebuild_loads_all_in_order(filled:
     redis.delete(keys.LOADED)
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
     done = run(filled)
-    assert redis.keys("*") == [keys.done("V2").encode()]  # nor is anything noted as looked at
+    assert redis.keys("*") == [keys.done("V2").encode()]  # no progress is noted either
     assert (done.rebuild_needed, done.offered, done.forgotten) == (True, 0, 0)
-    assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that somebody is told, again and again
+    assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that alerts repeat
     assert not run(filled, everything=True).rebuild_needed
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
@@ -117,7 +117,7 @@ def test_populating_again_adds_nothing(filled: SparkLake, redis: Redis) -> None:
 
 def test_only_entries_since_the_last_time_are_offered(filled: SparkLake, redis: Redis) -> None:
     hour = 3_600_000
-    later = hour * 24 * 365 * 20  # well after the snapshots, which the wall clock has dated
+    later = hour * 24 * 365 * 20  # well after the snapshots' wall-clock times
     filled.settings = filled.settings.model_copy(update={"retention_days": 36_500.0})
     run(filled, ms=later)
     add_ids(filled, (9, "V9", False))
@@ -146,7 +146,7 @@ def test_the_queues_forget_outcomes_that_the_lake_has(filled: SparkLake, redis: 
     redis.zadd(keys.done("V1"), {str(seq_at(3)): seq_at(3)})
     add_outcome(filled, "V1", 3)
     assert run(filled).forgotten == 1
-    assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still there from before it ended: only the dispatcher takes it out
+    assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still queued from before its end: only the dispatcher removes it
 
 
 def test_a_rebuild_loads_every_pending_entry_and_marks_the_queues_as_loaded(filled: SparkLake, redis: Redis) -> None:
@@ -205,7 +205,7 @@ def test_a_corrupt_trigger_key_is_named_and_every_entry_is_loaded(filled: SparkL
     done = run(filled, everything=True)
 
     assert (done.spoilt_triggers, done.spoilt_triggers_named) == (1, (keys.trigger(seq_at(4)),))
-    assert done.problem is None  # dispatchers find in the lake what it says
+    assert done.problem is None  # dispatchers read the trigger from the lake
     assert queued(redis, "V4") + queued(redis, "V5") == [seq_at(4), seq_at(5)]
     assert redis.hget(keys.trigger(seq_at(5)), "data_id")
     assert redis.exists(keys.LOADED)

@@ -53,7 +53,7 @@ def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[
 
     def has_begun() -> bool:
         assert ingesting.process.poll() is None, ingesting.said()
-        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None  # the branch is made before Spark writes
+        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None  # the branch exists before Spark writes
 
     wait_until(has_begun, within_s=BOUND_S, what=f"a run; log {ingesting.log}")
     with locked(spark_lake.settings):
@@ -77,9 +77,9 @@ def test_a_run_killed_before_its_commit_is_repeated_and_its_files_are_collected(
     assert_all_is_in_once(spark_lake)
     assert data_files(spark_lake.settings, IDS) - known_files(spark_lake.catalog, IDS) == left
 
-    monkeypatch.setattr(garbage_files, "tables_of", lambda _: (IDS,))  # one table tells
+    monkeypatch.setattr(garbage_files, "tables_of", lambda _: (IDS,))  # one table is enough
     for file in (spark_lake.settings.home / "lake/warehouse").rglob("*.*"):
-        os.utime(file, (0, 0))  # so that none stays for its youth
+        os.utime(file, (0, 0))  # so that no file is too young to remove
     removed = garbage_files.remove_orphans(
         spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC), dry_run=False
     )
@@ -94,16 +94,16 @@ def test_concurrent_ingest_and_compaction_both_succeed_with_a_retry(spark_lake: 
         spark_lake.append(IDS, [row | {"vin": vin}])
     assert has_work(
         spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC)
-    )  # it also notes the sort order, which is a commit
+    )  # also changes the sort order, which is a commit
 
     before = commits_begun(spark_lake.settings, IDS)
     with ExitStack() as running:
         compacting = running.enter_context(a_stage(spark_lake.settings, "compact"))
         wait_until(lambda: has_the_lease(spark_lake, compacting), within_s=BOUND_S, what=f"a lease; log {compacting.log}")
-        compacting.signal(signal.SIGSTOP)  # its Spark is not up yet
+        compacting.signal(signal.SIGSTOP)  # its Spark has not started yet
         ingesting = running.enter_context(a_stage(spark_lake.settings, *INGEST))
         with about_to_commit(spark_lake, ingesting):
-            ingesting.signal(signal.SIGSTOP)  # or it would have waited too long when the other's Spark is up
+            ingesting.signal(signal.SIGSTOP)  # otherwise its wait would time out before the other's Spark starts
             begun = commits_begun(spark_lake.settings, IDS)
             compacting.signal(signal.SIGCONT)
             waits_to_commit(compacting, spark_lake.settings, IDS, begun)

@@ -56,7 +56,7 @@ def test_ledger_rows_of_expired_files_are_removed_and_no_others(lake: Lake, path
     assert prune(lake, dry_run=True) == 3
     assert ledger(lake) == paths
     assert prune(lake) == 3
-    assert ledger(lake) == [paths[2], *paths[4:]]  # the third has its file, and the seventh is too young to have lost its own
+    assert ledger(lake) == [paths[2], *paths[4:]]  # the third still has its file, and the seventh is too young
     assert prune(lake) == 0
     complete_from = pruned_before(open_catalog(lake.settings).load_table(SEGMENTS.identifier))
     assert complete_from == (NOON + timedelta(days=5)).replace(hour=0)

@@ -45,7 +45,7 @@ def test_a_refused_trigger_is_replayed_under_its_seq_after_the_limit_is_raised(s
     done = replay(spark_lake.catalog, spark_lake.settings, refused.seq, note="limit raised", now=LATER)
     assert done.segment.startswith("trigger/dt=2026-03-01/hour=13/")
     first = spark_lake.file(done.segment)
-    again = first.parent.with_name("hour=14") / first.name  # as if it had been replayed twice
+    again = first.parent.with_name("hour=14") / first.name  # as if replayed twice
     again.parent.mkdir()
     again.write_bytes(first.read_bytes())
     assert spark_lake.ingest("second").skipped == 1
@@ -146,7 +146,7 @@ def several(spark_lake: SparkLake, files: int, each: int) -> None:
 
 def test_pages_are_contiguous_and_list_each_seq_once(spark_lake: SparkLake) -> None:
     several(spark_lake, files=3, each=5)
-    refuse(spark_lake, trigger(3, []), "ids is missing, again")  # a replay that was refused a second time
+    refuse(spark_lake, trigger(3, []), "ids is missing, again")  # a replay refused again
     refuse(spark_lake, data(7, "d1", b"x"), "something else")
     drop(spark_lake.catalog, [seq_at(3), seq_at(14)], note="", now=LATER)
 

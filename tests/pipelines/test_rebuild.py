@@ -81,7 +81,7 @@ def test_a_rebuild_killed_half_way_is_completed_by_the_next(
     assert len(there) == 2 * A_FLUSH
     assert not redis.exists(keys.LOADED), "so status still says that a rebuild is needed"
 
-    served = next(iter(there))  # the lake has not heard of it when the rebuild goes on
+    served = next(iter(there))  # unknown to the lake when the rebuild continues
     list(Loader(redis, Policy.of(settings)).end([(served, [seq_at(1)])], Outcome.DELIVERED, 0))
     done = populate(new_session(one_spark, settings), catalog, settings, now=at(100), everything=True)
     assert done.offered == 2 * VEHICLES

@@ -25,7 +25,7 @@ from tests.pipelines.makers import at, trigger
 
 pytestmark = pytest.mark.slow
 
-BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # when runs begin, in milliseconds: reports name seconds
+BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # start times of runs in milliseconds: reports show seconds
 
 
 def page_of(lake: SparkLake, run_id: str) -> str:

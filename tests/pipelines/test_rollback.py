@@ -15,7 +15,7 @@ from tests.pipelines.makers import at, data, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read
 
 ECQ = (ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, ECQ_SEQNO)
-TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # whatever the runs: ecq_seqno has a row for each
+TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # independent of runs: ecq_seqno has a row for each
 
 
 def take_in(lake: Lake, run_id: str) -> None:
@@ -52,7 +52,7 @@ def test_every_table_is_restored_and_the_next_ingest_adds_everything_again(three
     )
     assert [is_published(catalog, name) for name in ("one", "two", "three")] == [True, False, False]
 
-    take_in(lake, "two")  # Airflow's `clear` does the same run again
+    take_in(lake, "two")  # Airflow's `clear` repeats the same run
     for table in TAKEN_IN:
         assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
     assert max(row["last_seq"] for row in read(catalog, ECQ_SEQNO)) == seq_at(33)
@@ -76,8 +76,8 @@ def test_a_rollback_is_published_although_compaction_rewrote_main(three_runs: La
     catalog = open_catalog(three_runs.settings)
     compact(catalog, IDS)
     player = three_runs.player(lambda c: rollback(c, three_runs.settings, run_id="three", now=at(0)))
-    player.go(until="commit sdv.ingested_segments")  # it opens
-    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    player.go(until="commit sdv.ingested_segments")  # opens
+    player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     compact(catalog, IDS)
     player.go()
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]

@@ -26,7 +26,7 @@ def test_a_run_is_audited_and_then_published(spark_lake: SparkLake) -> None:
     assert done.segments == 3
     assert report is not None
     assert spark_lake.settings.reports_folder in report
-    assert warnings >= 1  # V1 is no VIN by ISO 3779
+    assert warnings >= 1  # V1 is invalid by ISO 3779
     assert spark_lake.rows(IDS, "vin") == ["V1"]
     assert audit_run(spark_lake.run("run", 10)) is None
 

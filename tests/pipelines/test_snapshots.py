@@ -43,7 +43,7 @@ def test_only_the_newest_snapshots_stay_and_no_row_is_lost(streamed: Lake) -> No
     assert snapshots(catalog, SEGMENTS) > RUNS
     gone = expire_by_count(catalog, streamed.settings, now=later)
     assert gone[SEGMENTS.name]
-    assert snapshots(catalog, SEGMENTS) <= MOST + 1  # and the one that was the newest before these
+    assert snapshots(catalog, SEGMENTS) <= MOST + 1  # plus the previous newest
     assert snapshots(catalog, IDS) <= MOST + 1
     assert len(read(catalog, IDS)) == len(read(catalog, SEGMENTS)) == RUNS
     bring(streamed, catalog, RUNS)

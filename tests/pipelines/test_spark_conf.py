@@ -32,7 +32,7 @@ GUARDED = Settings(
     s3_access_key=SecretStr("hunter2"),
     s3_secret_key=SecretStr("hunter2"),
 )
-SITES = "com.example.Audit"  # no such class: Spark says so of each extension that it looks for in vain, and goes on
+SITES = "com.example.Audit"  # a missing class: Spark reports each such extension and continues
 WHICH = """
 import json, sys
 from manifold.settings import load_settings
@@ -95,12 +95,12 @@ def test_spark_redacts_the_properties_and_keeps_the_redaction_of_a_site(one_spar
     shown = {row["key"]: row["value"] for row in session.sql("SET").collect()}
     assert shown["spark.sql.catalog.manifold.credential"] == "*********(redacted)"
     assert "hunter2" not in str(shown)
-    assert "hunter2" not in str(session.sparkContext.getConf().getAll())  # of which a page and the event log are made
+    assert "hunter2" not in str(session.sparkContext.getConf().getAll())  # shown on a page and in the event log
     assert session.conf.get("spark.sql.catalog.manifold.credential") == "me:hunter2"
 
 
 def test_signing_names_the_library_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)  # somebody may have installed it here
+    monkeypatch.setitem(sys.modules, "boto3", None)  # it may be installed here
     signing = Settings(catalog_type="rest", catalog_uri=AWAY, warehouse="file:///lake", catalog_properties=SIGNED)
 
     assert S3_JAR in jars_for(signing)
@@ -139,7 +139,7 @@ def test_the_extensions_of_a_site_are_loaded_next_to_icebergs(tmp_path: Path, su
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
     else:
         env["SPARK_CONF_DIR"] = str(tmp_path)
-        env["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc".strip()  # which a JVM writes to its stdout
+        env["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc".strip()  # written to stdout by a JVM
 
     done = subprocess.run(
         [*command, str(program)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
@@ -151,7 +151,7 @@ def test_the_extensions_of_a_site_are_loaded_next_to_icebergs(tmp_path: Path, su
     assert named == f"{SITES},{ICEBERG_EXTENSIONS}"
     assert kept == "kept"
     assert parser.endswith(".IcebergSparkSqlExtensionsParser")
-    assert f"Cannot use {SITES}" in done.stderr  # it was looked for
+    assert f"Cannot use {SITES}" in done.stderr  # it was loaded
 
 
 def test_a_large_day_is_read_by_several_tasks(spark_lake: SparkLake) -> None:

@@ -109,7 +109,7 @@ LACKS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("conf", "env", "says"), LACKS.values(), ids=[*LACKS])
 def test_missing_capabilities_of_a_server_are_named(conf: dict[str, str], env: dict[str, str], says: str, tmp_path: Path) -> None:
-    if not conf:  # the same Python, where nothing of Manifold is to be found
+    if not conf:  # the same Python without Manifold
         bare = tmp_path / "bare"
         bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
         bare.chmod(0o755)

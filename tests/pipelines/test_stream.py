@@ -60,7 +60,7 @@ def test_segments_of_the_batch_ingest_are_skipped_and_a_restart_continues(spark_
     )
     with Redis(port=spark_lake.settings.redis_port) as redis:
         redis.flushall()
-        redis.set(keys.LOADED, 1)  # or nothing may be populated before a rebuild
+        redis.set(keys.LOADED, 1)  # otherwise populate waits for a rebuild
     second = stream(spark_lake)
     shutil.rmtree(checkpoint_of(spark_lake.settings))
     third = stream(spark_lake)
@@ -69,7 +69,7 @@ def test_segments_of_the_batch_ingest_are_skipped_and_a_restart_continues(spark_
     assert (second.segments, second.rows) == (
         2,
         1 + 2 + 3 + 3 + 2,
-    )  # the id, the segments, messages twice, their state and last seq
+    )  # id, segments, messages (twice), their state and last seq
     assert third == Streamed()
     assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in (1, 2, 3, 4, 5)]
     assert [spark_lake.rows(table, "seq") for table in (ECQ_INDEX, ECQ_PAYLOAD)] == [[seq_at(ms) for ms in (6, 7, 8)]] * 2
@@ -102,9 +102,9 @@ def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     def snapshots() -> int:
         return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
 
-    monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # nobody reads here
+    monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # no reader here
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
-    lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # the ledger of the last days is packed
+    lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # recent: the ledger of the last days is packed
     for ms in range(MIN_FILES):
         write_triggers(spark_lake, lately + ms)
         spark_lake.ingest(f"run_{ms}")

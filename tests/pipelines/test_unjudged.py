@@ -80,7 +80,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
         judged_before.append(passed_already(catalog, settings, run.run_id))
         verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
         keep_verdict(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
-        if len(judged_before) == 1:  # another run is first
+        if len(judged_before) == 1:  # another run comes first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
@@ -106,7 +106,7 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
         keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
         judged.append(head(catalog, RUN).snapshot_id)
         if len(judged) == 1:
-            written(lake, RUN, 1, paths)  # the same run in another process: with more, which nobody has judged
+            written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
     monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
@@ -139,7 +139,7 @@ def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: in
     keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
     assert passed_already(catalog, settings, RUN) is not None
 
-    written(lake, RUN, 1, paths)  # once more: other rows, which nobody has judged
+    written(lake, RUN, 1, paths)  # again, with other rows and no audit
 
     assert passed_already(catalog, settings, RUN) is None
 
@@ -153,7 +153,7 @@ def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lak
     written(lake, RUN, 0, [first])
     written(lake, "backfill", 1, [late])
     publish(catalog, "backfill")
-    written(lake, RUN, 2, [first])  # the task `publish`, overtaken: and it is killed here
+    written(lake, RUN, 2, [first])  # the task `publish`, overtaken and killed here
     assert passed_already(catalog, lake.settings, RUN) is None
     with a_stage(lake.settings, "publish", "--run-id", RUN) as stage:
         assert stage.result()["published"] is True

@@ -56,7 +56,7 @@ def home(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> SparkLake
     ports = {"redis_port": redis_server.port, "recorder_port": free_port()}
     home = replace(spark_lake, settings=spark_lake.settings.model_copy(update=ports))
     queue(home, redis, ("V1", [1, 2, 3, 70]), ("V2", [1]))
-    queue(home, redis, ("V7", [2]), node=3)  # of another recorder, nothing of which is ingested
+    queue(home, redis, ("V7", [2]), node=3)  # of another recorder without ingested segments
     redis.zadd(keys.done("V8"), {str(seq_at(9)): 1})
     redis.set(keys.LOADED, 1)
     return home
@@ -100,7 +100,7 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: SparkLake,
     result = run(home, repair=True)
     assert result.differences == dict.fromkeys(NONE, 1) | {"unrecorded": 0}
     assert result.repaired == {"missing": 1, "ended": 1, "disordered": 1}
-    assert not result.agree  # nobody knows what to do about the extra and the stray one
+    assert not result.agree  # extra and stray entries have no remedy
     reported = {(r["difference"], r["vin"], r["seq"]) for r in pq.read_table(f"{result.report}/differences.parquet").to_pylist()}
     assert reported == {
         ("missing", "V1", seq_at(2)),
@@ -174,7 +174,7 @@ def test_an_outcome_known_only_to_the_queues_is_found_and_recorded(
     stream: Any = redis.xrange(keys.OUTCOMES)
     (found,) = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in stream]
     assert structs.replace(found, reason=None) == record
-    assert run(home).differences == NONE  # it is on its way now
+    assert run(home).differences == NONE  # it is under way now
 
 
 @pytest.mark.parametrize("where", ["in the stream", "in the archive", "in the lake meanwhile", "in a journal, perhaps"])

@@ -18,7 +18,7 @@ WALKED = (QueueKey.PENDING, QueueKey.PARKED, QueueKey.IN_FLIGHT)
 def test_a_key_returned_twice_by_scan_counts_once(redis: Redis) -> None:
     redis.zadd(keys.pending("V1"), {str(seq_at(1)): seq_at(1), str(seq_at(90)): seq_at(90)})
     redis.zadd(keys.parked("V1"), {str(seq_at(2)): seq_at(2)})
-    redis.zadd(keys.pending("V2"), {str(seq_at(91)): seq_at(91)})  # young, as is V1's last: no digest would tell
+    redis.zadd(keys.pending("V2"), {str(seq_at(91)): seq_at(91)})  # too new to be in a digest, as is V1's last
     redis.hset(keys.inflight("V1"), "seq", seq_at(1))
     (walked,) = pages(redis, WALKED)
     newest = np.full(MAX_NODE + 1, seq_at(50), np.int64)

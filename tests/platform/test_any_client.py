@@ -32,7 +32,7 @@ def test_mosquitto_pub_acts_as_platform_and_mosquitto_sub_as_vehicle(platform: S
     with (tmp_path / "got").open("wb") as got, Redis.from_url(platform.redis) as redis:
         vehicle = subprocess.Popen(listen, stdout=got)
         try:
-            # It gives no sign of itself: a subscription that came after the batch would move nothing.
+            # It sends no heartbeat: a subscription after the batch would trigger nothing.
             wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to listen")
             subprocess.run([*publish, "-t", topics.data_topic("any"), "-f", str(tmp_path / "firmware")], check=True)
             subprocess.run([*publish, "-t", topics.TRIGGER, "-m", trigger], check=True)

@@ -61,4 +61,4 @@ def test_a_process_killed_during_a_batch_loses_and_reorders_no_message(platform:
         if (seq := accepted[str(message.request_id)]) not in seqs:
             seqs.append(seq)
     assert all(earlier < later for seqs in first.values() for earlier, later in pairwise(seqs))
-    assert supervise.up(platform)  # waits until all of it is healthy again
+    assert supervise.up(platform)  # waits until everything is healthy again

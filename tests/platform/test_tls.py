@@ -38,7 +38,7 @@ from tests.support.rabbitmq import needs_rabbitmq
 from tests.support.redis_users import refused
 from tests.support.servers import wait_until
 
-PAYLOAD = b"map" * 40_000  # more than one record of TLS holds
+PAYLOAD = b"map" * 40_000  # more than one TLS record
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +143,11 @@ def test_a_service_is_refused_foreign_redis_keys(secure: Settings, service: Serv
         with pytest.raises(NoPermissionError):
             act(redis)
     shown, password = inside(secure, service), urlsplit(secure.redis).password
-    at_once = Retry(NoBackoff(), 0)  # the library tries a log-in that is refused again, for seconds
+    at_once = Retry(NoBackoff(), 0)  # the library retries a refused login for seconds
     with Redis(port=secure.redis_port, retry=at_once, ssl=True, ssl_ca_certs=shown.ca, ssl_certfile=shown.certificate) as nobody:
-        with pytest.raises(AuthenticationError):  # a certificate alone opens nothing
+        with pytest.raises(AuthenticationError):  # a certificate alone is not enough
             nobody.get(keys.LOADED)
-        with pytest.raises(AuthenticationError):  # nor does another's password
+        with pytest.raises(AuthenticationError):  # nor is another service's password
             nobody.execute_command("AUTH", service, password)
     with connect(secure.redis) as operator:
         operator.acl_log_reset()
@@ -216,7 +216,7 @@ def test_jobs_and_console_connect_over_tls(secure: Settings, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     told = CliRunner().invoke(make_app("doctor"), ["doctor"])
     assert told.exit_code == 0, told.output
-    for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros where nobody answers
+    for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros if nobody responds
         assert f"{kind}_" in _watch.page_of(secure, getattr(secure, f"{kind}_port"))
 
 
@@ -250,5 +250,5 @@ def test_rabbitmq_refuses_plaintext_and_missing_certificates(secure: Settings) -
         plain.sendall(begin)
         assert not plain.recv(64).startswith(b"\1"), "an alert of TLS, or nothing, is no answer"
     stranger = client_context(TlsFiles(secure.tls_files("").ca))
-    with pytest.raises(OSError):  # with TLS 1.3 the refusal comes in the place of the first answer
+    with pytest.raises(OSError):  # with TLS 1.3 the refusal replaces the first answer
         asked(secure.amqp_port, stranger, begin)

@@ -60,7 +60,7 @@ def a_cluster(folder: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[
 
 def _node(folder: Path) -> Server:
     folder.mkdir(parents=True)
-    # Clients are given ports from 32,768 on: the bus must not want one of those, nor one of another server.
+    # Ephemeral ports start at 32,768: bus ports must not collide with those or with other servers.
     port = next(p for p in iter(free_port, None) if p + BUS_PORTS < BUS_LIMIT and not listens(p + BUS_PORTS))
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly"]
     command += ["no", "--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--repl-diskless-sync-delay"]

@@ -62,7 +62,7 @@ class Driver(Vehicle):
 
     def acknowledge(self, got: Got) -> None:
         if self._unanswered is not None and self._unanswered.seq == got.seq:
-            self._unanswered = None  # first: the broker may send the next one while `ack` returns
+            self._unanswered = None  # first, because the broker may send the next one before `ack` returns
         self.ack(got)
 
     def _judge(self, got: Got) -> None:

@@ -64,7 +64,7 @@ def test_with_redis_out_of_memory_delivery_and_recording_go_on_and_recover(platf
     seqs = [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"before_{n}"))["seq"] for n in range(5)]
     limit(platform, 1)
     vehicle.connect().say(Sign.ONLINE)
-    vehicle.waits_for(5)  # delivering is what makes room
+    vehicle.waits_for(5)  # deliveries free memory
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
     seqs += [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"amid_{n}"))["seq"] for n in range(3)]
@@ -117,7 +117,7 @@ def test_an_emptied_redis_is_served_and_a_rebuild_restores_everything(platform: 
     wait_until(lambda: "rebuild" in direct_enqueue(platform))
     seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "empty"))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
-    vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
+    vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; a heartbeat is enough
     wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
     assert vehicle.got == []
 
@@ -149,7 +149,7 @@ def test_a_rebuild_may_run_while_vehicles_are_served_and_triggers_arrive(
     def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:
         new.append(int(platform_client.send(topics.TRIGGER, trigger(vins, f"new_{len(new)}"))["seq"]))
         result = flush(self, some, now_ms)
-        for vehicle in vehicles:  # those that have their queues back are served before the next ones have
+        for vehicle in vehicles:  # vehicles with restored queues are served before the next ones are restored
             vehicle.waits_for(len(old) if vehicle.vin in dict(some) else 0)
         return result
 

@@ -58,7 +58,7 @@ def test_a_rolled_back_master_rolls_back_the_common_mark(
         before: dict[Any, Any] = {key: node.get(key) for key in found}
         marks = await queues.move_handed(0, marks, newer)
         for key, value in before.items():
-            node.set(key, value)  # as it is in a replica that lags behind
+            node.set(key, value)  # as in a lagging replica
 
         with pytest.raises(Retryable):
             await queues.move_handed(0, marks, newer)
@@ -71,7 +71,7 @@ def test_idle_connections_closed_by_nodes_are_replaced(cluster: LocalCluster, ur
     async def ask() -> None:
         async with connect_async(url_of("dispatcher")) as redis:
             assert await redis.ping(target_nodes="primaries")
-            for node in cluster.clients():  # in a thread: meanwhile the loop sees that they are closed
+            for node in cluster.clients():  # in a thread, so that the loop notices the closed connections
                 await asyncio.to_thread(node.client_kill_filter, _type="normal", skipme=True)
             assert await redis.ping(target_nodes="primaries")
 

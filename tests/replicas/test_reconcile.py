@@ -24,11 +24,11 @@ from tests.support.emqx_api import KEY, SECRET, emqx_api
 from tests.support.servers import Server, free_port, wait_until
 
 V = Owner("V")
-AT = 1_704_083_700_000  # when the sessions were listed
+AT = 1_704_083_700_000  # the time of the session list
 EARLY, LATE = AT - 60_000, AT - 30_000
 JUST_NOW = AT - 1_000
 
-# The documentation's example of one client, without the counters.
+# The documented example of a client, without its counters.
 ROW: dict[str, Any] = {
     "clientid": "01",
     "connected": True,

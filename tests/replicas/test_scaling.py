@@ -14,7 +14,7 @@ from tests.dispatcher.vehicle import Got
 from tests.replicas.drivers import Acker, Driver, a_fleet, all_arrived_in_order
 from tests.support.servers import wait_until
 
-BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/replicas.md), and a busy machine
+BOUND_S = 120  # 35 s with default deadlines (docs/replicas.md), plus margin for a busy machine
 
 
 class Load:
@@ -36,7 +36,7 @@ class Load:
 
     def _run(self) -> None:
         for n in itertools.count():
-            if self._ended.wait(0.02):  # a pace, not a wait for something
+            if self._ended.wait(0.02):  # a pace, not a wait
                 return
             self.seqs.append(self._platform.enqueue(*self._vins, request_id=f"task_{n}"))
 

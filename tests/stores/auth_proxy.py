@@ -41,7 +41,7 @@ class AuthProxy(ThreadingHTTPServer):
         self.vended = dict(vended)
         self.catalog = httpx.Client(base_url=behind, timeout=60)
         self.tokens: set[str] = set()
-        self.served, self.refused = Counter[str](), 0  # by the engine that asked
+        self.served, self.refused = Counter[str](), 0  # by requesting engine
 
     @property
     def url(self) -> str:
@@ -82,7 +82,7 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._answer(404, {"error": {"message": f"no such warehouse: {path}", "type": "NotFoundException", "code": 404}})
 
-    do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # their names are the library's
+    do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # names given by the library
 
     def _give_token(self, form: Mapping[str, list[str]]) -> None:
         if (form.get("client_id"), form.get("client_secret")) != ([CLIENT_ID], [CLIENT_SECRET]):

@@ -116,7 +116,7 @@ def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
         wait_until(lambda: _accepts(server), what="PostgreSQL to accept connections")
         yield f"postgresql+psycopg://manifold@127.0.0.1:{port}/postgres"
     finally:
-        server.process.send_signal(signal.SIGINT)  # do not wait for clients
+        server.process.send_signal(signal.SIGINT)  # without waiting for clients
         server.stop()
 
 
@@ -128,7 +128,7 @@ def unprivileged(folder: Path) -> int | None:
     os.chown(folder, nobody, -1)
     for parent in folder.parents:
         if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)  # pytest's own folders are closed to others
+            parent.chmod(parent.stat().st_mode | 0o011)  # pytest's folders are closed to other users
     return nobody
 
 

@@ -53,7 +53,7 @@ def refusal(method: str, target: str, headers: Mapping[str, str], body: bytes, *
     if not {"host", "x-amz-date"} <= {*names.split(";")}:
         return f"too little is signed: {names}"
     digest = hashlib.sha256(body)
-    # Java's side tells it in base64, Python's in hexadecimal.
+    # Java encodes it in base64, Python in hexadecimal.
     if headers.get(CONTENT) not in (None, digest.hexdigest(), b64encode(digest.digest()).decode()):
         return f"the body is another one than {CONTENT} says"
     if signature != signature_of(method, target, headers, names.split(";"), body, scope=credential.partition("/")[2]):

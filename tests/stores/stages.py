@@ -17,7 +17,7 @@ from typing import Any
 from tests.support.servers import ROOT
 
 STATUS = "status"
-SAID = 5000  # the last characters of what a process says, in the message of a failure
+SAID = 5000  # the last characters of a process's output, for failure messages
 
 
 class Stages:
@@ -63,7 +63,7 @@ def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
         try:
             yield Stages(process, log)
             assert process.stdin is not None
-            process.stdin.close()  # it has no more to do
+            process.stdin.close()  # no more input
             process.wait(60)
         finally:
             process.kill()

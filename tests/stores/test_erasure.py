@@ -73,7 +73,7 @@ def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: 
     assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(40))]
     assert len(read(catalog, SEGMENTS)) == 4
     assert check(catalog, lake.settings, now=NOW).agree
-    assert erased(lake).found == []  # again, where nothing is left to do
+    assert erased(lake).found == []  # repeated, with nothing left to do
 
 
 def test_the_vehicle_is_removed_from_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
@@ -90,7 +90,7 @@ def test_the_vehicle_is_removed_from_the_queues_on_every_master(lake: Deployed, 
         redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
         redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
         loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
-        for n in range(20):  # in slots of all masters
+        for n in range(20):  # slots on all masters
             redis.set(keys.data(f"for_{GONE}_{n}"), b"two")
 
     done = erased(lake)

@@ -39,7 +39,7 @@ def test_both_engines_log_in_and_write_with_vended_credentials(
 ) -> None:
     properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": proxy.token()}}[login]
     lake = behind(proxy, tmp_path, redis_server, **properties)
-    ms = len(login)  # two lakes in one catalog: a segment's name counts once
+    ms = len(login)  # two lakes in one catalog must use different segment names
     lake.archive(data(ms, f"by-{login}", b"firmware"), trigger(ms + 100, ["V1", "V2"], f"by-{login}"))
     proxy.served.clear()
 
@@ -79,7 +79,7 @@ def test_a_refused_login_names_the_setting_to_correct_and_shows_no_secret(
         open_catalog(lake.settings)
 
     status, output = lake.command("pipelines", "discover", "--no-flush")
-    assert status == 5  # doing it again changes nothing
+    assert status == 5  # a retry would change nothing
     assert "refuses the login" in output
     for value in properties.values():
         assert value.split(":")[-1] not in output + str(refused.value)
@@ -94,4 +94,4 @@ def test_no_command_prints_a_property(proxy: AuthProxy, tmp_path: Path, redis_se
     for command in (["settings"], ["status", "--json"], ["doctor"]):
         _, output = lake.command("manifold.console", *command)
         assert CLIENT_SECRET not in output
-    assert re.search(r"\d tables", output), output  # of the doctor, who has been there
+    assert re.search(r"\d tables", output), output  # from the doctor, after connecting

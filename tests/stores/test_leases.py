@@ -43,7 +43,7 @@ def test_one_of_many_gets_the_lease_and_only_its_holder_publishes(place: str, re
     catalog = open_catalog(settings)
     ensure_tables(catalog)
     one_gets_it(settings, NOON)
-    one_gets_it(settings, NOON + timedelta(seconds=LEASE_S + 1))  # the first one's has expired
+    one_gets_it(settings, NOON + timedelta(seconds=LEASE_S + 1))  # after the first lease has expired
 
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     late = NOON + timedelta(seconds=3 * LEASE_S)

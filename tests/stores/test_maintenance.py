@@ -45,10 +45,10 @@ from tests.support.servers import Server, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VINS = [Owner(f"V{n}") for n in range(10)]
-LONG_AGO = 1  # ms after noon of the makers' day, which is past every retention
+LONG_AGO = 1  # ms after noon of the makers' day, past every retention
 AN_HOUR_AGO = int(time.time() * 1000) - NOON_MS - 3_600_000
 MOMENT = 1e-6  # days
-# With these nothing is kept for longer than the jobs need; an orphan has to be older than a day.
+# With these nothing is kept longer than the jobs need; an orphan must be older than a day.
 RETENTIONS = {
     "snapshot_retention_days": MOMENT,
     "archive_retention_days": 60,
@@ -84,7 +84,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
         deployed.archive(ecq_write(LONG_AGO + 2, CLIENT, "acknowledged"), ecq_ack(LONG_AGO + 3, CLIENT, LONG_AGO + 2))
         deployed.archive(ecq_write(LONG_AGO + 4, CLIENT, "a", b"old"), ecq_write(LONG_AGO + 5, CLIENT, "pending", b"old, too"))
         deployed.archive(*(ecq_write(AN_HOUR_AGO + n, CLIENT, key, b"young") for n, key in ((5, "a"), (6, "b"))))
-        gateway = Sealing(DayKeys.of(deployed.settings))  # day keys lie in the bucket
+        gateway = Sealing(DayKeys.of(deployed.settings))  # day keys are in the bucket
         deployed.archive(gateway.raw(LONG_AGO + 6, DEVICE, b"old"), gateway.status(LONG_AGO + 7, DEVICE, "online"))
         deployed.archive(gateway.raw(AN_HOUR_AGO + 9, DEVICE, DRY), gateway.status(AN_HOUR_AGO + 10, DEVICE, "online"))
         deployed.archive(gateway.raw(AN_HOUR_AGO + 11, ANOTHER, DRY), gateway.refused(AN_HOUR_AGO + 12, b"{", DEVICE))
@@ -111,7 +111,7 @@ class Maintained:
 
     orphan: Path
     of_another: Path
-    said: list[dict[str, Any]]  # by the jobs of `DAY`
+    said: list[dict[str, Any]]  # the outputs of the jobs of `DAY`
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
     signals = compacted["tables"][XRAY_RAW.name]
     assert (signals["before"]["files"], signals["after"]["files"]) == (3, 2)
-    assert compacted["queues"]["messages"] == 1  # the one that another of its key has superseded
+    assert compacted["queues"]["messages"] == 1  # the superseded one
     for collected in (would, gone):
         assert collected["orphans"][IDS.name]["count"] == 1
         assert collected["orphans"][IDS.name]["sample"][0].endswith(maintained.orphan.name)
@@ -174,10 +174,10 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
         assert collected["segments"]["count"] == 6
         assert collected["signals"]["count"] == 3
     assert (maintained.orphan.exists(), maintained.of_another.exists()) == (False, True)
-    assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
+    assert len(files_of(lake, IDS)) == 2  # replaced files were removed with their snapshots
     catalog = open_catalog(lake.settings)
     assert {d["data_id"] for d in read(catalog, DATA)} == {"d1", "old"}  # no recorder could be asked
-    # The outcome came by the archive alone: no dispatcher has taken the entry out of the queue.
+    # The outcome came through the archive only: no dispatcher removed the entry from the queue.
     assert {kind: count for kind, count in verified["differences"].items() if count} == verified["repaired"] == {"ended": 1}
     assert rebuilt["populated"]["queued"] == rebuilt["populated"]["compacted_queued"] == 0
     assert (
@@ -225,7 +225,7 @@ def test_check_agrees_rollback_reverts_and_restore_recreates_everything(lake: De
 
 def test_signals_are_reprocessed_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
-    if not has_signals(catalog):  # no other test has taken them in
+    if not has_signals(catalog):  # not yet ingested by another test
         jobs.run("run_all --no-flush")
     found = contents(catalog)
     values = {row[1]: [reading["value"] for reading in row[2]] for row in found[XRAY_PROCESSED.name]}

@@ -92,7 +92,7 @@ def test_a_state_is_recorded_on_page_and_index_for_one_audit(reports: Files, tmp
 
 def test_airflow_serves_the_reports_and_reports_a_store_that_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:
     application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
-    publish(reports, tmp_path / "worker", "run", NOON)  # the gateway keeps its own files beside it
+    publish(reports, tmp_path / "worker", "run", NOON)  # the gateway keeps its own files next to it
 
     def answers(secret: str, *paths: str) -> list[tuple[int, str]]:
         settings = Settings(

@@ -59,7 +59,7 @@ def test_an_invalid_key_names_the_setting_to_correct(proxy: SigningProxy, tmp_pa
 
     status, output = lake.command("pipelines", "discover", "--no-flush")
 
-    assert status == 5  # doing it again changes nothing
+    assert status == 5  # a retry would change nothing
     assert "refuses the login (" in output
     assert "the signature does not match" in output
     assert "client.access-key-id" in output

@@ -46,7 +46,7 @@ def test_a_server_that_stops_responding_times_out_and_is_retried(tmp_path: Path)
     with postgresql(tmp_path / "pg") as uri:
         catalog = open_catalog(settings_of(uri, tmp_path))
         ensure_tables(catalog)
-        with catalog.engine.connect() as asked:  # type: ignore[attr-defined]  # an SQL catalog's
+        with catalog.engine.connect() as asked:  # type: ignore[attr-defined]  # only SQL catalogs have it
             backend = int(asked.execute(text("select pg_backend_pid()")).scalar_one())
         os.kill(backend, signal.SIGSTOP)
         try:

@@ -65,4 +65,4 @@ def hanging(file: Path) -> Iterator[None]:
     finally:
         file.rename(pipe)
         whole.rename(file)
-        os.close(os.open(pipe, os.O_RDWR))  # those who wait for it see that it is no file
+        os.close(os.open(pipe, os.O_RDWR))  # waiting readers notice that it is not a file

@@ -21,7 +21,7 @@ def next_release() -> Iterator[NextRelease]:
         STEPS[table.name] = (*STEPS[table.name], step)
         for name, value in ({"version": table.version + 1} | changed).items():
             before.append((table, name, getattr(table, name)))
-            object.__setattr__(table, name, value)  # definitions are frozen, and are known everywhere by identity
+            object.__setattr__(table, name, value)  # definitions are frozen and shared by identity
 
     with patch.dict(STEPS):
         yield define

@@ -27,8 +27,8 @@ from tests.support.warm import Forked, fork_of
 
 ROOT = Path(__file__).parents[2]
 START_S = 60
-END_S = 30  # longer than any gives those that it has started itself, which a kill would leave behind
-# Of a JVM that ends soon. The table of names begins as large as Spark's classes make it: to grow there takes a tenth of a start.
+END_S = 30  # longer than any server gives its own children, which a kill would orphan
+# For a short-lived JVM. The symbol table starts at the size of Spark's classes: growing it takes a tenth of a start.
 SHORT_LIVED = f"{C1_COMPILER} -XX:+UseSerialGC -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576"
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
 _WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -70,7 +70,7 @@ def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: st
     while not (answer := question()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within_s} s: {what or question}")
-        time.sleep(pause)  # between two looks at the condition, never instead of it
+        time.sleep(pause)  # between two checks of the condition, never instead of one
         pause = min(pause * 1.5, 0.1)
     return answer
 
@@ -169,7 +169,7 @@ def start_redis(folder: Path, *, port: int | None = None, append_only: bool = Fa
     command += ["--aclfile", str(users)] if users else []
     log = folder / "redis.log"
     said = log.stat().st_size if log.exists() else 0
-    # It listens before it has read its file, and answers LOADING until then; it says when it has, whoever may ask it.
+    # It listens before it has loaded its file and answers LOADING until then; the log says when, without a login.
     return start(command, port=port, log=log, ready=lambda: b"Ready to accept connections" in log.read_bytes()[said:])
 
 

@@ -116,7 +116,7 @@ def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
     log = os.open(question["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(stream, number)
-    os.closerange(3, 256)  # the pipes are its parent's
+    os.closerange(3, 256)  # the pipes belong to its parent
     sys.argv = [module, *question["arguments"]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     raise SystemExit(0)

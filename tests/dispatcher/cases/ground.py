@@ -29,7 +29,7 @@ class Ground:
         self.settings = platform.settings
         self.retention_ms = Policy.of(platform.settings).retention_ms
 
-    # What the vehicle platform does
+    # Actions of the vehicle platform
 
     def batch(self, *vins: str, request_id: str | None = None, data: bytes | None = b"hello", data_id: str | None = None) -> int:
         """Publish one batch, data first, and wait until it is accepted; return its seq. `data=None` leaves the data out."""
@@ -46,7 +46,7 @@ class Ground:
         receipt = self.platform_client.send(data_topic(data_id), payload)
         assert receipt["status"] == "recorded", receipt
 
-    # What is seen
+    # Observations
 
     def here(self, vehicle: Vehicle) -> Vehicle:
         """Send `online` for the vehicle and return it once the dispatcher knows that it is connected and subscribed."""
@@ -114,7 +114,7 @@ class Ground:
         def records() -> dict[int, OutcomeRecord]:
             found: dict[int, OutcomeRecord] = {}
             for record in self.platform.outcomes(vehicle.vin):
-                found.setdefault(record.seq, record)  # how it ended first is how it ended
+                found.setdefault(record.seq, record)  # the first outcome is final
             return found
 
         wait_until(lambda: not self.pending(vehicle), what=f"nothing of {vehicle.vin} to be pending")
@@ -137,7 +137,7 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
     Services have the Redis rights of an environment, and no refused command may occur.
     """
     with a_platform(home, RedisUsers(home / "users"), segment_max_seconds=3600, **settings) as platform:
-        with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
+        with ThreadPoolExecutor() as starting:  # in parallel: starting is mostly loading modules
             for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
                 started.result()
         platform_client = PlatformClient(platform.settings)

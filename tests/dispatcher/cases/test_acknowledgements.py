@@ -79,7 +79,7 @@ def test_late_repeated_and_stale_acks_end_their_own_entry_once(brisk: Ground, pr
     copies = vehicle.waits_for(2)
     assert {got.request_id for got in copies} == {"first"}
 
-    vehicle.ack(copies[0])  # its deadline has passed: it was released, and is in flight again
+    vehicle.ack(copies[0])  # its deadline has passed: released and in flight again
     wait_until(lambda: "second" in vehicle.requests)
     vehicle.ack(copies[1])  # the same entry once more, while the next one is in flight
     beat(brisk, vehicle)
@@ -92,7 +92,7 @@ def test_late_repeated_and_stale_acks_end_their_own_entry_once(brisk: Ground, pr
 
 def test_an_entry_whose_ack_event_is_lost_is_resent_at_its_deadline(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
-    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: what it acknowledges there, nobody tells
+    vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: its acknowledgements there are not reported
     vehicle.say(Sign.ONLINE)
     brisk.seen(vehicle, connected="heard")
     seq = brisk.batch(vehicle.vin)

@@ -27,7 +27,7 @@ def test_batches_sent_back_to_back_arrive_in_sending_order(ground: Ground, proto
     vehicle = Vehicle(ground, protocol=protocol)
     names = [f"task_{kind}_{n}" for kind in "ab" for n in range(8, 12)] * 3
     ground.data("same", b"hello")
-    pause = iter(range(len(names)))  # the same trigger again would be a duplicate: each names another ghost
+    pause = iter(range(len(names)))  # a repeated trigger would be a duplicate: each names another ghost
 
     receipts = ground.platform_client.send_all(
         [(TRIGGER, trigger([vehicle.vin, f"{vehicle.vin}-GHOST{next(pause)}"], name, "same")) for name in names]
@@ -74,7 +74,7 @@ def test_malformed_input_is_refused_as_a_whole_answered_and_kept(ground: Ground,
         assert receipt["status"] == "refused"
         assert receipt["reason"]
     else:
-        ground.platform_client.say(topic, payload)  # the broker's access rules end it there
+        ground.platform_client.say(topic, payload)  # refused by the broker's access rules
 
     with ground.platform.blocking() as redis:
         assert redis.exists(*keys.owner_keys(VIN)) == 0

@@ -71,7 +71,7 @@ def test_an_entry_too_large_for_the_connection_fails_and_the_next_is_sent(ground
     assert "is over the 256 that the vehicle takes" in (ended[too_large].reason or "")
     ground.leaves(vehicle)
 
-    again = ground.here(Vehicle(ground, vin=vehicle.vin).connect(subscribe=False))  # this one takes packets of any size
+    again = ground.here(Vehicle(ground, vin=vehicle.vin).connect(subscribe=False))  # this one accepts packets of any size
     large = ground.batch(vehicle.vin, data=bytes(5_000))
     assert [got.seq for got in again.waits_for(1)] == [large]
     again.leave()

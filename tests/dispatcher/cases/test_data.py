@@ -83,11 +83,11 @@ def test_data_and_trigger_missing_in_redis_are_read_from_the_lake(altered: Groun
 
     vehicle.connect().say(Sign.ONLINE)
 
-    (got,) = vehicle.waits_for(1, within_s=60)  # the first look into the lake takes seconds
+    (got,) = vehicle.waits_for(1, within_s=60)  # the first lookup in the lake takes seconds
     assert (got.request_id, got.payload) == ("task_lake", payload)
-    assert altered.delivered(vehicle, seq)[seq].attempts == 1  # however often its deadline passed while the lake was read
+    assert altered.delivered(vehicle, seq)[seq].attempts == 1  # however often its deadline passed during the lake lookup
     with altered.platform.blocking() as redis:
-        assert redis.get(keys.data(data_id)) == payload  # put back, for the others of its batch
+        assert redis.get(keys.data(data_id)) == payload  # cached for the others of its batch
     vehicle.leave()
 
 
@@ -95,7 +95,7 @@ def test_a_trigger_keeps_its_data_for_as_long_as_itself(ground: Ground) -> None:
     vehicle = Vehicle(ground)
     ground.data("aged", b"hello")
     with ground.platform.blocking() as redis:
-        redis.pexpire(keys.data("aged"), DAY_MS // 24)  # as if it had come long ago
+        redis.pexpire(keys.data("aged"), DAY_MS // 24)  # as if it had arrived long ago
 
         seq = ground.batch(vehicle.vin, data=None, data_id="aged")
 

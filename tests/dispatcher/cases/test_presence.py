@@ -27,7 +27,7 @@ def test_ten_vehicles_get_one_batch_in_parallel(ground: Ground) -> None:
     vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
     for vehicle in vehicles:
         ground.seen(vehicle, connected="yes", subscribed="yes")
-        vehicle.acks = False  # nobody waits for anybody's acknowledgement
+        vehicle.acks = False  # so no delivery waits for an acknowledgement
 
     seq = ground.batch(*(vehicle.vin for vehicle in vehicles))
 
@@ -73,7 +73,7 @@ def test_connecting_and_subscribing_alone_trigger_no_publish(ground: Ground, pro
 def test_an_unsubscribed_vehicle_loses_no_entry_and_no_attempt(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(vehicle, connected="yes")
-    seq = ground.batch(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
+    seq = ground.batch(vehicle.vin)  # published at once, and the broker has no subscriber: reason code 16
     ground.seen(vehicle, subscribed="no")
     ground.given_back(vehicle, seq)
 
@@ -139,7 +139,7 @@ def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: 
     wait_until(lambda: ground.pending(vehicle) == [seq])
     assert ground.in_flight(vehicle) is None
 
-    vehicle.say(Sign.HEARTBEAT)  # it may have subscribed unseen: tried, and reason code 16 again
+    vehicle.say(Sign.HEARTBEAT)  # it may have subscribed unnoticed: tried, and reason code 16 again
     ground.seen(vehicle, subscribed="no")
     vehicle.subscribe()
     vehicle.say(Sign.HEARTBEAT)
@@ -152,13 +152,13 @@ def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: 
 def test_a_vehicle_known_only_from_its_heartbeat_is_served(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.batch(vehicle.vin)
-    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: nobody tells that it connected
+    vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: no event reports the connection
     vehicle.say(Sign.HEARTBEAT)
     brisk.seen(vehicle, connected="heard")
 
     assert [got.topic for got in vehicle.waits_for(1)] == [f"agent/{vehicle.vin}/proxy/request/{vehicle.requests[0]}"]
     vehicle.forget()
-    vehicle.connect(subscribe=False).say(Sign.ONLINE)  # its acknowledgement was not told either: the deadline brings it again
+    vehicle.connect(subscribe=False).say(Sign.ONLINE)  # its acknowledgement was not reported either: it is resent at the deadline
     vehicle.waits_for(2)
     brisk.delivered(vehicle, seq)
     vehicle.leave()

@@ -12,7 +12,7 @@ from tests.manifold.settings.test_profiles import profile
 from tests.support.wire import trigger
 
 TEXT = 'transparent, not base64: "ä" \u0000'
-MAPS = "maps"  # text that happens to be base64, too
+MAPS = "maps"  # text that is also valid base64
 
 
 @pytest.fixture(scope="module")

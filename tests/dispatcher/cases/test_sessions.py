@@ -152,7 +152,7 @@ def test_the_deadline_waits_while_an_absent_vehicle_has_a_session(brisk: Ground,
     seen = brisk.presence(vehicle)
     assert seen["expiry"] == ("300" if protocol == 5 else str(SESSION_MAX_S))  # on 3.1.1 the broker's own
     index = keys.deadlines(keys.shard_of(vehicle.vin, brisk.settings.wake_shards))
-    with brisk.platform.blocking() as redis:  # it was looked at when its deadline had passed, and put off until the session's end
+    with brisk.platform.blocking() as redis:  # the deadline passed and was extended to the session's end
         wait_until(lambda: redis.zscore(index, vehicle.vin) == float(seen["session_until"]))
     assert brisk.in_flight(vehicle) == seq
 

@@ -120,7 +120,7 @@ def test_publishing_to_a_consumer_without_subscription_counts_no_attempt(ground:
     consumer = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(consumer, connected="yes")
     ground.write(consumer, "a", b"1")
-    ground.seen(consumer, ecq="no")  # the broker had nobody to give it to
+    ground.seen(consumer, ecq="no")  # the broker had no subscriber
     assert ground.in_flight(consumer) is None
 
     ground.listens(consumer)

@@ -25,8 +25,8 @@ ROUTES = (
     "/signals/{device_id}",
     "/signal-keys",
 )
-OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
-OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # which the AMQP door is asked for: in signals/test_dead_letter_api
+OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # tested in test_ecq
+OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # in signals/test_dead_letter_api
 bounded = settings(
     max_examples=EXAMPLES,
     derandomize=True,

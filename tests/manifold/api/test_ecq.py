@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with running_harness(folder) as harness:
         settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port)
         settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        assert harness.users is not None  # the recorder comes with its rights, and so does the API
+        assert harness.users is not None  # recorder and API log in with their own rights
         settings, as_api = (
             settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
             for user in ("tests", "api")

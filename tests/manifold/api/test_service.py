@@ -94,7 +94,7 @@ def test_without_redis_and_lake_the_api_starts_reports_it_and_recovers(tmp_path:
     port = free_port()
     settings = settings_at(tmp_path / "home", port)
     settings.home.mkdir()
-    (settings.home / "lake").write_text("no folder")  # so no catalog can be made in it
+    (settings.home / "lake").write_text("no folder")  # so no catalog can be created in it
     redis: Server | None = None
     try:
         with api_of(settings, tmp_path / "api.log", healthy=False):

@@ -135,7 +135,7 @@ def test_duplicate_column_names_make_a_file_no_segment() -> None:
 def test_bytes_that_text_cannot_hold_are_not_taken_as_data() -> None:
     content = lines(message(payload="a\ufffdb"))
     assert "base64" in rows_of(content, "data/depot.jsonl")[0]["refused_because"]
-    assert rows_of(content)[0]["refused_because"] is None  # a trigger says itself what it may hold
+    assert rows_of(content)[0]["refused_because"] is None  # a trigger decides itself what it may contain
 
 
 def test_broker_headers_cannot_impersonate_manifold() -> None:

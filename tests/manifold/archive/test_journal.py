@@ -32,7 +32,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(question: Callable[[], bool]) -> None:
-    while not question():  # noqa: ASYNC110  # no event tells; bounded by `run`
+    while not question():  # noqa: ASYNC110  # no event to wait for; bounded by `run`
         await asyncio.sleep(0)
 
 

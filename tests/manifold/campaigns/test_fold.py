@@ -79,7 +79,7 @@ def test_the_tallies_count_every_target_once(facts: list[Fact]) -> None:
 
 FIRST, SECOND = RELEASES[0], RELEASES[1]
 ONCE_MORE = Retry(times=1, after="1h")
-# attempts, then the status and the release or record that made it so
+# attempts, then the status and the release or record that caused it
 STANDINGS = [
     ([Attempt(FIRST)], Status.RELEASED, FIRST),
     ([Attempt(FIRST, Ending.DELIVERED, 7)], Status.DELIVERED, 7),
@@ -88,7 +88,7 @@ STANDINGS = [
     # a late acknowledgement: the vehicle has it, so it is not released again
     ([Attempt(FIRST, Ending.WITHDRAWN, 7), Attempt(FIRST, Ending.DELIVERED, 9)], Status.DELIVERED, 9),
     ([Attempt(FIRST, Ending.DELIVERED, 9), Attempt(SECOND, Ending.WITHDRAWN, 7)], Status.DELIVERED, 9),
-    # its own second release takes the place of the first in the queue
+    # its own second release replaces the first in the queue
     ([Attempt(FIRST, Ending.SUPERSEDED, 7), Attempt(SECOND)], Status.RELEASED, SECOND),
     ([Attempt(FIRST, Ending.CANCELLED, 7)], Status.CANCELLED, 7),
     ([Attempt(FIRST, Ending.FAILED, 7)], Status.WAITING, 7),

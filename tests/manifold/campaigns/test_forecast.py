@@ -16,7 +16,7 @@ from tests.manifold.campaigns.plans import NOW, POLICY, document, fleet_here, pr
 
 NUMBER = 60
 MINUTE, HOUR = 60_000, 3_600_000
-# Of ten vehicles, one is not seen at all; the others within minutes to two days.
+# Of ten vehicles, one is never seen; the others connect within minutes to two days.
 ABSENCES = [0, 0, 5 * MINUTE, 20 * MINUTE, HOUR, 3 * HOUR, 8 * HOUR, 20 * HOUR, 45 * HOUR, None]
 GATE = {"released": "60%", "known": "90%", "soak": "1h"}
 WAVES = [{"name": "first", "size": "10%", "gate": GATE}, {"name": "rest", "size": "rest"}]

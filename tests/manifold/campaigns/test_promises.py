@@ -23,7 +23,7 @@ Run = tuple[dict[str, Any], list[r.Target], Fleet, int]  # a plan, its targets, 
 NUMBER = 24
 quick = settings(max_examples=25, deadline=None)
 MINUTE, DAY = 60_000, 86_400_000
-STARTS = ["2027-03-26T12:00:00Z", "2026-10-23T12:00:00Z", "2026-12-01T12:00:00Z"]  # two before a change of time
+STARTS = ["2027-03-26T12:00:00Z", "2026-10-23T12:00:00Z", "2026-12-01T12:00:00Z"]  # two before a daylight saving change
 ZONES = [None, "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]
 
 gates = st.fixed_dictionaries(
@@ -53,7 +53,7 @@ plans = st.fixed_dictionaries(
         "rules": st.sampled_from([1, 3]).map(lambda over: [{"name": "r1", "count": ["failed"], "over": over}]),
     },
 )
-# Seconds after the start at which a vehicle comes, and for how long: many together, within one minute, and later ones.
+# Seconds after the start at which a vehicle connects, and for how long: many together, within a minute, and later.
 visits = st.lists(st.tuples(st.integers(0, 120) | st.integers(0, 200_000), st.integers(1, 100_000)), max_size=2)
 
 
@@ -155,7 +155,7 @@ def test_a_stop_takes_effect_at_any_point(run: Run, data: st.DataObject, stop: r
         for later in (0, MINUTE, DAY):
             effects = step(stopped, run[3] + later, vins(NUMBER), POLICY)
             assert not [effect for effect in effects if isinstance(effect, Release)]
-    else:  # it was over, or not yet running
+    else:  # already over, or not yet running
         assert stopped.decided.stage not in ("running", "held")
 
 

@@ -18,7 +18,7 @@ def test_no_sixty_seconds_hold_more_than_the_rate_at_any_instant(rate: int, look
         now += pause_ms
         allowed = allowance(recent, rate, now)
         within = sum(number for at_ms, number in released if now - at_ms < MINUTE)
-        assert allowed == rate - within  # not one more, and not one less
+        assert allowed == rate - within  # exactly the allowance
         if min(wanted, allowed):
             released.append((now, min(wanted, allowed)))
             recent = within_a_minute([*recent, (now, seq, min(wanted, allowed))])

@@ -24,7 +24,7 @@ from tests.manifold.console.test_commands import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT
 
-MANY = MAX_ENTRIES + 15_000  # vehicles of one trigger: the API does not tell them one by one
+MANY = MAX_ENTRIES + 15_000  # vehicles of one trigger, too many for the API to list
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Sett
     command = [sys.executable, "-m", "manifold.console", "batch", "cancel", request_id]
     env = {**os.environ, **environment(platform)}
     process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    while not is_cancelled(vins[1], newer):  # without a pause: there are some slices more, and none takes long
+    while not is_cancelled(vins[1], newer):  # without a pause: some slices follow, and none takes long
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()

@@ -33,8 +33,8 @@ def settings(home: Path, certificate: str, ca: str, *, by: str) -> Settings:
         "catalog_uri": f"postgresql+psycopg://u:p@postgres/catalog?sslmode=verify-full&sslrootcert={ca}&sslcert={certificate}",
     }
     if by in urls:
-        return Settings(home=home, **{by: urls[by]})  # type: ignore[arg-type]  # all three are secret texts
-    return Settings(home=home, tls_ca=ca, **{by: certificate})  # type: ignore[arg-type]  # the name of a file
+        return Settings(home=home, **{by: urls[by]})  # type: ignore[arg-type]  # all three are secret strings
+    return Settings(home=home, tls_ca=ca, **{by: certificate})  # type: ignore[arg-type]  # a file name
 
 
 BY = ["http_certificate", "tls_certificate", "redis_url", "signals_amqp_url", "catalog_uri"]

@@ -22,13 +22,13 @@ from manifold.settings import Settings
 from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT, wait_until
 
-SPARK_S = 200  # of one command that starts a JVM, on a machine that may be busy
+SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
 OURS = re.compile(  # a log line, a step of `up`, an error
     r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
 )
-USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line refuses an option
+USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line rejects an option
 NOISE = re.compile(
     r"Traceback|nanobind|Warning|WARN|NOTE: |log4j|py4j|site-packages|:: loading|\bivy\b|it/s\]|\d%\||Calculating Metrics",
     re.IGNORECASE,
@@ -42,21 +42,21 @@ class Case:
     succeeds: str
     mistake: str
     names: tuple[str, ...]
-    wrong: dict[str, str] | None = None  # settings of the mistake; it is made in an empty home
-    status: int = 0  # of success
+    wrong: dict[str, str] | None = None  # settings of the error case, which runs in an empty home
+    status: int = 0  # exit status on success
 
 
 NO_NUMBER = {"MANIFOLD_NODE": "many"}
 NO_JARS = {"MANIFOLD_JARS": "/no/such/folder"}
 WRONG_NUMBER = ("MANIFOLD_NODE", "many", "valid integer")
-NO_JAVA = {"JAVA_HOME": "/no/java"}  # whose absence spark-submit prints, too
+NO_JAVA = {"JAVA_HOME": "/no/java"}  # spark-submit also prints that it is missing
 WITHOUT_JAVA = ("/no/java", "set JAVA_HOME to Java 17")
 WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS")
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
 NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
 COUNT = ("--count", "greater than or equal to 1")
-# In this order, because a lake is checked before it is changed, and an erasure lets go of the history that a rollback needs.
+# In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
     "ingest": Case("--json", "--from 2026-01-02 --to 2026-01-01", ("--from and --to", "2026-01-02", "is no interval")),
     "report": Case("--json", "--run-id nobody", ("there is no report", "run manifold ingest")),
@@ -112,7 +112,7 @@ CASES = {
     "vin erase": Case(f"{GONE} --why because --yes --json", "erase*A B*--why*because", NO_VIN),
     "signals erase": Case(f"{DEVICE} --why because --yes --json", "erase*A B*--why*because", NO_DEVICE),
 }
-BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
+BY_FIXTURES = {"up", "demo"}  # covered by their own tests
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def assert_ours_alone(done: subprocess.CompletedProcess[str], *, json_too: bool,
     strange = [line for line in done.stderr.splitlines() if not any(kind.match(line) for kind in allowed)]
     assert strange == [], said
     if json_too:
-        json.loads(done.stdout)  # nothing stands beside the document
+        json.loads(done.stdout)  # the output is only the document
     else:
         assert [line for line in done.stdout.splitlines() if NOISE.search(line)] == [], said
 
@@ -160,7 +160,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     make_up(settings)
     certificates.make_up(settings)
     (settings.home / "airflow").mkdir()
-    (settings.home / "airflow" / "airflow.db").touch()  # what `manifold airflow` looks for; `version` does not open it
+    (settings.home / "airflow" / "airflow.db").touch()  # `manifold airflow` checks for it; `version` does not open it
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")

@@ -19,7 +19,7 @@ from tests.manifold.console.test_commands import manifold
 from tests.support.emqx_api import KEY, SECRET, EmqxApi, emqx_api
 from tests.support.servers import free_port
 
-VIN = "WVW%2F1"  # the percent sign must reach EMQX as one
+VIN = "WVW%2F1"  # EMQX must receive a literal percent sign
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of, first_seq_at
 from manifold.contracts.topics import ecq_of, ecq_rewind_topic, ecq_topic, ecq_write_topic
 
 LIMIT = 100
-ANY_TEXT = st.text(st.characters(codec=None), max_size=600)  # half characters too
+ANY_TEXT = st.text(st.characters(codec=None), max_size=600)  # lone surrogates included
 HEADS = st.sampled_from(["", "$ECQ/", "$ECQ/w/", "$ECQ/r/", "$ECQ/w/V1/", "$ECQ/r/V1", "$ECQ/w", "$ECQ/x/", "$SDV-FANOUT/"])
 
 

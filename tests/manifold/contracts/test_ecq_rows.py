@@ -74,7 +74,7 @@ def rows_of(epochs: list[int], at: datetime) -> st.SearchStrategy[StateRow]:
 
 
 OLD = st.lists(rows_of([0, 100, 200, 300], SETTLED - timedelta(hours=1)), max_size=12)
-# What is recorded later: of the last epoch that is settled, or later ones.
+# Later records: of the last settled epoch, or later ones.
 LATER = st.lists(rows_of([400, 500], NOON), max_size=8)
 LIVE = st.sets(st.sampled_from(SEQS))
 

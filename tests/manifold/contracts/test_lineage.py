@@ -8,7 +8,7 @@ import pytest
 from manifold.contracts.lineage import RunName, run_uuid, task_run
 
 DUE = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-# What openlineage-python 1.54.0 makes of it (generate_static_uuid), and so apache-airflow-providers-openlineage 2.20.3.
+# The result of openlineage-python 1.54.0 (generate_static_uuid), and so of apache-airflow-providers-openlineage 2.20.3.
 TASK = "019b7ca9-8f2e-7700-8988-8fc03bdd93cc"
 
 

@@ -196,13 +196,11 @@ CORPUS = (
     b'{"data": [[0, [48.1, 11.5, 30]], [1, [48.2, 11.6, 400]], [2, "none"]], "time": "2026-01-01T00:00:00Z"}',
     b'{"data": [], "time": 0}',
 )
-RESULTS = {1: "7c13abd91b4a39b9a6bb6e52608f9a74e77100b5eecb48bcf15f8718e047d71b"}  # of the corpus, by the version of the rules
+RESULTS = {1: "7c13abd91b4a39b9a6bb6e52608f9a74e77100b5eecb48bcf15f8718e047d71b"}  # digest of the corpus by version of the rules
 
 
 def test_rules_with_different_results_have_a_new_version() -> None:
     """`rules` in the lake identifies the version: if this digest changes, raise RULES and add a line above."""
     made = json.dumps([process(payload, BOUNDS).to_builtins() for payload in CORPUS])
-    rounded = json.loads(
-        made, parse_float=lambda text: round(float(text), 6)
-    )  # libraries of mathematics differ in the last digits
+    rounded = json.loads(made, parse_float=lambda text: round(float(text), 6))  # maths libraries differ in the last digits
     assert RESULTS[RULES] == hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()

@@ -307,7 +307,7 @@ def test_paging_a_long_queue_agrees_between_redis_and_all_sources(place: Place, 
         Subscription(1, claim=True),
         Append(seq(2), f"k{seqs[1]}", b"newer than what is in flight"),
     )
-    if not is_whole:  # then archive and lake are asked, and the whole queue is read, some keys a call
+    if not is_whole:  # then archive and lake are read too, and the whole queue in batches of keys
         place.do(Load(0, None, None, [Loaded(seq(0), "k0", False)]))
     old = [] if is_whole else [("k0", seq(0), "pending")]
     expected = [(f"k{each}", each, "pending" if i % 3 else "delivered") for i, each in enumerate(seqs) if i != 1]

@@ -43,7 +43,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     settings = Settings(home=tmp_path_factory.mktemp("recorded"))
     first = [
         trigger(1, '{"ids": ["V1", "V2"], "request_id": "task_1", "data_id": "d"}'),
-        trigger(2, r'{"ids": ["\u0056\u0031"], "request_id": "\u0074ask_2", "data_id": "d"}'),  # V1 and task_2, spelled otherwise
+        trigger(2, r'{"ids": ["\u0056\u0031"], "request_id": "\u0074ask_2", "data_id": "d"}'),  # V1 and task_2 with escapes
         trigger(3, '{"ids": ["V10"], "request_id": "task_10", "data_id": "d"}'),
         trigger(4, '{"ids": ["V1"], "request_id": "task_1", "data_id": "d"}', headers={DUPLICATE_OF: str(seq(1))}),
         trigger(5, '{"ids": ["V1", "A B"], "request_id": "task_1", "data_id": "d"}', refused_because="a bad VIN"),
@@ -51,9 +51,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     second = [trigger(6, '{"ids": ["V2"], "request_id": "task_1", "data_id": "d"}')]
     ends = [
         outcome(7, "V1", 1, Outcome.DELIVERED),
-        outcome(8, "V1", 1, Outcome.CANCELLED),  # the first word counts
+        outcome(8, "V1", 1, Outcome.CANCELLED),  # the first outcome counts
         outcome(9, "V10", 3, Outcome.DELIVERED),
-        outcome(10, "V2", 0, Outcome.EXPIRED),  # of a trigger that is in the lake
+        outcome(10, "V2", 0, Outcome.EXPIRED),  # for a trigger in the lake
     ]
     for messages in (first, second, ends):
         file = settings.home / "archive" / segment_path(messages[0].stream, messages[0].seq, 0)

@@ -15,7 +15,7 @@ from manifold.settings import Settings
 from tests.pipelines.makers import NOON
 from tests.support.lake_rows import append, new_lake
 
-FILES, A_FILE = 12, 3  # a file every day, and so many entries of each vehicle in it
+FILES, A_FILE = 12, 3  # one file per day, with this many entries per vehicle
 
 
 def seq(day: int, n: int = 0) -> int:

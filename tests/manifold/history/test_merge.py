@@ -32,18 +32,18 @@ def seq(n: int) -> int:
     return seq_of(HOUR_AGO_MS + n, 0, 0)
 
 
-# By place: where an entry is known, and how it stands.
+# By index: where an entry is known, and its state.
 STANDS = {
-    1: "delivered",  # the lake has both
-    2: "cancelled",  # the lake has the trigger, the archive how it ended
-    3: "pending",  # the lake, and the queue
-    4: "delivered",  # the archive has both
-    5: "in flight",  # the archive, and the queue
-    6: "delivered",  # the lake, and what is remembered in the queue: its outcome is on its way
-    7: "parked",  # the queue alone: its trigger is in the recorder's journal
-    8: "pending",  # the queue alone
+    1: "delivered",  # both in the lake
+    2: "cancelled",  # trigger in the lake, outcome in the archive
+    3: "pending",  # lake and queue
+    4: "delivered",  # both in the archive
+    5: "in flight",  # archive and queue
+    6: "delivered",  # lake, and an outcome remembered by the queue: its record is under way
+    7: "parked",  # queue only: its trigger is in the recorder's journal
+    8: "pending",  # queue only
 }
-AT_ONCE = [seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * ROUNDED)]  # of one millisecond: to Redis, many of them are one number
+AT_ONCE = [seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * ROUNDED)]  # of one millisecond: many of them collide as Redis scores
 IN_LAKE, IN_ARCHIVE, QUEUED = (1, 2, 3, 6), (3, 4, 5), (3, 5, 8)
 
 

@@ -97,13 +97,13 @@ def test_a_ring_with_another_key_under_the_same_id_opens_nothing(tmp_path: Path)
     other = day_keys(tmp_path, ring("a"))
     with pytest.raises(KeyIsGone, match="another key"):
         other.open(sealed, seq=DAYS[0])
-    assert other.open(other.seal(b"y", seq=DAYS[0]), seq=DAYS[0]) == b"y"  # under a new key of the day
+    assert other.open(other.seal(b"y", seq=DAYS[0]), seq=DAYS[0]) == b"y"  # under a new day key
 
 
 @pytest.mark.parametrize(
     "text",
     ["a", "a:", "a:AAAA", f"a b:{new_key_line('x')[2:]}", "a:" + "A" * 43 + "=", f"{new_key_line('a')},{new_key_line('a')}"],
-    ids=["no key", "an empty one", "a short one", "a space in the id", "all zero", "an id twice"],  # keys are of chance
+    ids=["no key", "an empty one", "a short one", "a space in the id", "all zero", "an id twice"],  # keys are random
 )
 def test_an_invalid_ring_is_refused_without_showing_a_key(text: str) -> None:
     with pytest.raises(SettingsError) as refused:

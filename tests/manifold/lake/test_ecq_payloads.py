@@ -38,7 +38,7 @@ def test_messages_are_found_by_client_and_seq(catalog: Catalog) -> None:
         ("c2", seq_on(0, 1)): StoredMessage("a/b", b""),
         ("c1", seq_on(40)): StoredMessage("a", b"three"),
     }
-    assert read_messages(catalog, [("c2", seq_on(0))]) == {}  # another client's
+    assert read_messages(catalog, [("c2", seq_on(0))]) == {}  # of another client
     assert read_messages(catalog, []) == {}
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
 
-MAX_BYTES = 10 * HASH_BATCH_SIZE  # of NumPy; what Arrow holds at the same time is not seen here
+MAX_BYTES = 10 * HASH_BATCH_SIZE  # of NumPy; Arrow's memory is not measured here
 
 
 def hashes(*parts: list[int]) -> pa.ChunkedArray:

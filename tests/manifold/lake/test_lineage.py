@@ -86,7 +86,7 @@ def test_an_error_is_logged_once_and_the_next_event_is_sent(tmp_path: Path, capl
 def test_an_endless_response_is_not_read(tmp_path: Path) -> None:
     def flood(request: BaseHTTPRequestHandler) -> None:
         says(200)(request)
-        with suppress(OSError):  # nobody listens
+        with suppress(OSError):  # no listener
             while True:
                 request.wfile.write(b"x" * 65536)
 

@@ -30,7 +30,7 @@ class Outside:
 
     def was_told(self, **more: str) -> tuple[bool, bool]:
         """Whether an alert and a lineage event arrived here."""
-        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # addresses may be secret
+        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # URLs are secret strings
         alerted = alert(settings, "held back", "a run")
         before = len(self.taken)
         assert tell(settings, [{"eventType": "START"}])

@@ -130,7 +130,7 @@ def test_only_the_row_group_of_a_payload_is_read_from_a_large_file(catalog: Cata
 
 
 def test_deduplicated_payloads_are_not_all_unpacked_at_once(catalog: Catalog) -> None:
-    payloads = dict.fromkeys((f"d{n}" for n in range(200)), os.urandom(512 * KIB))  # 100 MiB, of which a file keeps one
+    payloads = dict.fromkeys((f"d{n}" for n in range(200)), os.urandom(512 * KIB))  # 100 MiB, of which a file stores one copy
     append_payloads(catalog, payloads, at=NOON)
     (file,) = data_files(catalog)
     assert file.stat().st_size < 2 * MIB

@@ -72,5 +72,5 @@ def test_a_point_read_does_not_grow_with_the_table(catalog: Catalog) -> None:
     large = bytes_read(lambda: found.append(read_payload(catalog, "d0-7")))
 
     assert len(found[0] or b"") == 64 * KIB
-    # What grows is a manifest and a small file of names a day; compaction makes few of these.
+    # A manifest and a small index file per day are added; compaction merges them.
     assert large < small + stored / 20

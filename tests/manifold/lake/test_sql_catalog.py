@@ -103,7 +103,7 @@ def test_a_conflicting_commit_is_rebased_and_its_first_staged_state_is_dropped(s
     fast.load_table(IDS.identifier).append(row(1))
     loaded = slow.load_table(IDS.identifier)
     fast.load_table(IDS.identifier).append(row(2))
-    loaded.append(row(3))  # PyIceberg tries again, from what it reads then
+    loaded.append(row(3))  # PyIceberg retries from the state that it reads then
     for each in (slow, fast, plain(settings)):
         assert sorted(each.load_table(IDS.identifier).scan().to_arrow()["seq"].to_pylist()) == [1, 2, 3]
     assert "manifold.of" not in old.properties

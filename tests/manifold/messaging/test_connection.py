@@ -100,7 +100,7 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what mqtt5's panic leaves behind
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # left behind by mqtt5's panic
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 @pytest.mark.parametrize(("bad", "told"), UNREADABLE)
 def test_an_unreadable_packet_is_passed_on_and_does_not_block_the_next(

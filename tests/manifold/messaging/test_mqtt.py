@@ -85,7 +85,7 @@ async def cuttable(port: int) -> AsyncIterator[tuple[int, Callable[[], None], as
 
 
 async def until(question: Callable[[], bool]) -> None:
-    while not question():  # noqa: ASYNC110  # asks for things of which no event tells; bounded by `run`
+    while not question():  # noqa: ASYNC110  # polled, because no event reports it; bounded by `run`
         await asyncio.sleep(0.005)
 
 
@@ -148,7 +148,7 @@ def test_unacknowledged_messages_are_redelivered_and_others_are_not(mosquitto: S
                 received = Inbox(second)
                 again = await received.messages.get()
                 assert (again.payload, again.dup) == (b.payload, True)
-                await sender.publish("again/t", b"c")  # the subscription lived on with the session
+                await sender.publish("again/t", b"c")  # the subscription survived with the session
                 assert (await received.messages.get()).payload == b"c"
                 assert not second.ack(Message("again/t", b"a", mid=a.mid, connection=99))  # an ack of another connection
 
@@ -164,7 +164,7 @@ def test_a_publish_on_a_lost_connection_is_retryable_and_not_resent_later(mosqui
                 await sender.wait_connected()
                 answering.clear()
                 lost = sender.publish("lost/t", b"once")
-                assert (await received.messages.get()).payload == b"once"  # the broker has it, its PUBACK is held back
+                assert (await received.messages.get()).payload == b"once"  # the broker has it, and its PUBACK is held back
                 cut()
                 with pytest.raises(Retryable):
                     await lost
@@ -228,7 +228,7 @@ def test_a_failing_handler_or_an_oversized_publish_does_not_stop_the_client(tmp_
             for payload in (b"1", b"2"):
                 await client.publish("sturdy/t", payload)
             await until(lambda: seen == [b"1", b"2"])
-            # Over the broker's limit: it says so, by a reason code that a PUBACK cannot have, and closes the connection.
+            # Over the broker's limit: it sends a reason code that is invalid in a PUBACK, and closes the connection.
             assert await client.publish("sturdy/t", b"x" * (5 << 20)) == PACKET_TOO_LARGE
             await client.wait_connected()
 
@@ -247,7 +247,7 @@ def test_a_refused_subscription_is_retried_on_a_new_connection(tmp_path: Path) -
             with pytest.raises(Permanent, match=r"the broker refuses denied some/t \(not_authorized\)"):
                 await client.subscribe("some/t")
             first = client._reconnector.number
-            await until(lambda: client._reconnector.number > first + 1)  # again and again
+            await until(lambda: client._reconnector.number > first + 1)  # repeatedly
             assert not client.ready
 
     with stopping(start_mosquitto(tmp_path, extra=plugin)) as broker:
@@ -278,7 +278,7 @@ def test_a_publish_over_the_broker_limit_fails_alone_and_names_the_limit(tmp_pat
             with pytest.raises(Permanent, match=r"a packet of 1000\d\d bytes is over the 100000 that the broker .* takes"):
                 await client.publish("large/t", too_large)
             with pytest.raises(Permanent, match="over the 100000"):
-                await client.publish("large/t", bytes(1 << 28))  # more than MQTT itself can say
+                await client.publish("large/t", bytes(1 << 28))  # more than MQTT can encode
             assert await client.publish("large/t", too_large[:-100]) == 0
             assert await small == [0] * 5
             assert {(await received.messages.get()).connection for _ in range(6)} == {1}

@@ -13,7 +13,7 @@ _TIME = "redis.call('TIME')"
 def at(ms: str) -> Callable[[Sequence[Args]], list[Args]]:
     """Rewrite commands so that their scripts read `ms`, a Lua expression in milliseconds, as Redis' clock."""
     seconds = f"(function(ms) return {{math.floor(ms / 1000), ms % 1000 * 1000}} end)(tonumber({ms}))"
-    known = {text: text.replace(_TIME, seconds) for *_, text in LOADS}  # those of the queues; other rooms may add theirs
+    known = {text: text.replace(_TIME, seconds) for *_, text in LOADS}  # those of the queues; other modules may add theirs
     shas = {_sha(before): _sha(after) for before, after in known.items()}
     assert any(before != after for before, after in shas.items()), "the scripts read the time in another way"
 
@@ -52,4 +52,4 @@ class ClockedBatch(BlockingBatch):
 
 
 def _loaded(redis: Any, commands: Sequence[Args]) -> list[Any]:
-    return [redis.script_load(text) for *_, text in commands]  # of a cluster, to each master
+    return [redis.script_load(text) for *_, text in commands]  # on a cluster, to each master

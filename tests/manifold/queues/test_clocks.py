@@ -27,7 +27,7 @@ from tests.manifold.queues.conftest import POLICY, seqs_of
 VIN = Owner("VIN-1")
 MINUTES = 300_000
 FIRST, SECOND = (seq_of(wall_clock_ms() - 10_000 + n, 0, 0) for n in range(2))
-HERE = replace(POLICY, presence_ms=10 * MINUTES)  # by every clock
+HERE = replace(POLICY, presence_ms=10 * MINUTES)  # on every clock
 SOON = replace(HERE, ack_deadline_ms=50, ack_deadline_max_ms=50)
 
 
@@ -151,7 +151,7 @@ def test_an_entry_fails_once_the_time_of_redis_has_passed(redis: Redis, wrong_by
 def test_a_claim_of_an_older_dispatcher_version_is_waited_for_in_full(redis: Redis, let: Callable[[Driver], None]) -> None:
     old = Driver(redis, -MINUTES)
     old.begin()
-    redis.hdel(keys.inflight(VIN), "send_by")  # which that version does not note
+    redis.hdel(keys.inflight(VIN), "send_by")  # not written by that version
     right = Driver(redis, 0)
     let(right)
 

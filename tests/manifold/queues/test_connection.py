@@ -17,7 +17,7 @@ from manifold.queues import connect
 from manifold.queues._connection import exchange
 from tests.support.servers import Server, free_port, start, stopping
 
-STEPS = 60  # of the loop: a command and its reply take about ten
+STEPS = 60  # of the event loop: a command and its reply take about ten
 MORE_THAN_A_SOCKET_HOLDS = 64 << 20
 ASK: dict[str, Callable[[Redis], Awaitable[Any]]] = {
     "command": lambda redis: redis.ping(),
@@ -118,7 +118,7 @@ def test_a_connection_is_reused_unless_the_server_closed_it(own_redis: Server) -
 
     used, beside, after = asyncio.run(clients())
     assert len(used) == 1
-    assert beside not in used  # one that waits for its reply keeps its connection
+    assert beside not in used  # a connection waiting for its reply is not shared
     assert after not in (used | {beside})
 
 

@@ -26,7 +26,7 @@ from tests.manifold.queues.conftest import POLICY as DAYS
 from tests.manifold.queues.conftest import seqs_of
 
 ID = Owner("client-1")
-POLICY = replace(DAYS, ecq_pending_retention_ms=0)  # what nobody has fetched is kept, but where a test says for how long
+POLICY = replace(DAYS, ecq_pending_retention_ms=0)  # unfetched messages are kept, unless a test sets a retention
 START_MS = EPOCH_MS + 200_000_000_000
 KEYS = st.sampled_from(["a", "b/c", "ü", "d"])
 SEQS = st.integers(0, 60).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
@@ -42,15 +42,15 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def begin(self, connected: bool) -> None:
         self.redis.flushall()
         self.now, self.since = START_MS + 100_000, START_MS
-        self.appends: dict[int, str] = {}  # seq → key: a seq is given once
+        self.appends: dict[int, str] = {}  # seq → key: a seq is used once
         self.rewinds: set[tuple[int, int]] = set()
         self.in_flight: int | None = None
         self.superseded_in_flight = False
         self.deadline, self.claimed_at = 0, 0
-        self.sent = (0, 0)  # what was let go while its publish may be under way, and when that is over: nothing overtakes it
-        self.connected, self.listens = False, True  # where nobody has said that it does not, it is tried
+        self.sent = (0, 0)  # released while its publish may be under way, and until when: nothing overtakes it
+        self.connected, self.listens = False, True  # tried unless it is known to have no subscription
         self.position: int | None = None
-        self.expired_up_to = 0  # seq; nothing that is older comes again
+        self.expired_up_to = 0  # a seq; nothing older returns
         if connected:
             self.connect(clean=True)
             self.subscribe(qos=1)
@@ -221,7 +221,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def subscribe(self, qos: int | None) -> None:
         self.listens = bool(qos)
         if qos == 0:
-            self.let_go()  # what goes out beside it is not acknowledged
+            self.let_go()  # a message published next to it is not acknowledged
         reply = self.run(ecq.Subscription(qos, claim=bool(qos)))
         if qos:
             self.check_claim(reply)

@@ -36,15 +36,15 @@ class Model:
         self.pending: set[int] = set()
         self.parked: set[int] = set()
         self.done: dict[int, Outcome] = {}
-        self.recorded: list[tuple[int, Outcome]] = []  # what the recorder gets, once for each entry
-        self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
+        self.recorded: list[tuple[int, Outcome]] = []  # outcomes recorded, one per entry
+        self.marked: dict[int, Outcome] = {}  # in flight or released since: they end this way instead of being resent
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
-        self.sent, self.sent_until = 0, 0  # let go while its publish may be under way: nothing overtakes it until then
+        self.sent, self.sent_until = 0, 0  # released while its publish may be under way: nothing overtakes it until then
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
         self.listens, self.subscribed_at = True, 0
-        self.expiry: int | None = None  # of a connection that nobody saw begin, it is not known
+        self.expiry: int | None = None  # unknown for a connection whose start was not seen
         self.session_until = 0
 
     def here(self, now: int) -> str:
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
-        self.recorded = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
+        self.recorded = is_cluster(self.redis)  # outside the reach of a cluster's scripts, the batch records outcomes first
 
     def run(self, verb: Verb) -> Any:
         batch = ClockedBatch(self.redis, POLICY)
@@ -225,7 +225,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif reason in (ReleaseReason.UNSENT, ReleaseReason.CUT):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
-                m.connected = "heard"  # and that long ago
+                m.connected = "heard"  # of the same age
             m.let_go(0 if reason in (ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED) else self.now)
             assert reply[:3] == ("released", m.attempts[seq], 0)
 
@@ -301,9 +301,9 @@ class QueueMachine(RuleBasedStateMachine):
     def park_too_late(self, seq: int) -> None:
         assume(seq != self.model.inflight)
         reply = self.run(Park(seq, "d"))
-        if seq in self.model.parked:  # a repetition: it answers what its first sending claimed
+        if seq in self.model.parked:  # a repetition returns the first claim
             self.check_claim(reply)
-        elif self.model.waited_for(self.now) == seq:  # a repetition, perhaps
+        elif self.model.waited_for(self.now) == seq:  # possibly a repetition
             assert (reply.word, reply.seq, reply.deadline_ms) == (ClaimWord.BUSY, seq, self.model.sent_until)
         else:
             assert reply.word is ClaimWord.NONE

@@ -25,7 +25,7 @@ from tests.manifold.queues.conftest import POLICY, seqs_of
 VIN = Owner("VIN-1")
 NOW = 1_800_000_000_000
 OLDER, FIRST, SECOND = (seq_of(NOW - 10_000 + n, 0, 0) for n in range(3))
-OVER = NOW + POLICY.ack_deadline_ms  # a publish of NOW reaches the broker by then, or never
+OVER = NOW + POLICY.ack_deadline_ms  # a publish of NOW reaches the broker by then or never
 BACK = NOW + 1_000
 
 
@@ -97,7 +97,7 @@ def test_the_entry_is_not_parked_before_the_publish_window_ends(queues: Queues) 
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
-    for _ in range(2):  # the answer may be lost
+    for _ in range(2):  # the reply may be lost
         assert is_held(queues.do(Park(FIRST, "d", BACK), BACK))
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
 

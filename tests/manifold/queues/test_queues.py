@@ -117,7 +117,7 @@ def test_a_trigger_under_a_key_of_another_type_counts_as_missing(use: Callable[.
         await queues.redis.set(keys.trigger(SEQ[0]), "what is this")
         await queues.store_trigger(SEQ[1], "r", "d")
         assert await queues.triggers(SEQ[:2]) == [None, ("r", "d")]
-        await queues.store_trigger(SEQ[0], "r", "d")  # as the lake has it: to be kept for others' sake, which cannot be
+        await queues.store_trigger(SEQ[0], "r", "d")  # stored from the lake, under a key of another type
 
     use(body)
 
@@ -415,7 +415,7 @@ def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry_again(use
     use(body)
     assert loader.forget_done([("V7", SEQ[1]), ("V7", SEQ[3])]) == (1, 1)
     assert seqs_of(redis, keys.done("V7")) == [SEQ[3]]
-    use(lambda queues: queues.drop_handed(0))  # it offers nothing again
+    use(lambda queues: queues.drop_handed(0))  # nothing is offered again
     assert loader.forget_done([("V7", SEQ[3])]) == (1, 0)
 
 
@@ -431,7 +431,7 @@ def test_marks_state_what_is_loaded_and_stale_ones_are_refused(use: Callable[...
         marks = await queues.move_handed(0, marks, SEQ[2])
         assert marks == await queues.marks(0)
         assert (marks.joined, marks.upto) == (SEQ[2], SEQ[2])
-        loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # they say so already
+        loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # already true
         assert marks == await queues.marks(0)
 
         await queues.unload(marks)
@@ -439,8 +439,8 @@ def test_marks_state_what_is_loaded_and_stale_ones_are_refused(use: Callable[...
             await queues.move_handed(0, marks, SEQ[3])
         loader.mark_loaded(NOW + 1, {0: SEQ[1]})
         again = await queues.marks(0)
-        assert (again.joined, again.upto) == (None, SEQ[1])  # what was handed over was so to other queues
-        await queues.unload(marks)  # by one that has not heard of it
+        assert (again.joined, again.upto) == (None, SEQ[1])  # earlier enqueueing went into other queues
+        await queues.unload(marks)  # by a recorder with stale marks
         assert loader.is_loaded()
 
     use(body)
@@ -591,7 +591,7 @@ def test_a_claim_carries_the_maximum_packet_size_of_the_connection(use: Callable
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert await takes_after() == 0
         assert await takes_after(Connected(v, NOW, True, 60, 256)) == 256
-        assert await takes_after(Connected(v, NOW, False, 60)) == 256  # found by comparing with the broker, which does not say
+        assert await takes_after(Connected(v, NOW, False, 60)) == 256  # found by reconciliation, which lacks the size
         assert await takes_after(Connected(v, NOW + 1, False, 60, 512)) == 512
         assert await takes_after(Connected(v, NOW, False, 60, 256), Disconnected(v, NOW, NOW, None, "")) == 512  # both are late
         assert await takes_after(Connected(v, NOW + 2, False, 60)) == 0
@@ -621,7 +621,7 @@ def test_presence_of_a_vehicle_without_entries_expires(use: Callable[..., Any]) 
 
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
-        assert await queues.redis.pttl(keys.presence("V")) == -1  # it stays while it is served, however silent the vehicle is
+        assert await queues.redis.pttl(keys.presence("V")) == -1  # kept while it is served, however silent the vehicle is
         assert await ttl_after(Disconnected(v, NOW + 3, NOW + 2, None, "")) == -1
         batch = queues.batch()
         batch.add("V", Ack(delivered("V", SEQ[0])), NOW)

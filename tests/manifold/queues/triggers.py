@@ -12,9 +12,9 @@ class Enqueued:
     """What happened to the entries of one trigger."""
 
     queued: int = 0  # new
-    known: int = 0  # had been queued, or had ended, before
-    ready: list[str] = field(default_factory=list)  # owners that a dispatcher was woken for
-    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of entries that made place
+    known: int = 0  # queued or ended before
+    ready: list[str] = field(default_factory=list)  # owners for whom a dispatcher was woken
+    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of superseded entries
 
 
 async def enqueue_trigger(

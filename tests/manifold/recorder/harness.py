@@ -34,7 +34,7 @@ class Harness:
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
     module: str = "manifold.recorder"  # what `python -m` runs
-    users: RedisUsers | None = None  # of an environment: the recorder has the rights that it has there; None: it may do all
+    users: RedisUsers | None = None  # the recorder's rights in an environment; None: all rights
 
     def start(self, *, clock: Path | None = None, **settings: object) -> Server:
         """Start the recorder and wait until it accepts messages; `clock` is the file that offsets its wall clock."""
@@ -53,7 +53,7 @@ class Harness:
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
         start = (
             start_service if module == ["manifold.recorder"] else start_python
-        )  # others change something before all else is imported
+        )  # some modules patch something before other imports
         self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
 

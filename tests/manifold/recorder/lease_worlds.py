@@ -25,8 +25,8 @@ LEASE_S = 30.0
 HOSTS = 3
 ROUNDS = 60
 NOON_MS = 1_790_000_000_000
-LATE_S = (0, 0, 0.001, 0.01, 1, 4, 15, 45)  # the answers of stores
-STOPPED_S = (5, 29, 31, 90, 300)  # a process that does not run
+LATE_S = (0, 0, 0.001, 0.01, 1, 4, 15, 45)  # delays of the stores' replies
+STOPPED_S = (5, 29, 31, 90, 300)  # pauses of a process
 
 
 class Register:
@@ -68,7 +68,7 @@ class World:
         self._copies = copies
         self._offsets_ms = [0] * HOSTS
         self._folders = [folder / str(host) for host in range(HOSTS)]
-        self._last = [0] * HOSTS  # what the journal of each host ends with
+        self._last = [0] * HOSTS  # the last seq in the journal of each host
         self._copied = 0
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class World:
                     await lease.held()
                     self._give(host, seqs)
                     await asyncio.sleep(rng.choice((0, 0.001, 0.5, 3, 20, 70)))
-                    self._give(host, seqs)  # as a process does that was stopped after it had looked
+                    self._give(host, seqs)  # as a process that was paused after its check
                 if rng.random() < 0.4:
                     keeping.cancel()
                     await asyncio.wait((keeping,))

@@ -28,7 +28,7 @@ class Platform:
 
     async def connected(self) -> None:
         """Wait until receipts can arrive."""
-        while not self.client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
+        while not self.client.ready:  # noqa: ASYNC110  # no event to wait for; bounded by `platform`
             await asyncio.sleep(0.005)
 
     async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:

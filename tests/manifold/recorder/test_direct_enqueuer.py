@@ -93,7 +93,7 @@ def test_both_paths_refuse_queues_that_are_not_loaded(play: Callable[..., None],
             await enqueuer.offer([incoming])
         assert redis.keys("q:*") == []
         await load(enqueuer, queues)
-        await enqueuer.offer([incoming])  # its own registration is no obstacle
+        await enqueuer.offer([incoming])  # its own registration is ignored
         assert (incoming.applied, incoming.duplicate_of) == (True, None)
 
     play(scenario, loaded=False)
@@ -109,7 +109,7 @@ def test_an_owner_with_corrupt_keys_is_named_and_blocks_no_other(
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         redis.set(key, "something else")
         redis.set(keys.data("d1"), "payload")
-        redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data comes: what is parked is looked at
+        redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data arrives: parked entries are checked
         await queues.unpark_waiting("d1", wall_clock_ms())
         incoming = take(vins(count))
         await enqueuer.offer([incoming])

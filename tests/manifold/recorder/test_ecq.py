@@ -124,7 +124,7 @@ def test_a_retained_message_is_recorded_once(tmp_path: Path) -> None:
             home.env["MANIFOLD_MQTT_SESSION_EXPIRY_SECONDS"] = "1"
             home.stop_recorder()
             async with Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "sdv-recorder-0", clean_start=True) as other:
-                await other.wait_connected()  # the session of the recorder is gone
+                await other.wait_connected()  # this ends the recorder's session
             await asyncio.to_thread(home.start)
             assert (await publisher.send("$ECQ/w/RETAINED/b", b"x"))["status"] == "recorded"
 
@@ -301,7 +301,7 @@ def test_writes_that_a_rebuild_missed_are_queued_after_it(home: Harness, some_in
             trigger_seq = (await publisher.trigger(["REBUILT"], "r"))["seq"]
             home.redis.flushall()
             await asyncio.to_thread(home.wait_direct_enqueue, "suspended")
-            with home.redis as client:  # the lake had the trigger, but not yet `a` and `b`
+            with home.redis as client:  # the lake had the trigger, but not `a` and `b`
                 Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(
                     1, {0: trigger_seq}, {0: in_lake} if some_in_lake else {}
                 )

@@ -225,7 +225,7 @@ def test_a_queue_lost_by_redis_is_restored_from_its_records(play: Play, parser: 
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         for record in records[:kept]:
             await (enqueuer.ecq.replay([record]) if isinstance(record, EcqAck) else enqueuer.offer([record]))
-        for _ in range(2):  # whoever is interrupted does it again
+        for _ in range(2):  # an interrupted enqueue is repeated
             await enqueuer.ecq.replay(reversed(known))
             await enqueuer.offer(writes)
             await enqueuer.ecq.replay(known)

@@ -16,7 +16,7 @@ from tests.support.servers import stopping, wait_until
 from tests.support.wire import trigger
 
 DAY_MS = 86_400_000
-RECEIPT_S = 10.0  # after which a publisher sends again
+RECEIPT_S = 10.0  # after which a publisher publishes again
 
 
 def test_a_kill_at_any_moment_loses_no_acknowledged_message_and_queues_none_twice(home: Harness) -> None:
@@ -66,7 +66,7 @@ def test_a_trigger_in_the_journal_only_is_queued_at_the_next_start(home: Harness
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
             await home.start_enqueuing()
-            answer = await receipt  # of the same message, which the broker has sent again
+            answer = await receipt  # for the same message, redelivered by the broker
             assert answer["status"] == "duplicate"
             assert home.pending("V1") == [answer["duplicate_of"]]
 
@@ -105,7 +105,7 @@ def test_a_clock_in_the_past_repeats_no_seq(home: Harness) -> None:
             assert first["seq"] > future
             await asyncio.to_thread(home.flush)
             home.running.stop()
-            state.unlink()  # then the archive knows
+            state.unlink()  # the archive then provides it
             await home.start_enqueuing()
             assert (await vehicle_platform.trigger(["V1"], "r2"))["seq"] > first["seq"]
 
@@ -208,7 +208,7 @@ def test_a_full_disk_stops_acks_is_reported_and_recovers_by_itself(home: Harness
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")
-            limit(home, 64)  # less than any record
+            limit(home, 64)  # too small for any record
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
             await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
             assert any("journal" in problem for problem in home.health()["problems"])  # the lease cannot be written either

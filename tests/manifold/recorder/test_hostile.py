@@ -80,7 +80,7 @@ def test_properties_of_any_size_are_accepted(shared: Harness) -> None:
     assert len(shared.pending("PROPERTIES")) == 3
     (reason,) = [reason for reason in kept if reason]
     assert "properties are over" in reason
-    assert b"name299" in kept[reason].payload  # the packet, as it came
+    assert b"name299" in kept[reason].payload  # the packet as received
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_broker_that_disconnects_for_a_receipt_does_not_loop_forever(tmp_path:
         before = home.connections()
         asyncio.run(scenario(home))
         wait_until(home.is_healthy, what="the recorder to be well")
-        # Those that are synced together are settled together, so how often it is cut is a matter of moments; but it ends.
+        # Messages synced together are settled together, so the number of disconnects varies; but it is bounded.
         assert home.connections() - before <= 3 * asking
         home.flush()
         assert [e.duplicate_of for e in home.archived(Stream.TRIGGER)].count(None) == asking + 1

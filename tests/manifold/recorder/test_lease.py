@@ -21,7 +21,7 @@ from tests.stores.servers import BUCKET, object_storage
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
-LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
+LEASE_S = 10.0  # long enough for three renewals on a busy machine
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: Harness) -
 def test_a_restart_after_a_kill_continues_without_a_pause_or_a_gap(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.kill()
-    home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
+    home.start(node_lease_seconds=86400)  # its lease does not matter on its own disk
     home.wait_direct_enqueue()
     after = publish(home, "r2")
     assert after > before

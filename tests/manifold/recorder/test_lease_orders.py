@@ -27,7 +27,7 @@ def test_no_order_of_steps_issues_a_seq_twice(tmp_path: Path, copies: bool) -> N
         in_virtual_time(world.run())
         assert len(set(world.given)) == len(world.given), f"seed {seed}"
         total += len(world.given)
-    assert total > 10 * WORLDS  # else the worlds prove nothing
+    assert total > 10 * WORLDS  # otherwise the worlds prove nothing
 
 
 class Promptly(Register):

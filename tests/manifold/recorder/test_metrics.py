@@ -31,7 +31,7 @@ def test_an_outcome_that_is_not_on_disk_ages(own_redis: Server) -> None:
             task = asyncio.create_task(outcomes.run())
             await redis.xadd(keys.OUTCOMES, {"o": b"{}"})
             async with asyncio.timeout(30):
-                while lag() < HELD_S:  # noqa: ASYNC110  # it tells nobody
+                while lag() < HELD_S:  # noqa: ASYNC110  # polled, because no event reports it
                     await asyncio.sleep(0.01)
                 lags.append(lag())
                 held.set()

@@ -90,7 +90,7 @@ def test_a_repeated_trigger_is_a_duplicate_across_a_crash_and_a_flush(home: Harn
             assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"])
             for crash in range(2):
                 home.running.kill()
-                home.redis.delete("dedupe:none", *home.keys("dedupe:*"))  # only what the recorder itself knows can tell
+                home.redis.delete("dedupe:none", *home.keys("dedupe:*"))  # only the recorder's own memory is left
                 await asyncio.to_thread(home.start)
                 await asyncio.to_thread(home.wait_direct_enqueue)
                 again = await vehicle_platform.trigger(["V1", "V2"], "r")
@@ -172,7 +172,7 @@ def test_a_receipt_goes_only_to_allowed_topics(shared: Harness) -> None:
             await vehicle.subscribe("agent/RECEIPT1/#")
             await vehicle.publish(topics.TRIGGER, trigger(["RECEIPT1"], "r"), response_topic="agent/RECEIPT1/proxy/request/1")
             await vehicle.publish(topics.TRIGGER, trigger(["RECEIPT1"], "r2"), response_topic="elsewhere")
-            await vehicle_platform.trigger(["RECEIPT2"], "r3")  # the one after them was answered
+            await vehicle_platform.trigger(["RECEIPT2"], "r3")  # the previous ones were handled
             assert got == []
 
     asyncio.run(scenario())

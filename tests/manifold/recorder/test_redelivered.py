@@ -96,7 +96,7 @@ def test_a_new_session_knows_nothing_of_the_previous_one() -> None:
     taking.take(7)
     taking.resent.session_began(2)
     assert taking.seq_of(again()) is None
-    taking.take(7)  # it came on the connection before, and was judged late
+    taking.take(7)  # received on the previous connection and parsed late
     assert taking.seq_of(again()) is None
     assert taking.seq_of(again()) is None
     seq = taking.take(7, connection=2)
@@ -132,7 +132,7 @@ REWIND = "$ECQ/r/V1"
 def test_redelivered_messages_are_answered_as_before_refused_rewinds_included(is_known: str) -> None:
     taking = Taking()
     taken = [taking.parser.take(Message(REWIND, b"earliest", mid=mid, connection=1)) for mid in range(1, BURST)]
-    taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # no place to rewind to
+    taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # not a rewind position
     taken.append(taking.parser.take(Message(REWIND, b"earliest", mid=BURST + 1, connection=1)))  # one too many
     resent, parser = taking.resent, taking.parser
     if is_known == "by this process":

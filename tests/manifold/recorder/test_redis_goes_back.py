@@ -73,7 +73,7 @@ def test_lost_entries_are_offered_again_and_ended_ones_end_again_on_any_clock(ho
             lost = [await send(publisher, f"r{n}", "V1", "V2") for n in range(1, 4)]
             for seq in (ended, lost[0]):
                 await asyncio.to_thread(acknowledge, home, "V1", seq)
-            clock.step(30 * MINUTE_S)  # what was lost is long ago, as the recorder sees it
+            clock.step(30 * MINUTE_S)  # the loss is old by the recorder's clock
             lost.append(await send(publisher, "r4", "V1", "V2"))
             await asyncio.to_thread(wait_marked, home, lost[-1])
             await asyncio.to_thread(home.take_redis_back, written)
@@ -116,9 +116,9 @@ def test_a_loss_of_hours_requires_a_rebuild(home: Harness, clock: Clock) -> None
             young = await send(publisher, "r2")
             await asyncio.to_thread(wait_marked, home, young)
             await asyncio.to_thread(home.take_redis_back, written)
-            # So status, doctor and populate say that a rebuild is needed.
+            # So that status, doctor and populate ask for a rebuild.
             await asyncio.to_thread(wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues not to be loaded")
-            assert home.pending("V1") == []  # and what is served meanwhile is nothing that had ended
+            assert home.pending("V1") == []  # no ended entry is served meanwhile
             loader(home).enqueue([("V1", [(lost, "r1")])], wall_clock_ms())
             loader(home).mark_loaded(wall_clock_ms(), {0: lost})  # the lake had the first of the two
             await asyncio.to_thread(home.wait_direct_enqueue)

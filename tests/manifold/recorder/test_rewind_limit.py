@@ -23,7 +23,7 @@ EACH_S = 3600 / PER_HOUR
 
 
 def rewind(client_id: str = "V1", payload: bytes = b"earliest", **more: object) -> Message:
-    return Message(f"{topics.ECQ_REWIND_PREFIX}{client_id}", payload, **more)  # type: ignore[arg-type]  # of any kind
+    return Message(f"{topics.ECQ_REWIND_PREFIX}{client_id}", payload, **more)  # type: ignore[arg-type]  # of any field
 
 
 class Clock:
@@ -86,7 +86,7 @@ def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RewindLimi
     assert [admitted(limit, 100, client_id) for client_id in ("V3", "V2", "V1")] == [0, 0, BURST]
 
 
-# At the door ----------------------------------------------------------------------------------------------------------
+# At the recorder ------------------------------------------------------------------------------------------------------
 
 
 def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Incoming]:

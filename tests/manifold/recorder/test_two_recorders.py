@@ -71,10 +71,10 @@ def test_messages_of_a_publisher_keep_their_order_if_its_recorder_dies(two: tupl
             of_a, of_b = await asyncio.gather(publish(a, "a", range(ROUNDS)), publish(b, "b", range(ROUNDS)))
             await asyncio.gather(*of_a, of_b[0])
             other.running.kill()
-            of_b += await publish(b, "b", range(ROUNDS, 2 * ROUNDS))  # the broker keeps them in the dead one's session
+            of_b += await publish(b, "b", range(ROUNDS, 2 * ROUNDS))  # the broker keeps them in the dead recorder's session
             of_a = await publish(a, "a", range(ROUNDS, 2 * ROUNDS))
             await asyncio.gather(*of_a)
-            await asyncio.to_thread(other.start)  # with the same journal, before it takes anything
+            await asyncio.to_thread(other.start)  # with the same journal, before it receives anything
             await asyncio.gather(*of_b[ROUNDS:])
 
     asyncio.run(scenario())
@@ -112,5 +112,5 @@ def test_a_recorder_missing_from_the_urls_is_noticed(two: tuple[Harness, Harness
     assert {d.passed for d in examine(settings(here)) if d.check == "recorders"} == {False}
     assert {d.passed for d in examine(settings(f"{here},{there}")) if d.check == "recorders"} == {True}
     assert flush(settings(f"{here},{there}"))
-    other.running.stop()  # it closes its segments, and gives its number back
+    other.running.stop()  # it closes its segments and releases its number
     assert flush(settings(here))

@@ -19,7 +19,7 @@ from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
 LIMIT, LARGE, MANY = 1 << 20, 100_000, 40
-A_READ = 300_000  # bytes that come with one read of a socket
+A_READ = 300_000  # bytes per socket read
 HELD = "manifold_recorder_held_bytes"
 
 
@@ -79,7 +79,7 @@ def test_large_messages_wait_at_the_broker_across_reconnects(home: Harness) -> N
     asyncio.run(scenario())
     times = Counter(e.payload[0] for e in home.archived(Stream.DATA))
     assert sorted(times) == list(range(MANY))
-    assert max(times.values()) <= 2  # what was being written when the first connection broke comes once more
+    assert max(times.values()) <= 2  # messages being written when the first connection broke are repeated
     assert len(home.archived(Stream.TRIGGER)) == 3
 
 

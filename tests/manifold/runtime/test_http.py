@@ -29,7 +29,7 @@ def test_health_metrics_and_custom_routes_are_served() -> None:
             base = f"http://127.0.0.1:{port}"
             ill = await client.get(f"{base}/healthz")
             assert (ill.status_code, ill.json()) == (503, {"healthy": False, "journal": "disk full"})
-            assert (await client.get(f"{base}/livez")).status_code == 200  # to start it again would cure nothing
+            assert (await client.get(f"{base}/livez")).status_code == 200  # a restart would not help
             health = Health(healthy=True)
             well = await client.get(f"{base}/healthz")
             assert (well.status_code, well.json()) == (200, {"healthy": True})
@@ -71,7 +71,7 @@ def test_metrics_only_are_served_from_a_thread_with_the_token() -> None:
     with tell_metrics("127.0.0.1", port, token="t0ken"):
         url = f"http://127.0.0.1:{port}/metrics"
         assert httpx.get(url).status_code == 401
-        assert "python_info" in httpx.get(url, headers={"Authorization": "bearer t0ken"}).text  # schemes know no case
+        assert "python_info" in httpx.get(url, headers={"Authorization": "bearer t0ken"}).text  # schemes are case-insensitive
     with tell_metrics("127.0.0.1", port):
         assert httpx.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
         with pytest.raises(Permanent, match=f"cannot listen on 127.0.0.1:{port}"), tell_metrics("127.0.0.1", port):

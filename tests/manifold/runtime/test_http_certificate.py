@@ -39,7 +39,7 @@ def test_only_https_is_served_and_addresses_show_it(mounted: Settings) -> None:
                 assert (await client.get(f"{url}/healthz")).json() == {"healthy": True}
                 with pytest.raises(httpx.RemoteProtocolError):
                     await client.get(f"http://127.0.0.1:{port}/healthz")
-            async with httpx.AsyncClient() as stranger:  # who believes the system's authorities only
+            async with httpx.AsyncClient() as stranger:  # trusts the system's CAs only
                 with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                     await stranger.get(f"{url}/healthz")
 
@@ -75,7 +75,7 @@ def test_certificate_and_key_are_renewed_while_serving(
                 try:
                     async with httpx.AsyncClient(verify=verified(mounted, url)) as client:
                         renewed = (await client.get(f"{url}/livez")).is_success
-                except httpx.ConnectError:  # the first authority's is still shown
+                except httpx.ConnectError:  # the first certificate is still served
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())

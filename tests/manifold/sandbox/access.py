@@ -16,7 +16,7 @@ class Client:
 
     client_id: str
     username: str = ""
-    vehicle: str = ""  # its user name once more, where it came by the listener for vehicles of tls.conf
+    vehicle: str = ""  # its user name, if it uses the vehicles' listener of tls.conf
 
 
 def allows(rules: str, client: Client, action: str, topic: str) -> bool:

@@ -67,7 +67,7 @@ SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
         (ANY, "$ECQ/V1/a", True),
         (ANY, "$ECQ/V1/a/b/", True),
         (ANY, "ecp/V1/online", False),
-        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # no vehicle gets it: the access list
+        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # denied to vehicles by the access rules
         ([BrokerEvent.DROPPED], "$ECQ/r/V1", False),
         ([BrokerEvent.DROPPED], "$ECQ/water/a", True),
         (SUBSCRIPTIONS, "$ECQ/V1/#", True),
@@ -91,7 +91,7 @@ def test_both_emqx_zones_accept_what_the_settings_allow_a_publisher(tmp_path: Pa
     rules = (EMQX / "manifold.conf").read_text()
     vehicles, platform = (int(mib) << 20 for mib in re.findall(r"max_packet_size = (\d+)MB", rules))
 
-    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is everybody's
+    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is global
     assert vehicles > settings.max_data_bytes
     assert platform >= settings.largest_packet
     assert f"\nmax_packet_size {settings.largest_packet}\n" in broker.write_config(settings).read_text()
@@ -114,7 +114,7 @@ NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w
 MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER)]
 MAY = [
     (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
-    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # as tls.conf makes client ids
+    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # client ids as created by tls.conf
     (Client("sdv-recorder:sdv-recorder-0", "sdv-recorder"), "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
@@ -137,7 +137,7 @@ MAY = [
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
 ]
 MAY_NOT = [
-    # A certificate of the vehicles' authority with the name of a service.
+    # A certificate of the vehicles' CA with the name of a service.
     (MINTED[0], "subscribe", "ecp/#"),
     (MINTED[1], "publish", "$SDV-FANOUT/trigger"),
     (MINTED[1], "subscribe", "sdv/receipt/sdv-pub-a/1"),
@@ -166,7 +166,7 @@ MAY_NOT = [
     *((RECORDER, "subscribe", name) for name in ("$ECQ/V1/#", "$ECQ/#", "$ECQ/+/#")),
     (DISPATCHER, "publish", "$ECQ/w/V1/a"),
     (DISPATCHER, "publish", "$ECQ/r/V1"),
-    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # it would hide that a vehicle is not subscribed
+    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # would hide that a vehicle is not subscribed
     (LISTENER, "subscribe", "agent/#"),
     (LISTENER, "publish", "ecp/V1/online"),
     (LISTENER, "publish", "$SDV-FANOUT/trigger"),

@@ -30,7 +30,7 @@ from manifold.settings import Settings
 from tests.support.servers import free_port, start, stopping, wait_until
 
 NOW = datetime.now(UTC)
-CHANGES = ("open", "os.rename", "os.link", "os.remove")  # what Python tells of before it is done
+CHANGES = ("open", "os.rename", "os.link", "os.remove")  # events that Python audits before the change
 
 
 def ago(days: float) -> datetime:
@@ -74,7 +74,7 @@ def killed_before_change(number: int, folder: Path, act: Callable[[], object]) -
             KILLER.left, KILLER.folder = number, str(folder)
             act()
             os._exit(0)
-        except BaseException:  # noqa: BLE001  # a test's process must not go on twice
+        except BaseException:  # noqa: BLE001  # a test's process must not continue twice
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0

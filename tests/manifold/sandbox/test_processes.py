@@ -15,7 +15,7 @@ from tests.support.servers import wait_until
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]
 STUBBORN = [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"]
-# A leader of its own group, with a child in the group and a grandchild in a session of its own.
+# A group leader with a child in its group and a grandchild in its own session.
 TREE = """
 import signal, subprocess, sys
 idle = "import signal; signal.pause()"

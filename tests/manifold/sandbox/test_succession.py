@@ -32,7 +32,7 @@ OLD = ("old", day(500))
         (-1, None, [], [], Step.ANNOUNCE),
         (61, 60, [], [], None),
         (60, 60, [], [], Step.SUCCEED),
-        (60, 59, [], [], None),  # announced late: who believes takes the time that there is
+        (60, 59, [], [], None),  # announced late: clients get the time that is left
         (11, 1, [], [], None),
         (10, 0, [], [], Step.SUCCEED),
         (-1, 0, [], [], Step.SUCCEED),
@@ -59,7 +59,7 @@ def test_certificates_stay_valid_over_years_of_occasional_checks(tmp_path: Path)
         now = day(number)
         certificates.keep(settings, now=now)
         assert certificates.overdue(settings, now=now) == []
-        if number % 28 == 0:  # a vehicle comes for its next certificate, and for whom to believe
+        if number % 28 == 0:  # a vehicle renews its certificate and its trusted CAs
             shown = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle", days=33, now=now))
             trusted = believed(folder, FRONT_DOOR)
         assert shown.not_valid_after_utc > now
@@ -96,7 +96,7 @@ def test_a_kill_between_key_and_certificate_is_recovered(tmp_path: Path) -> None
     certificates.make_up(settings, now=BEGAN)
     before = (folder / CA).read_bytes()
     certificates.keep(settings, now=day(250))
-    (folder / CA).write_bytes(before)  # the successor has its key only
+    (folder / CA).write_bytes(before)  # the successor has only its key
     assert certificates.keep(settings, now=day(251)) == ["ca.pem: announce"]
     assert len(believed(folder, FRONT_DOOR)) == 2
     (folder / "ca-key.pem").unlink()
@@ -108,7 +108,7 @@ def test_the_crl_is_renewed_in_time_and_drops_expired_certificates(tmp_path: Pat
     settings, folder = Settings(home=tmp_path, tls=True), tmp_path / SECRETS
     certificates.make_up(settings, now=BEGAN)
     short, long = (certificates.serial_of(certificates.issue(tmp_path, "v", days=days, now=BEGAN)) for days in (2, 20))
-    stranger = 7  # on nobody's record: it stays
+    stranger = 7  # not in the registry: it stays
     certificates.revoke(tmp_path, [short, long, stranger], now=BEGAN)
     assert certificates.keep(settings, now=day(1)) == []
     assert certificates.keep(settings, now=day(3)) == [REVOKED]

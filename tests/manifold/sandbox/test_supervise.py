@@ -25,9 +25,9 @@ from tests.support.platforms import PORTS
 from tests.support.servers import free_port, listens, wait_until
 
 UP_S = 90.0
-ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # these platforms do without them
+ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # not needed by these platforms
 KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals"}
-# Longer than a socket's name may be: the supervisor and the broker must find other places for theirs.
+# Longer than a socket path may be: supervisor and broker must use another place.
 LONG = "a-home-with-a-name-that-is-quite-long-" * 3
 
 
@@ -169,10 +169,10 @@ def test_with_a_token_services_are_reachable_beyond_loopback_but_redis_is_not(se
     wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
     up(wide, within_s=UP_S)
     now = status(wide)
-    elsewhere = "127.0.0.2"  # an address of this machine other than the one that is loopback by default
+    elsewhere = "127.0.0.2"  # another loopback address of this machine
 
     assert now.healthy
-    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # told to whoever shows the token
+    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # shown with the token
     open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
     assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
     assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
@@ -309,7 +309,7 @@ def test_down_does_not_touch_a_process_that_reused_our_pid(settings: Settings) -
     mine = Record.of_this_process()
     Record(mine.pid, mine.born - 60).write(place.record("redis"))
 
-    assert down(settings) is False  # and this test goes on
+    assert down(settings) is False  # without ending this test
 
 
 @pytest.mark.slow

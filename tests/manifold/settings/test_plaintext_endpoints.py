@@ -35,7 +35,7 @@ CLEAR = [
     ("alert_url", "http://chat.example/hidden", "ALERT_URL must begin with https://"),
     ("catalog_properties", '{"oauth2-server-uri": "http://login.example/token"}', "CATALOG_PROPERTIES must begin with https://"),
     ("http_certificate", "", "HTTP_CERTIFICATE must name a certificate"),
-    ("mqtt_url", "", "MQTT_URL must begin with mqtts://"),  # then it is on this host, which is not loopback
+    ("mqtt_url", "", "MQTT_URL must begin with mqtts://"),  # then it is on this non-loopback host
 ]
 KEPT = [
     ("redis_url", "rediss://u:p@redis:6379/0"),

@@ -18,4 +18,4 @@ def profile(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_contains_only_settings(name: str) -> None:
     assert profile(name).keys() <= Settings.model_fields.keys()
-    Settings(**profile(name))  # type: ignore[arg-type]  # texts, as in the environment
+    Settings(**profile(name))  # type: ignore[arg-type]  # strings, as in the environment

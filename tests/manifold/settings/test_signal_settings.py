@@ -29,7 +29,7 @@ def test_contract_names_are_accepted_and_the_setting_name_wins(monkeypatch: pyte
     assert (settings.signals_prefetch, settings.signals_idempotency_seconds, settings.signals_tolerance_seconds) == (70, 60, 30)
     assert hmac_secrets(settings) == ("as the contract names it",)
     assert source_of("signals_prefetch") == "RABBITMQ_PREFETCH"
-    assert settings.redis != settings.signals_redis  # what is not the door's keeps its own setting
+    assert settings.redis != settings.signals_redis  # other parts keep their own setting
 
     monkeypatch.setenv("MANIFOLD_SIGNALS_PREFETCH", "5")
     assert load_settings().signals_prefetch == 5

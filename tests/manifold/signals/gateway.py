@@ -32,7 +32,7 @@ from tests.support.servers import Server, answers, free_port, start_service, wai
 
 NODES = itertools.count(1)
 SECRET = "a-secret-of-the-tests"
-FOREIGN = "come by a binding that is not the door's"  # what a door says of messages that came so
+FOREIGN = "come by a binding that is not the door's"  # part of the log message about such messages
 
 
 def now_text(offset_s: float = 0) -> str:
@@ -72,7 +72,7 @@ class Gateway:
 
     def close(self) -> None:
         if self._connection.is_open:
-            with contextlib.suppress(AMQPConnectionError):  # the server has closed it
+            with contextlib.suppress(AMQPConnectionError):  # closed by the server
                 self._connection.close()
 
     def send(self, body: bytes, headers: dict[str, Any], *, queue: str = topology.RAW, **properties: Any) -> None:
@@ -122,14 +122,14 @@ class Door:
             "signals_port": free_port(),
             "redis_port": redis_port,
             "amqp_port": rabbitmq.amqp_port,
-            "signals_node": next(NODES),  # a door that a test kills keeps its number
+            "signals_node": next(NODES),  # a restarted service keeps its number
             "segment_max_seconds": 600,
             "journal_retry_seconds": 0.2,
         }
         self.settings = load_settings(**(own | more))
         self._more = {name: value for name, value in (own | more).items() if name != "home"}
         self.server: Server | None = None
-        self.after = 0  # a test sees what was recorded behind this seq
+        self.after = 0  # hides records up to this seq
 
     def with_settings(self, **more: Any) -> "Door":
         """The same with other settings, before its start."""

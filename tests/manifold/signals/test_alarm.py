@@ -85,7 +85,7 @@ def test_a_refused_message_has_one_digest_if_the_service_dies_before_its_ack(
         wait_until(lambda: own_door.recorded())
         server.kill()
     own_door.start()
-    wait_until(lambda: gateway.count(topology.DEAD) >= 1)  # two, where RabbitMQ reads what the first has sent when it has room
+    wait_until(lambda: gateway.count(topology.DEAD) >= 1)  # two if RabbitMQ reads the first publish once it has room
     wait_until(lambda: gateway.count(topology.RAW) == 0 and health(own_door)["in_hand"] == 0)
     found = [e.headers[DIGEST] for e in own_door.recorded()]
 
@@ -122,7 +122,7 @@ def test_a_publisher_whose_connection_ends_gets_a_connection_error(own_door: Doo
         url = connection_url(rabbitmq, as_user=DOOR)
         async with open_session(url, own_door.settings) as session:
             publishing = asyncio.create_task(session.publish([one]))
-            while not await session.is_blocked():  # noqa: ASYNC110  # asked of the library
+            while not await session.is_blocked():  # noqa: ASYNC110  # polled from the library
                 await asyncio.sleep(0.01)
         await asyncio.wait((publishing,))
         assert not publishing.cancelled()

@@ -15,7 +15,7 @@ from pamqp.heartbeat import Heartbeat
 from manifold.signals._amqp_frames import Frames, Wire
 
 OURS, OTHER = 1, 2
-ROOM = 50  # bytes of a body that fit into a frame
+ROOM = 50  # body bytes per frame
 HEARTBEAT = Heartbeat().marshal()
 Said = tuple[Any, ...]
 

@@ -153,7 +153,7 @@ def test_timestamps_are_checked_for_freshness(age_s: float, waited_s: float, fre
 
 
 def test_time_waiting_in_the_service_does_not_make_a_message_stale() -> None:
-    later = NOW + timedelta(seconds=900)  # Redis was away so long
+    later = NOW + timedelta(seconds=900)  # the duration of Redis' outage
 
     assert code_of(CHECKS.judge(received(), later)) == "accepted"
     assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
@@ -170,7 +170,7 @@ def test_a_redelivery_may_be_as_old_as_the_nonce_retention() -> None:
 
 def test_the_backlog_is_as_old_as_the_last_empty_queue_seen() -> None:
     backlog = Backlog(3600)
-    ages = [backlog.age_s(10_000)]  # a first start knows nothing: what waits there may be as old as it may be at all
+    ages = [backlog.age_s(10_000)]  # a first start knows nothing: waiting messages may have any age
     for count, at in ((0, 10_000), (5, 10_001), (5, 10_060), (1, 14_000), (0, 14_001)):
         backlog.saw(count, at)
         ages.append(backlog.age_s(at))
@@ -205,7 +205,7 @@ def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
     for second in range(1, 1000):
         backlog.saw(100 + second, 10_000 + second)
     assert backlog.age_s(11_000) == 1000
-    for _ in range(151 - 1):  # what waited at the first look, and was on its way
+    for _ in range(151 - 1):  # waiting or in flight at the first look
         backlog.took()
     assert backlog.age_s(11_000) == 1000
     backlog.took()

@@ -80,7 +80,7 @@ def test_a_dead_letter_of_the_service_is_recorded_once(door: Door, gateway: Gate
     found = refusals(door)
 
     assert [e.topic for e in found[:1]] == ["xray.raw.v1/device-h"]
-    assert len({e.headers[DIGEST] for e in found}) == 2  # a forged death is recorded twice, under one digest
+    assert len({e.headers[DIGEST] for e in found}) == 2  # a forged death is recorded twice with one digest
 
 
 def test_dead_letters_of_a_device_are_erased_and_others_stay(door: Door, gateway: Gateway) -> None:

@@ -178,7 +178,7 @@ def test_a_killed_rabbitmq_returns_and_nothing_is_lost(tmp_path: Path, redis_ser
     door = Door(tmp_path / "home", settings, redis_server.port)
     try:
         door.start()
-        names = send_many(Gateway(settings), 100, "before")  # confirmed: they are on RabbitMQ's disk
+        names = send_many(Gateway(settings), 100, "before")  # confirmed, so on RabbitMQ's disk
         servers[1].kill()
         wait_until(lambda: not health(door)["healthy"])
         assert "not connected to RabbitMQ" in health(door)["problems"][0]
@@ -204,7 +204,7 @@ def test_two_services_share_the_queue_and_one_takes_over_when_the_other_dies(
         _until_recorded(own_door, 20)
         _until_recorded(other, 20)
         os.kill(second.pid, signal.SIGSTOP)
-        names |= send_many(gateway, 100, "more")  # of which it has some in hand
+        names |= send_many(gateway, 100, "more")  # some of them in hand
         second.kill()
         seen = drain(gateway, len(names))
         wait_until(lambda: gateway.count(topology.RAW) == gateway.count(topology.RETRY) == 0)
@@ -222,7 +222,7 @@ def test_the_service_recovers_from_a_hang_of_rabbitmq(own_door: Door, rabbitmq: 
     names = send_many(gateway, 50, "before")
     pid = int((rabbitmq.home / "rabbitmq" / "rabbitmq.pid").read_text())
     with stopped(pid):
-        wait_until(lambda: health(own_door)["node"] is not None)  # it answers all the same
+        wait_until(lambda: health(own_door)["node"] is not None)  # it still answers
     names |= send_many(gateway, 50, "after")
 
     assert set(drain(gateway, 100)) == names

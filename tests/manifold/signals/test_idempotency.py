@@ -64,7 +64,7 @@ def test_redis_knows_the_state_of_a_message(ask: Any) -> None:
     assert ask(lambda once: once.claim([message("a", n1, key="k"), message("a", n2)])) == [REPLAY, BUSY]
     ask(lambda once: once.release([a]))
     assert ask(lambda once: once.claim([message("a", n2)])) == [NEW]
-    ask(lambda once: once.release([a]))  # held by another now
+    ask(lambda once: once.release([a]))  # now held by another
     ask(lambda once: once.done([message("a", n2)]))
     assert ask(lambda once: once.claim([a, message("a", n3), message("a", n1, device="e")])) == [DUPLICATE, DUPLICATE, NEW]
     assert ask(lambda once: once.claim([message("c", next(NONCES), key="k"), message("d", next(NONCES), key="k")])) == [

@@ -272,7 +272,7 @@ def test_a_repeated_signal_is_a_duplicate(door: Door, gateway: Gateway) -> None:
 def test_copies_in_groups_judged_while_the_first_is_published_are_duplicates(door: Door, gateway: Gateway) -> None:
     """A service that was paused finds several groups waiting when it resumes."""
     bodies = [body_of(payload=json.dumps({"readings": [], "n": n}).encode()) for n in range(4)]
-    first = [signed(body) for body in bodies]  # the very same message, and the same signal under another nonce
+    first = [signed(body) for body in bodies]  # the identical message, and the same signal with another nonce
     assert door.server is not None
     os.kill(door.server.pid, signal.SIGSTOP)
     try:
@@ -341,7 +341,7 @@ def test_a_flush_seals_the_segment_of_the_service_too(door: Door, gateway: Gatew
     closed = close_segments(door.settings)
     segments = RecordedSegments(Archive(door.settings.archive))
 
-    assert set(closed) == set(door.settings.recorders)  # of which none runs
+    assert set(closed) == set(door.settings.recorders)  # none of them is running
     assert [e.seq for e in segments.recorded_since(Stream.XRAY_RAW, door.after + 1)] == [e.seq for e in door.recorded()]
     assert list(door.settings.signals_journal_folder.glob("*.journal")) == []
 

@@ -54,9 +54,9 @@ def test_an_error_about_a_field_with_a_long_name_is_short() -> None:
 )
 def test_headers_too_large_to_be_read_back_are_dropped(headers: dict[str, Any]) -> None:
     for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
-        assert len(one.properties.marshal()) < MAX_HEADERS  # or it is not read when it comes again
+        assert len(one.properties.marshal()) < MAX_HEADERS  # otherwise it could not be read back
         assert "x-left-out" in one.properties.headers
-        assert one.properties.content_encoding == "gzip"  # or its body would be read as plain
+        assert one.properties.content_encoding == "gzip"  # otherwise its body would be read as plain
 
 
 @pytest.mark.parametrize(

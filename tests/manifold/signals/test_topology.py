@@ -52,7 +52,7 @@ def test_the_topology_matches_the_contract_literally() -> None:
         "xray.raw.v1.dlq": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),
         "device.status.v1": ("iot.xray", {}),
         "xray.processed.v1": ("iot.xray", {}),
-        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours; the contract does not know it
+        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours, not in the contract
     }
     assert {q.name: q.key for q in topology.QUEUES if q.key != q.name} == {"xray.raw.v1.dlq.copy": "xray.raw.v1.dlq"}
 
@@ -162,7 +162,7 @@ def test_messages_through_foreign_bindings_are_checked_and_reported(door: Door, 
         gateway.publish("of.others", "theirs", body, signed(body, device="device-7"))
         assert b"device-7" in gateway.get(topology.PROCESSED)[1]
         gateway.publish("of.others", "theirs", body, signed(body, device="device-7", secret="forged"))
-        # Two of others', the processed signal, and the dead letters of that and of what was forged, which are let be.
+        # Two of others, the processed signal, and the dead letters of both, which are ignored.
         wait_until(lambda: foreign(door) == 5, what="what came by foreign bindings")
     finally:
         for exchange, key in ways:

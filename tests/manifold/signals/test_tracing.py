@@ -47,7 +47,7 @@ class _Taking(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
         """Suppress request logging."""
 
 

@@ -15,7 +15,7 @@ from tests.pipelines.conftest import SparkLake
 
 Rows = list[dict[str, Any]]
 OF_THE_RUN = ("run_id", "ingested_at")
-KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")  # of a day's key; only the day is not random
+KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")  # of a day key; only the day is not random
 
 
 def published(lake: SparkLake, keys: DayKeys) -> dict[str, Rows]:

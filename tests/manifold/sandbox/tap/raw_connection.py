@@ -103,7 +103,7 @@ class RawConnection:
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1", session=session)
         self._read = bytearray()
-        self.received = bytearray()  # everything, as it came
+        self.received = bytearray()  # everything received
 
     def __enter__(self) -> Self:
         return self

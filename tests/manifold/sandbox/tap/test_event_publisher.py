@@ -50,7 +50,7 @@ def test_events_wait_for_an_unreachable_broker(tmp_path: Path) -> None:
         it = EventPublisher(dial_to(port), lambda _: None)
         running = asyncio.create_task(it.run())
         for n in range(50):
-            it.publish(b"away", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy sees no default here
+            it.publish(b"away", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy does not see the default
         assert not await it.drained(0.3)
         with stopping(await asyncio.to_thread(start_mosquitto, tmp_path, port=port)):
             assert await it.drained(WITHIN_S)

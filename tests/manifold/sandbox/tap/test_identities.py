@@ -57,7 +57,7 @@ CELLS = [  # common names, listener, the tap, EMQX
     (("V1",), SERVICES, REFUSED, ITSELF),
     *((("sdv-" + it,), VEHICLES, REFUSED, POWERLESS) for it in ("recorder", "dispatcher", "pub-a", "listener", "nobody")),
     *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "listener")),
-    (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # on the tap, too, it has no right: there is no user of this name
+    (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # no right on the tap either: no such user exists
 ]
 CLAIMS = [(it, it) for it in ("", "V1", "V2", "w", "sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener", "sdv-nobody")]
 CLAIMS += [
@@ -79,7 +79,7 @@ def ids(cell: object) -> str:
     return "none" if cell == () else "-and-".join(it or "empty" for it in cell) if isinstance(cell, tuple) else str(cell)
 
 
-# EMQX: the expressions of tls.conf, which are Python's syntax, too --------------------------------------------------------
+# EMQX: the expressions of tls.conf, which are also valid Python -----------------------------------------------------------
 
 
 @cache
@@ -98,7 +98,7 @@ def value(text: str, **variables: str) -> str:
         "regex_replace": lambda subject, pattern, by: re.sub(pattern, by, subject),
         "rand_str": lambda size: "x" * size,
     }
-    return str(eval(text, {"__builtins__": {}}, functions | variables))  # of our own file
+    return str(eval(text, {"__builtins__": {}}, functions | variables))  # from our own file
 
 
 def on_emqx(names: tuple[str, ...], listener: str, client_id: str, username: str) -> Client:
@@ -131,7 +131,7 @@ def test_emqx_identifies_a_client_by_its_certificate_alone(names: tuple[str, ...
         assert client.client_id == name if listener == VEHICLES else client.client_id == f"{name}:{claim[0]}"
         others = {"sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener"} - {name}
         assert client.username not in others
-    if name.startswith("sdv-"):  # with a wildcard in its client id it has none
+    if name.startswith("sdv-"):  # a wildcard in its client id leaves it without rights
         same = {frozenset(right for right in each if right[1] in TOPICS) for each in rights.values() if each}
         assert len(same) == 1, "its rights do not depend on what it claims"
     else:
@@ -211,7 +211,7 @@ def test_the_tap_treats_an_empty_name_as_none(names: tuple[str, ...], listener: 
     assert not any(rule(who, Connect(client_id, 5, True, 60, username)) for client_id, username in CLAIMS)
 
 
-# Certificates that were good once -----------------------------------------------------------------------------------------
+# Certificates that are no longer valid ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["anew", "resuming a TLS 1.2 session"])

@@ -97,7 +97,7 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer,
 
         def send() -> None:
             at = 0
-            while at < len(data):  # odd pieces at both ends, larger ones between
+            while at < len(data):  # small pieces at both ends, larger ones between
                 step = chance.choice((1, 2, 3, 7)) if at < 90 or at > len(data) - 20 else chance.randint(1, 1 << 18)
                 dispatcher.publisher.send(data[at : at + step])
                 at += step
@@ -117,11 +117,11 @@ def test_the_client_gets_the_bytes_of_the_broker_unchanged(tap_server: TapServer
         bodies: list[bytes] = []
         with RawConnection(port) as wire:
             bodies.append(wire.open(vin, username="sdv-dispatcher").body)
-            bodies.append(wire.listen(topic_of(vin, "+")).body)  # its client id is a vehicle's
+            bodies.append(wire.listen(topic_of(vin, "+")).body)  # a vehicle's client id
             for mid in range(1, 20):
                 properties = user_properties(n=str(mid))
                 wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
-                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in the order it chooses
+                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in any order
                 bodies.extend(bytes((first,)) + body for first, body in answers)
                 wire.send(puback(mid))
         return bodies
@@ -469,7 +469,7 @@ def test_only_granted_filters_of_a_subscribe_are_forwarded(tap_server: TapServer
         filters = ("$ECQ/+/#", f"agent/{own}/#", "#", f"$ECQ/{own}/#")
         wanted = b"".join(string(it.encode()) + b"\1" for it in filters)
         asked = packet(0x82, b"\0\7" + (b"\0" if version == 5 else b"") + wanted)
-        for byte in asked:  # however it is split
+        for byte in asked:  # for any split
             vehicle.send(bytes((byte,)))
         answer = vehicle.expect(SUBACK)
         dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")

@@ -50,7 +50,7 @@ class Allowed:
     traces: str
     lines: str
     because: str
-    chance: bool = False  # it does not happen each time
+    chance: bool = False  # not deterministic
 
     def covers(self, trace: str, line: str) -> bool:
         return bool(re.fullmatch(self.traces, trace) and re.fullmatch(self.lines, line))
@@ -185,7 +185,7 @@ def played(servers: "SimpleQueue[TapServer]", tmp_path_factory: pytest.TempPathF
         server = servers.get()
         try:
             found = play(trace, server.port, folder)
-            # The recorder waits a fixed third of a second for events: on a busy machine a trace gets a second chance.
+            # The recording waits a fixed third of a second for events: on a busy machine a trace gets a second attempt.
             return play(trace, server.port, folder) if unexplained(trace, found) else found
         finally:
             servers.put(server)

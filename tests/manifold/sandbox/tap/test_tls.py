@@ -33,7 +33,7 @@ class Site:
 
     def __init__(self, home: Path) -> None:
         ports = {name: free_port() for name in ("mqtt_port", "mqtt_services_port", "broker_port", "tap_port")}
-        self.settings = Settings(home=home, tls=True, **ports)  # type: ignore[arg-type]  # all of them are ports
+        self.settings = Settings(home=home, tls=True, **ports)  # type: ignore[arg-type]  # all values are ports
         self._age()
         self.broker = start_embedded_broker(self.settings)
         try:
@@ -178,11 +178,11 @@ def test_a_publisher_publishes_under_its_own_name(site: Site) -> None:
 @pytest.mark.parametrize(
     ("client_id", "username"),
     [
-        ("sdv-dispatcher-0", "sdv-pub-cloud"),  # would cut off the dispatcher, and get its events
+        ("sdv-dispatcher-0", "sdv-pub-cloud"),  # would disconnect the dispatcher and receive its events
         ("sdv-pub-cloud-1", "sdv-dispatcher"),
         ("sdv-pub-cloud-1", None),
         ("sdv-pub-cloudy", "sdv-pub-cloud"),
-        ("1M8GDM9AXKP042788", "sdv-pub-cloud"),  # would take a vehicle's session over
+        ("1M8GDM9AXKP042788", "sdv-pub-cloud"),  # would take over a vehicle's session
     ],
 )
 def test_a_publisher_has_no_other_name(site: Site, client_id: str, username: str | None) -> None:
@@ -261,7 +261,7 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
     """Clients with the ca.pem of the announcement trust the tap then; the old CA's vehicles work until they expire."""
     home = site.settings.home
     for name in ("ca.pem", "ca-key.pem"):
-        shutil.copy(site.secrets / name, tmp_path)  # of the announcement; and a key that was stolen
+        shutil.copy(site.secrets / name, tmp_path)  # from the announcement, with a stolen key
     olds, stolen = site.context(vin, days=40, now=LATELY), site.context(f"{vin}-x", days=40, now=LATELY)
     with RawConnection(site.settings.mqtt_port, tls=olds) as stays:
         assert stays.open(vin).reason == 0
