@@ -95,7 +95,7 @@ class Platform:
         self, dag_id: str, first: str, last: str, *, at_once: int = 1, **conf: object
     ) -> "subprocess.CompletedProcess[str]":
         """Run Airflow's backfill command for these days and return its output. Airflow allows one backfill per DAG at a time."""
-        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the backfill before")
+        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the previous backfill")
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         command += ["--max-active-runs", str(at_once), "--dag-run-conf", json.dumps(conf)]
         command = [sys.executable, "-m", "manifold.console", "airflow", *command]
@@ -156,5 +156,5 @@ def running_platform(home: Path) -> Iterator[Platform]:
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.made_up(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
-            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
+            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed")
             yield Platform(settings, redis, api)

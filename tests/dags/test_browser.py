@@ -206,7 +206,7 @@ def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:
     expect(dialog).to_be_hidden()
     show_nothing(page)
 
-    wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed after all")
+    wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed")
 
 
 def test_a_paused_dag_resumes(page: Page, running: Platform) -> None:
@@ -217,4 +217,4 @@ def test_a_paused_dag_resumes(page: Page, running: Platform) -> None:
     switch.click()
     wait_until(is_paused, what="the DAG to be paused")
     switch.click()
-    wait_until(lambda: not is_paused(), what="the DAG to go on")
+    wait_until(lambda: not is_paused(), what="the DAG to resume")

@@ -45,10 +45,10 @@ def test_a_vehicle_with_keys_of_the_wrong_type_costs_no_other_its_claim(own_redi
 @pytest.mark.parametrize(
     ("kind", "held"),
     [
-        pytest.param(keys.pending, {"what is this": 0}, id="a member that is no seq"),
-        pytest.param(keys.pending, {"1e5": 0}, id="a number that is no seq"),
-        pytest.param(keys.presence, {"connected": "heard", "heard": "what is this"}, id="an instant that is none"),
-        pytest.param(keys.inflight, {"seq": SEQ, "attempts": "what is this", "deadline": 5}, id="attempts that are none"),
+        pytest.param(keys.pending, {"what is this": 0}, id="a member that is not a seq"),
+        pytest.param(keys.pending, {"1e5": 0}, id="a number that is not a seq"),
+        pytest.param(keys.presence, {"connected": "heard", "heard": "what is this"}, id="an invalid instant"),
+        pytest.param(keys.inflight, {"seq": SEQ, "attempts": "what is this", "deadline": 5}, id="an invalid number of attempts"),
     ],
 )
 def test_a_vehicle_with_unreadable_values_costs_no_other_its_claim(own_redis: Server, kind: Any, held: dict[str, Any]) -> None:

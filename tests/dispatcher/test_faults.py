@@ -97,7 +97,7 @@ def test_a_redis_outage_is_reported_and_waited_out(brisk: Platform) -> None:
         for vehicle in vehicles:
             vehicle.say(Sign.HEARTBEAT)  # must be carried out, so the outage is noticed
         port = brisk.settings.dispatcher_port
-        wait_until(lambda: not healthy(port), what="the dispatcher to say that it is not ready")
+        wait_until(lambda: not healthy(port), what="the dispatcher to report that it is not ready")
         assert brisk.metric("manifold_dispatcher_redis_up") == 0
 
         brisk.redis = start_redis(brisk.home / "redis", port=brisk.settings.redis_port, append_only=True)

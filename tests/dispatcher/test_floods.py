@@ -38,7 +38,7 @@ def test_a_flood_of_heartbeats_is_drained_and_others_are_served(platform: Platfo
     with platform.redis.standing_still():
         flood(loud, qos=qos)
         quiet.say(Sign.HEARTBEAT)
-        wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all signs to be read while none can be noted")
+        wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all heartbeats to be read while none can be written")
         assert platform.metric("manifold_dispatcher_merged_events_total") >= merged + FLOOD - 2
     wait_until(lambda: platform.presence(loud.vin) and platform.presence(quiet.vin))
     for vehicle in (loud, quiet):

@@ -43,7 +43,7 @@ def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     [
         pytest.param(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "released", id="by its deadline"),
         pytest.param(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"),
-        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="for want of data"),
+        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="without its data"),
     ],
 )
 def test_an_abnormal_delivery_is_logged_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
@@ -77,9 +77,9 @@ def test_an_abnormal_outcome_is_logged_with_vehicle_seq_and_request(verb: Ack | 
 @pytest.mark.parametrize(
     ("verb", "reply"),
     [
-        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.DELIVERED,), NONE), id="it was delivered before"),
-        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((None,), NONE), id="it is in flight"),
-        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("known", None, None, NONE), id="it had ended before"),
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.DELIVERED,), NONE), id="delivered before"),
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((None,), NONE), id="in flight"),
+        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("known", None, None, NONE), id="ended before"),
     ],
 )
 def test_a_normal_outcome_is_not_logged(verb: Verb, reply: object) -> None:
@@ -92,9 +92,9 @@ def test_a_normal_outcome_is_not_logged(verb: Verb, reply: object) -> None:
         pytest.param("ended", False, (1, 0), id="acknowledged"),
         pytest.param("unknown", False, (1, 0), id="acknowledged late, and superseded"),
         pytest.param("known", False, (0, 0), id="acknowledged before"),
-        pytest.param("undone", False, (0, 0), id="brought back by a rewind since"),
-        pytest.param("ended", True, (0, 1), id="passed over"),
-        pytest.param("sent", True, (0, 0), id="not passed over yet"),
+        pytest.param("undone", False, (0, 0), id="rewound since"),
+        pytest.param("ended", True, (0, 1), id="skipped"),
+        pytest.param("sent", True, (0, 0), id="not skipped yet"),
     ],
 )
 def test_outcomes_of_compacted_messages_are_counted(word: str, passed_over: bool, counted: tuple[int, int]) -> None:

@@ -44,11 +44,11 @@ def test_deadlines_of_one_batch_are_spread_and_never_early() -> None:
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [
-        pytest.param({}, ALONE_S, id="the only one, in the sandbox"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="the only one, behind EMQX"),
-        pytest.param({"dispatchers": 2}, ALONE_S, id="where nothing is shared, each hears all and holds up nobody"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to others"),
-        pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="no longer than the setting says"),
+        pytest.param({}, ALONE_S, id="a single dispatcher in the sandbox"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="a single dispatcher with EMQX"),
+        pytest.param({"dispatchers": 2}, ALONE_S, id="several without shared subscriptions each receive everything"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to other replicas"),
+        pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="limited by the setting"),
     ],
 )
 def test_the_session_expiry_depends_on_whether_replicas_share_the_events(settings: dict[str, Any], seconds: int) -> None:

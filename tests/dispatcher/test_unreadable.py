@@ -39,7 +39,9 @@ def test_any_number_of_unreadable_packets_is_counted_and_acknowledged(
                     await vehicle.publish(sign_topic("UNREADABLE", Sign.HEARTBEAT), b"", user_properties=[("name", GOOD)])
                 await vehicle.publish(sign_topic("READABLE", Sign.HEARTBEAT), b"")
                 redis = Redis(port=redis_server.port)
-                await asyncio.to_thread(wait_until, lambda: redis.exists(keys.presence("READABLE")), what="the next to be heard")
+                await asyncio.to_thread(
+                    wait_until, lambda: redis.exists(keys.presence("READABLE")), what="the next message to be read"
+                )
                 told = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{port}/metrics")
                 assert f"manifold_dispatcher_refused_events_total {many:.1f}" in told.text
                 assert not redis.exists(keys.presence("UNREADABLE"))

@@ -29,12 +29,12 @@ def test_a_vehicle_receives_in_order_and_acknowledges(platform: Settings, tmp_pa
             "$SDV-FANOUT/data/data-… recorded …",
             "$SDV-FANOUT/trigger recorded …",
         ]
-    wait_until(lambda: states(platform, vin) == ["pending", "pending"], what="both to wait for the vehicle")
+    wait_until(lambda: states(platform, vin) == ["pending", "pending"], what="both entries to be pending")
 
     with running("vehicle.py", vin, folder=tmp_path, env=env) as vehicle:
         got = vehicle.prints(2)
         assert [re.search(r": (\d+) bytes", line)[1] for line in got] == ["11", "22"]  # type: ignore[index]
-        wait_until(lambda: states(platform, vin) == ["delivered", "delivered"], what="both to be acknowledged")
+        wait_until(lambda: states(platform, vin) == ["delivered", "delivered"], what="both messages to be acknowledged")
 
 
 def test_the_publisher_prints_why_its_message_was_refused(platform: Settings, tmp_path: Path) -> None:

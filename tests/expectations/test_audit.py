@@ -221,7 +221,7 @@ def test_every_link_of_the_pages_resolves(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
+        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a missing reference"),
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )

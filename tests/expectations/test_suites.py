@@ -57,19 +57,17 @@ def test_no_rule_about_later_messages_stops_a_run() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        pytest.param("column: seq", "column: sequence", "quarantine has no column sequence", id="a column that is not there"),
-        pytest.param("severity: error", "severity: fatal", "severity", id="a severity that is none"),
+        pytest.param("column: seq", "column: sequence", "quarantine has no column sequence", id="a missing column"),
+        pytest.param("severity: error", "severity: fatal", "severity", id="an unknown severity"),
         pytest.param("why: a message is refused once", "why: ''", "why", id="no reason"),
-        pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an expectation that is none"),
+        pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an unknown expectation"),
         pytest.param(
             "type: expect_column_values_to_be_unique, column: seq",
             "type: expect_column_values_to_match_regex, name: r, column: topic, regex: '^a$'",
             "rule r: $ also matches before a last line feed",
-            id="a pattern that fits before a last line feed",
+            id="a pattern that matches before a final newline",
         ),
-        pytest.param(
-            "table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="a table that is none"
-        ),
+        pytest.param("table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="an unknown table"),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
 )

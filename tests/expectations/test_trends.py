@@ -82,10 +82,10 @@ def test_the_chart_of_a_renamed_rule_ends_where_its_new_name_begins() -> None:
         pytest.param({"unexpected": None}, id="no number of bad rows"),
         pytest.param({"judged": None}, id="no number of rows"),
         pytest.param({"unexpected": float("nan")}, id="not a number"),
-        pytest.param({"judged": float("inf")}, id="without end"),
-        pytest.param({"judged": 0}, id="a share of nothing"),
-        pytest.param({"judged": -1}, id="less than nothing"),
-        pytest.param({"judged": "many"}, id="a word"),
+        pytest.param({"judged": float("inf")}, id="infinite"),
+        pytest.param({"judged": 0}, id="a share of zero rows"),
+        pytest.param({"judged": -1}, id="negative"),
+        pytest.param({"judged": "many"}, id="text"),
     ],
 )
 def test_a_value_that_is_not_a_number_leaves_a_gap(tmp_path: Path, odd: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def test_only_the_worst_broken_rules_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "pictures"), [pytest.param([], 0, id="nothing"), pytest.param([result(0, unexpected=1)], 2, id="one judgement")]
+    ("rows", "pictures"), [pytest.param([], 0, id="empty"), pytest.param([result(0, unexpected=1)], 2, id="one audit")]
 )
 def test_a_page_is_drawn_from_few_rows(tmp_path: Path, rows: list[Row], pictures: int) -> None:
     page = page_of(tmp_path, rows)

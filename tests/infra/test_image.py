@@ -197,7 +197,7 @@ def test_a_trigger_reaches_a_vehicle_and_the_api_shows_it(environment: Environme
         answer = httpx.get(f"{environment.settings.api}/api/v1/vins/{VIN}", trust_env=False, timeout=20).json()
         return [e["state"] for e in answer["ended"] if e["request_id"] == "task_image_1"] == ["delivered"]
 
-    wait_until(told, within_s=30, what="the API to tell of the delivery")
+    wait_until(told, within_s=30, what="the API to show the delivery")
 
 
 def test_a_signal_is_processed(environment: Environment) -> None:

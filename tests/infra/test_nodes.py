@@ -43,7 +43,7 @@ def test_draining_a_zone_respects_budgets_and_journals_stay_in_their_zone(api: C
         with _cordoned(api, node):
             api.did("drain", node, "--delete-emptydir-data", "--timeout=100s")
             assert not {pod.app for pod in history.pods(api, NAMESPACE).values() if pod.node == node}
-        wait_until(lambda: not production.unsettled(), what="what was driven away to be elsewhere")
+        wait_until(lambda: not production.unsettled(), what="the evicted pods to move to other nodes")
     moments = history.since(api, NAMESPACE, before)
     for app, replicas in REPLICAS.items():
         assert min(history.serving(moment) for moment in history.of(app, moments)) >= replicas - 1, app
@@ -57,13 +57,13 @@ def _zones_of_journals(api: Cluster) -> dict[str, str]:
 @pytest.mark.parametrize("app", REPLICAS)
 def test_a_second_eviction_is_refused(api: Cluster, production: Applied, app: str) -> None:
     first, second, *_ = history.of(app, [history.pods(api, NAMESPACE)])[0]
-    wait_until(lambda: _budgets(api)[app] == 1, what="the budget to know that all is well")
+    wait_until(lambda: _budgets(api)[app] == 1, what="the budget to allow one eviction")
     with _cordoned(api, *NODES):
         assert _evicted(api, first) == 201
         wait_until(lambda: _budgets(api)[app] == 0, what="the budget to be spent")
         assert _evicted(api, second) == 429
         assert history.serving(history.of(app, [history.pods(api, NAMESPACE)])[0]) == REPLICAS[app] - 1
-    wait_until(lambda: not production.unsettled(), what="the first to be back")
+    wait_until(lambda: not production.unsettled(), what="the first pod to be back")
 
 
 def _evicted(api: Cluster, pod: str) -> int:
@@ -92,13 +92,15 @@ def test_an_unresponsive_node_keeps_its_recorder_until_it_is_confirmed_off(api: 
     before = history.now(api, NAMESPACE)
     with _silent(api, node):
         wait_until(
-            lambda: history.pods(api, NAMESPACE)["recorder-0"].ending, within_s=NODE_SILENT_S + 60, what="it to be given up"
+            lambda: history.pods(api, NAMESPACE)["recorder-0"].ending,
+            within_s=NODE_SILENT_S + 60,
+            what="the message to be given up",
         )
-        wait_until(lambda: set(production.unsettled()) == kept, what="Deployments to be elsewhere")
+        wait_until(lambda: set(production.unsettled()) == kept, what="Deployments to move to other nodes")
         given_up = history.of("recorder", history.since(api, NAMESPACE, before))
         assert {moment["recorder-0"].node for moment in given_up} == {node}
         api.did("taint", "node", node, f"{OFF}=:NoExecute")
-        wait_until(lambda: not production.unsettled(), within_s=120, what="all to be elsewhere")
+        wait_until(lambda: not production.unsettled(), within_s=120, what="all pods to move to other nodes")
         recorder = history.pods(api, NAMESPACE)["recorder-0"]
         assert recorder.node != node
         assert NODES[recorder.node] == NODES[node]
@@ -137,6 +139,6 @@ def test_pods_over_quota_or_below_restricted_are_refused_and_ours_are_not(api: C
             assert ran.returncode != 0
             assert refusal in ran.stderr
         api.did("-n", NAMESPACE, "rollout", "restart", "deployment,statefulset")
-        wait_until(lambda: not production.unsettled(), within_s=120, what="all to be let in again")
+        wait_until(lambda: not production.unsettled(), within_s=120, what="all clients to reconnect")
     finally:
         api.did("-n", NAMESPACE, "delete", "resourcequota", "site")

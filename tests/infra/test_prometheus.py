@@ -43,7 +43,9 @@ def prometheus(platform: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def served(platform: Settings, prometheus: Server) -> None:
     """A platform with one delivered message, one refused message, and one API request."""
-    wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be scraped")
+    wait_until(
+        lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all services to be scraped"
+    )
     door = ["-h", platform.host, "-p", str(platform.mqtt_port), "-q", "1"]
     publish = ["mosquitto_pub", *door, "-i", "sdv-pub-seen", "-u", "sdv-pub-seen", "-V", "5"]
     trigger = json.dumps({"ids": ["SEEN1"], "request_id": "task_seen_1", "data_id": "seen"})
@@ -51,7 +53,7 @@ def served(platform: Settings, prometheus: Server) -> None:
     vehicle = subprocess.Popen(listen, stdout=subprocess.DEVNULL)
     try:
         with Redis.from_url(platform.redis) as redis:
-            wait_until(lambda: redis.hexists(keys.presence("SEEN1"), "subscribed"), what="the vehicle to listen")
+            wait_until(lambda: redis.hexists(keys.presence("SEEN1"), "subscribed"), what="the vehicle to subscribe")
         for topic, message in ((topics.data_topic("seen"), "bytes"), (topics.TRIGGER, trigger), (topics.TRIGGER, "no JSON")):
             subprocess.run([*publish, "-t", topic, "-m", message], check=True)
         wait_until(lambda: vehicle.poll() is not None, what="the vehicle to have its message")
@@ -61,7 +63,7 @@ def served(platform: Settings, prometheus: Server) -> None:
 
 
 def test_every_service_is_scraped_and_up(platform: Settings, prometheus: Server) -> None:
-    wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be up")
+    wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all services to be up")
 
 
 def test_every_expression_is_valid_and_has_data_on_a_busy_platform(prometheus: Server, served: None) -> None:

@@ -80,16 +80,17 @@ def test_a_broken_version_takes_down_one_pod_of_each_and_no_api(api: Cluster, pr
     ran = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false", BROKEN)
     assert ran.returncode == 0, ran.stderr
     wait_until(
-        lambda: {"recorder-2", "signals-2", "dispatcher-5"} <= set(unready(api)), what="the broken version to be begun with"
+        lambda: {"recorder-2", "signals-2", "dispatcher-5"} <= set(unready(api)),
+        what="the rollout of the broken version to begin",
     )
     moments = history.since(api, NAMESPACE, before)
     for app, fewest in {"recorder": 2, "signals": 2, "dispatcher": 5, "api": 3}.items():
         assert min(history.serving(moment) for moment in history.of(app, moments)) == fewest, app
     back = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false")
     assert back.returncode == 0, back.stderr
-    wait_until(lambda: set(production.unsettled()) == {"recorder", "signals"}, what="all but these to be as before")
+    wait_until(lambda: set(production.unsettled()) == {"recorder", "signals"}, what="all other controllers to recover")
     api.did("-n", NAMESPACE, "delete", "pod", "recorder-2", "signals-2", "--wait=false")
-    wait_until(lambda: not production.unsettled(), what="these, too")
+    wait_until(lambda: not production.unsettled(), what="the remaining pods to recover")
 
 
 def test_volumes_grow_while_their_pods_run(api: Cluster, production: Applied) -> None:

@@ -153,9 +153,7 @@ def test_a_service_shows_its_certificate_to_the_broker_and_verifies_it(site: Sit
                 await ours.connected.wait()
         credulous = TlsFiles(certificate=files(site, "recorder").certificate, key=files(site, "recorder").key)
         async with Mqtt(url, "sdv-recorder-1", tls=credulous) as ours:
-            await asyncio.to_thread(
-                wait_until, lambda: "CERTIFICATE_VERIFY_FAILED" in ours.problem, what="a broker of a stranger's"
-            )
+            await asyncio.to_thread(wait_until, lambda: "CERTIFICATE_VERIFY_FAILED" in ours.problem, what="a foreign broker")
             assert not ours.connected.is_set()
 
     asyncio.run(scenario())

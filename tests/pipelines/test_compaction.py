@@ -32,7 +32,9 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
         pytest.param([Group(OPEN, False, True, 3, 30)], Work(), id="few small files are left alone"),
         pytest.param([Group(OPEN, False, True, 4, 40)], Work([OPEN], []), id="an open day is packed"),
         pytest.param([Group(OPEN, False, False, 9, 9000)], Work(), id="large files are left alone"),
-        pytest.param([Group(SETTLED, False, False, 1, 1000)], Work([], [SETTLED]), id="a settled day is sorted, be it one file"),
+        pytest.param(
+            [Group(SETTLED, False, False, 1, 1000)], Work([], [SETTLED]), id="a settled day is sorted even if it is one file"
+        ),
         pytest.param([Group(SETTLED, True, False, 2, 2000)], Work(), id="a sorted day is left alone"),
         pytest.param(
             [Group(SETTLED, True, False, 2, 2000), Group(SETTLED, False, True, 3, 30)], Work(), id="a few late rows can wait"
@@ -53,10 +55,12 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
             id="a small day is sorted again rather than packed",
         ),
         pytest.param(
-            [Group(None, False, True, 4, 40)], Work([], [None]), id="a table without days is sorted when enough files have come"
+            [Group(None, False, True, 4, 40)], Work([], [None]), id="a table without days is sorted once it has enough files"
         ),
         pytest.param(
-            [Group(None, True, False, 2, 2000), Group(None, False, True, 3, 1000)], Work(), id="and until then left alone"
+            [Group(None, True, False, 2, 2000), Group(None, False, True, 3, 1000)],
+            Work(),
+            id="a table without days and with few files is left alone",
         ),
     ],
 )

@@ -95,14 +95,14 @@ def held(*, delivered: bool = False, in_flight: bool = False) -> ReadReply:
 @pytest.mark.parametrize(
     ("row", "queue", "days", "expected"),
     [
-        pytest.param(None, EMPTY, 20, {QueueDifference.MISSING}, id="pending and lacking"),
+        pytest.param(None, EMPTY, 20, {QueueDifference.MISSING}, id="pending and missing"),
         pytest.param(None, EMPTY, 20.5, set(), id="pending, its retention has just passed"),
-        pytest.param(None, EMPTY, 22, {QueueDifference.OVERDUE}, id="pending, and no garbage collection has ended it"),
+        pytest.param(None, EMPTY, 22, {QueueDifference.OVERDUE}, id="pending, and not ended by garbage collection"),
         pytest.param(None, held(), 20, set(), id="pending in both"),
         pytest.param(None, held(), 20.01, set(), id="pending in both, a dispatcher is about to end it"),
         pytest.param(None, held(), 20.5, {QueueDifference.OVERDUE}, id="pending in both past its retention"),
         pytest.param(None, held(in_flight=True), 22, set(), id="in flight past its retention"),
-        pytest.param(ACKED, EMPTY, 10, {QueueDifference.MISSING}, id="acknowledged and lacking"),
+        pytest.param(ACKED, EMPTY, 10, {QueueDifference.MISSING}, id="acknowledged and missing"),
         pytest.param(ACKED, EMPTY, 10.5, set(), id="acknowledged, past its retention"),
         pytest.param(ACKED, held(), 5, {QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION}, id="acknowledged, pending"),
         pytest.param(EXPIRED, EMPTY, 5, set(), id="expired under a shorter retention, and gone"),

@@ -128,8 +128,8 @@ for table in (IDS, SEGMENTS):
     ("error", "ended", "why"),
     [
         pytest.param(ValueError(f"{VIN}: odd"), "FAIL", "ValueError; the job's log has the rest", id="an error"),
-        pytest.param(Retryable(f"{VIN}: away"), "FAIL", "Retryable; the job's log has the rest", id="what may be done again"),
-        pytest.param(KeyboardInterrupt(), "ABORT", None, id="what is stopped"),
+        pytest.param(Retryable(f"{VIN}: away"), "FAIL", "Retryable; the job's log has the rest", id="a retryable error"),
+        pytest.param(KeyboardInterrupt(), "ABORT", None, id="an interruption"),
     ],
 )
 def test_a_failed_job_reports_why_and_how_far_it_came_and_names_no_vehicle(

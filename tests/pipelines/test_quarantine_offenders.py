@@ -66,10 +66,10 @@ def a_run(settings: Settings) -> Run:
 @pytest.mark.parametrize(
     ("table", "key", "behind"),
     [
-        pytest.param(IDS, (seq_at(1),), [1], id="an id has its trigger's seq"),
+        pytest.param(IDS, (seq_at(1),), [1], id="an entry has its trigger's seq"),
         pytest.param(DATA, (seq_at(4),), [4], id="data has its message's seq"),
         pytest.param(META, ("d2",), [5, 6], id="meta: every message of the data"),
-        pytest.param(META, ("11f6ad8ec52a2984abaafd7c3b516503785c2072",), [2], id="meta: the trigger that brought it"),
+        pytest.param(META, ("11f6ad8ec52a2984abaafd7c3b516503785c2072",), [2], id="meta: the trigger that contained it"),
         pytest.param(OUTCOMES, ("V1", seq_at(1)), [7, 9], id="an outcome: every message about the entry"),
     ],
 )

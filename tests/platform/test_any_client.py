@@ -33,7 +33,7 @@ def test_mosquitto_pub_acts_as_platform_and_mosquitto_sub_as_vehicle(platform: S
         vehicle = subprocess.Popen(listen, stdout=got)
         try:
             # It sends no heartbeat: a subscription after the batch would trigger nothing.
-            wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to listen")
+            wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to subscribe")
             subprocess.run([*publish, "-t", topics.data_topic("any"), "-f", str(tmp_path / "firmware")], check=True)
             subprocess.run([*publish, "-t", topics.TRIGGER, "-m", trigger], check=True)
             wait_until(lambda: vehicle.poll() is not None, within_s=60, what="the vehicle to have its message")

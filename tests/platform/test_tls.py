@@ -81,7 +81,10 @@ def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None
     certificates.tell_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
-    wait_until(lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)}, what="all to show the new one")
+    wait_until(
+        lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)},
+        what="all servers to present the new certificate",
+    )
     assert set(expiries(secure).values()) >= {kept_until(secure)}, "and what is told of it is new"
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
@@ -123,7 +126,9 @@ def test_each_service_uses_its_own_redis_user_without_refusals(secure: Settings)
     with connect(secure.redis) as operator:
         trust = web_context(secure, secure.api) or True
         assert httpx.get(f"{secure.api}/api/v1/vins/{vins(1, seed=7)[0]}", verify=trust, trust_env=False).status_code == 200
-        wait_until(lambda: {each["user"] for each in operator.client_list()} == {*own, OPERATOR}, what="each service to be there")
+        wait_until(
+            lambda: {each["user"] for each in operator.client_list()} == {*own, OPERATOR}, what="each service to be scraped"
+        )
         assert refused(operator) == []
 
 

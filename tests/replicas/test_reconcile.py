@@ -60,32 +60,34 @@ def test_an_invalid_client_is_reported(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("known", "found", "event"),
     [
-        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both say that it is here"),
-        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="nobody saw it come"),
-        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="it was only heard"),
-        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="nobody saw it come back"),
+        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both report it connected"),
+        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="its connection was missed"),
+        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="known only from a heartbeat"),
+        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="its reconnection was missed"),
         pytest.param(
             Known("yes", EARLY, in_flight=True),
             session(True, LATE, resumed=False),
             Connected(V, LATE, True, 300),
-            id="it came back to a new session, and what was in flight is lost",
+            id="reconnected with a new session, and the entry in flight is lost",
         ),
-        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than what is known"),
-        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just come, and its own event says so"),
-        pytest.param(Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="nobody saw it go"),
+        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than the known state"),
+        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just connected, with its own event"),
         pytest.param(
-            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="away, and its session holds the message"
+            Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="its disconnection was missed"
         ),
-        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="it went, session and all"),
+        pytest.param(
+            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="disconnected, and its session holds the message"
+        ),
+        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="disconnected without a session"),
         pytest.param(
             Known("no", EARLY, in_flight=True),
             None,
             Disconnected(V, AT, EARLY, 0, UNKNOWN),
-            id="away, its session is gone, and what was in flight with it",
+            id="disconnected, and its session is lost with the entry in flight",
         ),
-        pytest.param(Known("no", EARLY), None, None, id="away, and nothing waits for it"),
-        pytest.param(Known("heard", 0), None, None, id="heard of lately: that ends by itself"),
-        pytest.param(Known("yes", JUST_NOW), None, None, id="it came while the list was read"),
+        pytest.param(Known("no", EARLY), None, None, id="disconnected without entries"),
+        pytest.param(Known("heard", 0), None, None, id="recent heartbeat: presence expires by itself"),
+        pytest.param(Known("yes", JUST_NOW), None, None, id="it connected while the list was read"),
     ],
 )
 def test_a_session_without_an_event_becomes_an_event(

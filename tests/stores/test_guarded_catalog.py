@@ -66,7 +66,7 @@ def test_an_invalid_token_is_fetched_again(proxy: AuthProxy, tmp_path: Path, red
     ("properties", "why"),
     [
         pytest.param({}, "no valid token", id="none"),
-        pytest.param({"token": "for-nobody"}, "no valid token", id="a token that does not count"),
+        pytest.param({"token": "for-nobody"}, "no valid token", id="an invalid token"),
         pytest.param({"credential": "manifold:wrong-secret"}, "unknown client", id="a wrong secret"),
     ],
 )

@@ -78,11 +78,11 @@ def test_the_proxy_computes_signatures_as_aws_does() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param({}, "", id="as it was signed"),
-        pytest.param({"target": "/v1/fleet/namespaces/b?pageToken="}, "does not match", id="another address"),
-        pytest.param({"body": b"{ }"}, "another one than", id="another body"),
-        pytest.param({"method": "DELETE"}, "does not match", id="another method"),
-        pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="sent again later"),
+        pytest.param({}, "", id="unchanged"),
+        pytest.param({"target": "/v1/fleet/namespaces/b?pageToken="}, "does not match", id="changed address"),
+        pytest.param({"body": b"{ }"}, "another one than", id="changed body"),
+        pytest.param({"method": "DELETE"}, "does not match", id="changed method"),
+        pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="replayed later"),
     ],
 )
 def test_the_proxy_admits_only_signed_requests(change: dict[str, object], why: str) -> None:

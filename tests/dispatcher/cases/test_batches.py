@@ -148,7 +148,7 @@ def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(grou
         ground.delivered(vehicle, seq)
         vehicle.leave()
 
-    wait_until(lambda: ground.platform.pending(others[-1]) == [seq], within_s=60, what="the last one to be queued")
+    wait_until(lambda: ground.platform.pending(others[-1]) == [seq], within_s=60, what="the last entry to be queued")
     with ground.platform.blocking() as redis:
         parts = [others[start : start + A_PART] for start in range(0, len(others), A_PART)]
         assert [redis.exists(*map(keys.pending, part)) for part in parts] == [len(part) for part in parts]

@@ -147,9 +147,11 @@ def test_broker_headers_cannot_impersonate_manifold() -> None:
     ("path", "content", "word"),
     [
         pytest.param(JSONL, b"\x00\x01 not JSON", "no line of it", id="not JSON"),
-        pytest.param(JSONL, lines(message(), message(seq=None, received_at=NOON_MS)), "no seq although", id="seq here and there"),
+        pytest.param(
+            JSONL, lines(message(), message(seq=None, received_at=NOON_MS)), "no seq although", id="seq on some lines only"
+        ),
         pytest.param("trigger/x.jsonl.gz", gzip.compress(lines(message()))[:-9], "gzip", id="torn gzip"),
-        pytest.param("trigger/x.jsonl.zst", b"not zstd", "zstd", id="no zstd"),
+        pytest.param("trigger/x.jsonl.zst", b"not zstd", "zstd", id="not zstd"),
         pytest.param("trigger/x.parquet", b"", "Parquet", id="empty"),
         pytest.param(
             "trigger/x.parquet", parquet(pa.table({"topic": ["t"], "payload": ["p"]})), "one of them", id="neither seq nor time"
@@ -158,7 +160,7 @@ def test_broker_headers_cannot_impersonate_manifold() -> None:
             "trigger/x.parquet",
             parquet(pa.table({"topic": ["t"], "payload": ["p"], "received_at": [datetime(1999, 1, 1, tzinfo=UTC)]})),
             "2020",
-            id="a time that no seq holds",
+            id="a time out of range for a seq",
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_duplicate_produces_no_rows_and_is_not_refused() -> None:
         pytest.param(trigger(1, [f"V{n}" for n in range(25_001)]), "max_ids", id="too many ids"),
         pytest.param(inline(1, ["V1"], b"123456789"), "max_data_bytes", id="inline data too large"),
         pytest.param(envelope(1, Stream.TRIGGER, "$SDV-FANOUT/x", b"{}"), "unknown", id="unknown topic"),
-        pytest.param(trigger(1, ["V1"], refused_because="said the door"), "said the door", id="refused at the door"),
+        pytest.param(trigger(1, ["V1"], refused_because="said the door"), "said the door", id="refused by the recorder"),
     ],
 )
 def test_a_bad_trigger_is_refused_with_its_reason_and_bytes(message: Envelope, word: str) -> None:
@@ -87,10 +87,10 @@ def test_a_key_spelled_with_escapes_is_found() -> None:
 @pytest.mark.parametrize(
     ("headers", "setting", "bytes_of_maps"),
     [
-        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="as the recorder took it: text"),
-        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="as the recorder took it: base64"),
-        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before there was text"),
-        pytest.param({}, "text", b"maps", id="of others: as it is set"),
+        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="from the recorder: text"),
+        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="from the recorder: base64"),
+        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before text was supported"),
+        pytest.param({}, "text", b"maps", id="foreign: as configured"),
     ],
 )
 def test_inline_data_is_kept_unchanged(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
@@ -120,11 +120,11 @@ def test_an_outcome_states_how_its_entry_ended() -> None:
     "change",
     [
         pytest.param({"vin": "V/1"}, id="no VIN"),
-        pytest.param({"seq": 1 << 70}, id="a seq that no column holds"),
+        pytest.param({"seq": 1 << 70}, id="a seq too large for the column"),
         pytest.param({"seq": True}, id="a seq that is a boolean"),
-        pytest.param({"ended_ms": 1 << 60}, id="an instant after all calendars"),
-        pytest.param({"dispatched_ms": "soon"}, id="an instant in words"),
-        pytest.param({"attempts": -1}, id="fewer than no attempts"),
+        pytest.param({"ended_ms": 1 << 60}, id="an instant after the calendar"),
+        pytest.param({"dispatched_ms": "soon"}, id="an instant as text"),
+        pytest.param({"attempts": -1}, id="negative attempts"),
         pytest.param({"reason": 7}, id="a reason that is a number"),
         pytest.param({"outcome": "eaten"}, id="an unknown outcome"),
     ],

@@ -132,7 +132,7 @@ def test_columns_that_only_the_recorder_writes_may_be_missing() -> None:
         pytest.param(
             to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])),
             "column seq is of type string",
-            id="a seq in words",
+            id="a seq as text",
         ),
         pytest.param(
             to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([None], pa.int64())), "without seq", id="no seq"
@@ -219,10 +219,16 @@ LINE = b'{"topic": "$SDV-FANOUT/trigger", "seq": %d, "payload": "{}"%s}'
         pytest.param(b"\xef\xbb\xbf" + LINE % (7, b""), 1, id="a byte order mark"),
         pytest.param(LINE % (7, b', "received_at": "2026-03-01t12:00:00z"'), 1, id="a time in lower case"),
         pytest.param(
-            LINE % (7, b', "received_at": 1772366400000, "timestamp": "2026-11-24T11:00:00Z"'), 1, id="a field nobody needs"
+            LINE % (7, b', "received_at": 1772366400000, "timestamp": "2026-11-24T11:00:00Z"'), 1, id="an unknown field"
         ),
-        pytest.param(b"[" + b",\n".join(LINE % (seq, b"") for seq in (7, 8, 9)) + b"]\n", 3, id="an array, an element a line"),
-        pytest.param(b"[\n" + b",\n".join(LINE % (seq, b"") for seq in (7, 8)) + b"\n]\n", 2, id="an array between its brackets"),
+        pytest.param(
+            b"[" + b",\n".join(LINE % (seq, b"") for seq in (7, 8, 9)) + b"]\n", 3, id="an array with one element per line"
+        ),
+        pytest.param(
+            b"[\n" + b",\n".join(LINE % (seq, b"") for seq in (7, 8)) + b"\n]\n",
+            2,
+            id="an array with brackets on their own lines",
+        ),
     ],
 )
 def test_foreign_lines_are_messages(content: bytes, messages: int) -> None:

@@ -57,7 +57,7 @@ def test_data_known_only_to_the_queues_is_shown_and_written_to_a_file(settings: 
     [
         pytest.param(["x" * 129], "must be 1 to 128 printable", id="too long"),
         pytest.param(["a/b"], "data_id 'a/b' must be 1 to 128 printable", id="no data_id"),
-        pytest.param(["x", "--output", "-", "--json"], "both write to stdout", id="two things on stdout"),
+        pytest.param(["x", "--output", "-", "--json"], "both write to stdout", id="two outputs on stdout"),
     ],
 )
 def test_data_that_cannot_be_shown_is_reported_with_a_remedy(settings: Settings, arguments: list[str], says: str) -> None:

@@ -45,7 +45,7 @@ def test_a_written_message_is_listed_at_once_and_sent_again_after_a_rewind(
     assert [(each["client_id"], each["key"], each["status"]) for each in receipts] == [
         (client_id, key, "recorded") for key in ("climate", "a/b", "climate")
     ]
-    wait_until(lambda: len(ask(platform, "ecq", "show", client_id)["entries"]) == 2, what="the queue to have both")
+    wait_until(lambda: len(ask(platform, "ecq", "show", client_id)["entries"]) == 2, what="the queue to have both messages")
     queue = ask(platform, "ecq", "show", client_id)
     assert list(queue) == ["client_id", "last_seq", "acked_seq", "acked_at", "entries"]
     assert [queue[name] for name in list(queue)[:4]] == [client_id, receipts[2]["seq"], None, None]
@@ -80,7 +80,7 @@ def _all_delivered(platform: Settings, client_id: str) -> None:
         queue = ask(platform, "ecq", "show", client_id)
         return {entry["state"] for entry in queue["entries"]} == {"delivered"} and queue["acked_seq"] == queue["last_seq"]
 
-    wait_until(delivered, what="both to be delivered")
+    wait_until(delivered, what="both messages to be delivered")
 
 
 def test_the_payload_may_come_from_stdin(platform: Settings, client_id: str) -> None:
@@ -99,7 +99,7 @@ def test_clients_with_the_most_pending_messages_are_listed(platform: Settings, c
                 await publisher.write(client_id, f"k{n}", b"")
 
     asyncio.run(write())
-    wait_until(lambda: len(ask(platform, "ecq", "show", client_id)["entries"]) == 7, what="the queue to have all")
+    wait_until(lambda: len(ask(platform, "ecq", "show", client_id)["entries"]) == 7, what="the queue to have all messages")
 
     top = ask(platform, "ecq", "top", "--fresh", "--count", "20")
 

@@ -38,11 +38,13 @@ def test_they_extend_the_properties_that_the_store_needs() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        pytest.param("s3cret", "must be a JSON object", id="no JSON"),
-        pytest.param('["s3cret"]', "must be a JSON object", id="no object"),
-        pytest.param('{"token": ["s3cret"]}', "token is none", id="no text"),
-        pytest.param('{"warehouse": "s3cret"}', "must not have warehouse, which is the setting warehouse", id="another setting"),
-        pytest.param('{"uri": "s3cret"}', "must not have uri, which is the setting catalog_uri", id="and one more"),
+        pytest.param("s3cret", "must be a JSON object", id="not JSON"),
+        pytest.param('["s3cret"]', "must be a JSON object", id="not an object"),
+        pytest.param('{"token": ["s3cret"]}', "token is none", id="not text"),
+        pytest.param(
+            '{"warehouse": "s3cret"}', "must not have warehouse, which is the setting warehouse", id="a setting of another name"
+        ),
+        pytest.param('{"uri": "s3cret"}', "must not have uri, which is the setting catalog_uri", id="two errors"),
     ],
 )
 def test_an_invalid_property_is_named_without_its_value(value: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ def test_single_and_batch_checks_agree_on_every_character() -> None:
 @pytest.mark.parametrize(
     "texts",
     [
-        pytest.param(["V1", ""], id="an empty one"),
+        pytest.param(["V1", ""], id="an empty name"),
         pytest.param(["V1", 7], id="a number"),
         pytest.param(["V1", ["V2"]], id="a list"),
-        pytest.param(["V1\nV2"], id="two in one"),
-        pytest.param(["V1\nV2", ""], id="two in one, and the count is right"),
+        pytest.param(["V1\nV2"], id="two names in one"),
+        pytest.param(["V1\nV2", ""], id="two names in one with a matching count"),
         pytest.param(["x" * 65], id="too long"),
     ],
 )

@@ -74,8 +74,8 @@ def test_a_vehicle_is_found_by_its_exact_name_in_any_json_spelling(settings: Set
 @pytest.mark.parametrize(
     ("request_id", "triggers"),
     [
-        pytest.param("task_1", [1, 6], id="one name is the beginning of another"),
-        pytest.param("task_2", [2], id="spelled otherwise"),
+        pytest.param("task_1", [1, 6], id="one name is a prefix of another"),
+        pytest.param("task_2", [2], id="spelled with escapes"),
         pytest.param("task_3", [], id="never sent"),
     ],
 )
@@ -83,7 +83,9 @@ def test_a_batch_is_found_by_its_name(settings: Settings, request_id: str, trigg
     assert list(triggers_recorded(settings, set(), request_id, Bounds())) == [seq(n) for n in triggers]
 
 
-@pytest.mark.parametrize("others", [pytest.param(0, id="searched for"), pytest.param(MAX_NAMES, id="too many to search for")])
+@pytest.mark.parametrize(
+    "others", [pytest.param(0, id="searched for by name"), pytest.param(MAX_NAMES, id="too many to search for")]
+)
 def test_outcomes_of_a_batch_are_found_by_its_triggers_including_the_lake(settings: Settings, others: int) -> None:
     seqs = {seq(0), seq(1), *range(others)}
 

@@ -72,23 +72,33 @@ def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 @pytest.mark.parametrize(
     ("before", "lake", "epoch", "after"),
     [
-        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis holds what the lake knows"),
+        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis gets the lake's state"),
+        pytest.param([*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement unknown to the lake is kept"),
+        pytest.param(appended(0, 1), "dp", 0, "dp", id="an acknowledgement lost by Redis is restored"),
         pytest.param(
-            [*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement that the lake does not know yet stands"
+            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind lost by Redis revives all messages"
         ),
-        pytest.param(appended(0, 1), "dp", 0, "dp", id="one that Redis has lost is known again"),
         pytest.param(
-            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind that Redis has lost brings all back"
+            [*appended(0, 1, 2), *acked(0, 1, 2)],
+            "dpp",
+            REWIND,
+            "dpp",
+            id="a rewind lost by Redis keeps earlier messages acknowledged",
         ),
-        pytest.param([*appended(0, 1, 2), *acked(0, 1, 2)], "dpp", REWIND, "dpp", id="and leaves what is before its first seq"),
         pytest.param(
             [*appended(0, 1), *acked(0, 1), Rewind(REWIND, 0)],
             "dd",
             0,
             "pp",
-            id="a rewind that the lake does not know yet stands",
+            id="a rewind unknown to the lake is kept",
         ),
-        pytest.param([*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])], "dd", 0, "dp", id="from its first seq on"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])],
+            "dd",
+            0,
+            "dp",
+            id="a rewind unknown to the lake starts at its first seq",
+        ),
     ],
 )
 def test_redis_and_lake_merge(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:

@@ -50,7 +50,7 @@ def test_messages_of_either_protocol_are_recorded_unchanged(shared: Harness, ver
             publisher.send(publish(topic, payload, version, mid=mid, qos=qos))
             if qos:
                 publisher.expect(PUBACK)
-        wait_until(lambda: len(recorded(shared, client_id)) == len(sent), what="all of it to be archived")
+        wait_until(lambda: len(recorded(shared, client_id)) == len(sent), what="everything to be archived")
     found = recorded(shared, client_id)
     assert [(e.topic, e.payload) for e in found] == sent
     assert all(e.refused_because is None and e.qos == qos for e in found)
@@ -153,7 +153,7 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
             before = await publisher.send("$ECQ/w/LOST/before", b"x")
             cable.deaf = True
             receipts = [await publisher.publish(*each) for each in sent]
-            await asyncio.to_thread(wait_until, lambda: taken(home) == 1 + len(sent), what="all to be recorded")
+            await asyncio.to_thread(wait_until, lambda: taken(home) == 1 + len(sent), what="all messages to be recorded")
             if flushed:
                 await asyncio.to_thread(home.flush)
             if killed:
@@ -247,7 +247,7 @@ def test_a_write_recorded_before_a_kill_is_queued_once_at_the_next_start(home: H
             home.redis_server.process.send_signal(signal.SIGSTOP)
             before = home.journal_bytes()
             receipts = [await publisher.publish("$ECQ/w/STUCK/a", payload) for payload in (b"2", b"1")]
-            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > before, what="it to be on disk")
+            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > before, what="the message to be on disk")
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
             await home.start_enqueuing()
@@ -268,7 +268,7 @@ def test_a_rolled_back_redis_gets_writes_rewinds_and_acks_again(home: Harness, f
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             kept = await send(publisher, "$ECQ/w/BACK/kept")
-            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to be moved")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to advance")
             written = home.written()
             acknowledge(kept)
             a = await send(publisher, "$ECQ/w/BACK/a")
@@ -280,7 +280,7 @@ def test_a_rolled_back_redis_gets_writes_rewinds_and_acks_again(home: Harness, f
             if flushed:
                 await asyncio.to_thread(home.flush)
             last = await send(publisher, "$ECQ/w/BACK/last")
-            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to be moved")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to advance")
             await asyncio.to_thread(home.take_redis_back, written)
             newest = await send(publisher, "$ECQ/w/BACK/newest")
             await asyncio.to_thread(home.wait_direct_enqueue)

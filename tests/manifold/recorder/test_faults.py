@@ -182,7 +182,7 @@ def test_a_corrupt_key_blocks_only_its_vehicle_and_health_names_it(home: Harness
             assert problem.startswith(f"V1: {keys.pending('V1')} is a string")
             assert home.health()["direct_enqueue"] == "on"
             home.redis.delete(keys.pending("V1"))
-            await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="it to be cured")
+            await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="the fault to be repaired")
 
     asyncio.run(scenario())
 
@@ -210,14 +210,14 @@ def test_a_full_disk_stops_acks_is_reported_and_recovers_by_itself(home: Harness
             await vehicle_platform.trigger(["V1"], "r0")
             limit(home, 64)  # too small for any record
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
-            await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
+            await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to report it")
             assert any("journal" in problem for problem in home.health()["problems"])  # the lease cannot be written either
             assert "manifold_journal_writable 0.0" in home.get("/metrics").text
             assert not receipt.done()
             assert len(home.pending("V1")) == 1
             limit(home, resource.RLIM_INFINITY)
             assert (await receipt)["status"] == "recorded"
-            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to be well again")
+            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to recover")
             assert len(home.pending("V1")) == 2
 
     asyncio.run(scenario())
@@ -237,7 +237,7 @@ def test_an_unwritable_archive_delays_only_segments(home: Harness) -> None:
             for n in range(3):
                 assert (await vehicle_platform.trigger(["V1"], f"r{n}"))["status"] == "recorded"
             flushed = asyncio.create_task(asyncio.to_thread(home.flush))
-            await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to say so")
+            await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to report it")
             assert "archive" in home.health()["problems"][0]
             assert (await vehicle_platform.trigger(["V1"], "r3"))["status"] == "recorded"
             put_back(archive)

@@ -87,10 +87,10 @@ def test_properties_of_any_size_are_accepted(shared: Harness) -> None:
     "behind",
     [
         pytest.param("/".join("a" * 1000), id="a thousand levels"),
-        pytest.param("/".join("a" * (MAX_LEVELS + 1)), id="one level too many"),
+        pytest.param("/".join("a" * (MAX_LEVELS + 1)), id="too many levels"),
         pytest.param("a" * 60_000, id="60,000 characters"),
         pytest.param("é" * (MAX_BYTES // 2), id="too many bytes of UTF-8"),
-        pytest.param("", id="nothing behind the prefix"),
+        pytest.param("", id="nothing after the prefix"),
     ],
 )
 def test_no_receipt_is_sent_to_a_topic_for_which_a_broker_disconnects(shared: Harness, behind: str) -> None:
@@ -117,15 +117,17 @@ def test_a_broker_that_disconnects_for_a_receipt_does_not_loop_forever(tmp_path:
                 await client.publish(topics.TRIGGER, trigger(["CUT"], f"r{n}"), response_topic=prefix + "x")
             await asyncio.to_thread(home.start)
             await client.publish(topics.TRIGGER, trigger(["CUT"], "good"))
-            await asyncio.to_thread(wait_until, lambda: len(home.pending("CUT")) == asking + 1, what="all six to be queued")
             await asyncio.to_thread(
-                wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all to be settled"
+                wait_until, lambda: len(home.pending("CUT")) == asking + 1, what="all six triggers to be queued"
+            )
+            await asyncio.to_thread(
+                wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all messages to be settled"
             )
 
     with running_harness(tmp_path, receipt_prefix=prefix) as home:
         before = home.connections()
         asyncio.run(scenario(home))
-        wait_until(home.is_healthy, what="the recorder to be well")
+        wait_until(home.is_healthy, what="the recorder to be healthy")
         # Messages synced together are settled together, so the number of disconnects varies; but it is bounded.
         assert home.connections() - before <= 3 * asking
         home.flush()

@@ -99,7 +99,7 @@ def test_a_resumed_holder_finds_its_number_taken_and_exits(home: Harness) -> Non
         assert first + second + third == sorted({*first, *second, *third})
         assert len(seqs_in(home)) == len(set(seqs_in(home)))
         assert {node_of(seq) for seq in first + third} == {0}
-        wait_until(lambda: home.pending("V1") == first + second + third, what="the last to be handed over")
+        wait_until(lambda: home.pending("V1") == first + second + third, what="the last entry to be enqueued")
     finally:
         os.kill(home.running.pid, signal.SIGCONT) if home.running.process.poll() is None else None
         other.running.stop() if other.recorder else None
@@ -167,7 +167,8 @@ def test_without_any_store_the_recorder_runs_until_its_lease_expires(home: Harne
     take_away(archive)
     home.redis_server.kill()
     wait_until(
-        lambda: any("cannot be renewed" in problem for problem in home.health()["problems"]), what="the lease to be a problem"
+        lambda: any("cannot be renewed" in problem for problem in home.health()["problems"]),
+        what="the lease to be reported as a problem",
     )
 
     async def scenario() -> None:

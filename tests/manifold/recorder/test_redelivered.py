@@ -60,7 +60,7 @@ def test_a_redelivery_has_the_seq_of_its_record() -> None:
         pytest.param(again(mid=8), id="another packet id"),
         pytest.param(again(payload=b"y"), id="other bytes"),
         pytest.param(again("$ECQ/w/V1/b"), id="another key"),
-        pytest.param(again("$ECQ/w/V1/", b"a\0x"), id="divided elsewhere"),
+        pytest.param(again("$ECQ/w/V1/", b"a\0x"), id="another split of the topic"),
         pytest.param(Message(TOPIC, b"x", mid=7), id="no DUP"),
         pytest.param(Message(TOPIC, b"x", qos=0, dup=True), id="QoS 0"),
     ],

@@ -56,7 +56,7 @@ def mark_of(home: Harness) -> int:
 
 
 def wait_marked(home: Harness, seq: int) -> None:
-    wait_until(lambda: mark_of(home) >= seq, what="the mark to be moved")
+    wait_until(lambda: mark_of(home) >= seq, what="the mark to advance")
 
 
 async def send(publisher: Platform, request_id: str, *vins: str) -> int:
@@ -117,7 +117,9 @@ def test_a_loss_of_hours_requires_a_rebuild(home: Harness, clock: Clock) -> None
             await asyncio.to_thread(wait_marked, home, young)
             await asyncio.to_thread(home.take_redis_back, written)
             # So that status, doctor and populate ask for a rebuild.
-            await asyncio.to_thread(wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues not to be loaded")
+            await asyncio.to_thread(
+                wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues to be marked as not loaded"
+            )
             assert home.pending("V1") == []  # no ended entry is served meanwhile
             loader(home).enqueue([("V1", [(lost, "r1")])], wall_clock_ms())
             loader(home).mark_loaded(wall_clock_ms(), {0: lost})  # the lake had the first of the two
@@ -138,7 +140,7 @@ def test_queues_wiped_and_reloaded_between_two_looks_get_what_the_rebuild_missed
             receipt = await publisher.publish(topics.TRIGGER, trigger(["V1"], "r3"))
             home.running.process.send_signal(signal.SIGCONT)
             newest = (await receipt)["seq"]
-            await asyncio.to_thread(wait_until, lambda: len(home.pending("V1")) == 3, what="all to be there")
+            await asyncio.to_thread(wait_until, lambda: len(home.pending("V1")) == 3, what="all items to arrive")
             assert home.pending("V1") == [*others, newest]
 
     asyncio.run(scenario())

@@ -140,7 +140,7 @@ def test_a_client_that_rewinds_endlessly_fills_no_journal(home: Harness) -> None
 
     dropped = 'manifold_recorder_messages_total{status="dropped",stream="ecq"}'
     asyncio.run(send())
-    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all to be counted")
+    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all messages to be counted")
     wait_until(lambda: len(home.keys(f"{keys.ecq_keys('V1')[0]}")) == 1, what="the write to be queued")
     home.flush()
     of_ecq = home.archived(Stream.ECQ)

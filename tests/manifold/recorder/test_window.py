@@ -73,7 +73,7 @@ def test_large_messages_wait_at_the_broker_across_reconnects(home: Harness) -> N
                     await asyncio.to_thread(wait_until, lambda n=cut + 1: cable.connections > n, what="another connection")
             disk(home, resource.RLIM_INFINITY)
             assert {(await receipt)["status"] for receipt in receipts} == {"recorded"}
-            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) == 0, what="all to be settled")
+            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) == 0, what="all messages to be settled")
             await asyncio.to_thread(home.flush)
 
     asyncio.run(scenario())
@@ -94,9 +94,9 @@ def test_a_qos_0_flood_is_dropped_and_other_messages_are_not(home: Harness) -> N
             for n in range(2000):
                 await flood.publish(topics.TRIGGER, trigger(["FLOOD"], f"r{n}" + "x" * 1000), qos=0)
             dropped = "manifold_recorder_dropped_total"
-            await asyncio.to_thread(wait_until, lambda: metric(home, dropped) > 0, what="some to be dropped")
+            await asyncio.to_thread(wait_until, lambda: metric(home, dropped) > 0, what="some messages to be dropped")
             second = await publisher.publish(topics.TRIGGER, trigger(["FLOODED"], "after"))
-            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) > 0, what="to be asked")
+            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) > 0, what="a request")
             assert metric(home, HELD) < LIMIT
             disk(home, resource.RLIM_INFINITY)
             assert ((await receipt)["status"], (await second)["status"]) == ("recorded", "recorded")

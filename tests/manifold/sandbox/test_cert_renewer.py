@@ -190,7 +190,9 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
         os.kill(server.pid, signal.SIGSTOP)
         try:
             with keeping(settings):
-                wait_until(lambda: not certificates.overdue(settings), what="all to be renewed while Redis does not answer")
+                wait_until(
+                    lambda: not certificates.overdue(settings), what="all certificates to be renewed while Redis does not respond"
+                )
         finally:
             os.kill(server.pid, signal.SIGCONT)
         with keeping(settings):
@@ -198,9 +200,9 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
             assert seen(settings, str(former))[1], "what the former CA signed is good until it ends"
             (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
             certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
-            wait_until(lambda: shows_what_is_there(settings), what="Redis to show what somebody else has renewed")
+            wait_until(lambda: shows_what_is_there(settings), what="Redis to present the certificate renewed by another process")
             certificates.revoke(tmp_path, [row.serial for row in cert_registry.of_home(tmp_path) if row.issuer == INNER.name])
-            wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be believed no longer")
+            wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be distrusted")
             assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
         assert client.client_id() == stays, "who was connected stays so"
 

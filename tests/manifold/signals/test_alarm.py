@@ -63,7 +63,7 @@ def test_a_rabbitmq_memory_alarm_records_nothing_twice(own_door: Door, rabbitmq:
         assert httpx.get(f"{door.settings.signals}/healthz").status_code == 503
         ctl(rabbitmq, "close_all_connections", "the operator has closed them")
         wait_until(lambda: door.log.count("away from RabbitMQ") >= 1)
-        wait_until(lambda: door.log.count("the door waits") >= 2, what="it waits again")
+        wait_until(lambda: door.log.count("the door waits") >= 2, what="the client to wait again")
     client = Gateway(rabbitmq)
     wait_until(lambda: client.count(topology.PROCESSED) >= 5)
     wait_until(lambda: health(door)["healthy"] and client.count(topology.RAW) == 0)

@@ -120,9 +120,9 @@ def test_single_bytes_give_the_same_messages() -> None:
     "garbage",
     [
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
-        pytest.param(raw(Basic.Ack(1))[:-1] + b"\x00", id="a frame that does not end"),
-        pytest.param(raw(ContentHeader(0, 1)), id="a header of no message"),
-        pytest.param(raw(ContentBody(b"x")), id="a body of no message"),
+        pytest.param(raw(Basic.Ack(1))[:-1] + b"\x00", id="a frame without its end"),
+        pytest.param(raw(ContentHeader(0, 1)), id="a header without its message"),
+        pytest.param(raw(ContentBody(b"x")), id="a body without its message"),
     ],
 )
 def test_frames_other_than_messages_are_left_to_the_library(garbage: bytes) -> None:

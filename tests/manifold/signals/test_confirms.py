@@ -36,10 +36,10 @@ def settled(tag: int, *, multiple: bool = False, taken: bool = True) -> Say:
     ("says", "taken"),
     [
         pytest.param([settled(5), settled(3), settled(4)], [True] * 3, id="in any order"),
-        pytest.param([settled(5, multiple=True)], [True] * 3, id="at once"),
-        pytest.param([settled(4), settled(5, multiple=True)], [True] * 3, id="one twice"),
-        pytest.param([settled(4, multiple=True), settled(5, taken=False)], [True, True, False], id="one is refused"),
-        pytest.param([settled(3), settled(5, multiple=True, taken=False)], [True, False, False], id="many are refused"),
+        pytest.param([settled(5, multiple=True)], [True] * 3, id="cumulative"),
+        pytest.param([settled(4), settled(5, multiple=True)], [True] * 3, id="one confirmed twice"),
+        pytest.param([settled(4, multiple=True), settled(5, taken=False)], [True, True, False], id="one rejected"),
+        pytest.param([settled(3), settled(5, multiple=True, taken=False)], [True, False, False], id="many rejected"),
     ],
 )
 def test_a_group_is_waited_for_until_each_message_is_settled(says: list[Say], taken: list[bool]) -> None:

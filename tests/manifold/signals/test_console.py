@@ -29,7 +29,9 @@ def test_watch_shows_the_signal_rate_and_backlog(door: Door, gateway: Gateway) -
     gateway.send(stale, signed(stale, device="stale", timestamp=now_text(-8000)))
     wait_until(lambda: gateway.count(topology.DEAD) == 1, what="a dead letter")
 
-    seen = wait_until(lambda: (s := sample(door.settings))["waiting"]["dead letters"] == 1 and s, what="the door to look again")
+    seen = wait_until(
+        lambda: (s := sample(door.settings))["waiting"]["dead letters"] == 1 and s, what="the signals service to check again"
+    )
 
     assert OF_SIGNALS.keys() <= seen["per_second"].keys()
     assert {what: seen["waiting"][what] for what in WAITING} == {

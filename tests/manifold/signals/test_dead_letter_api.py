@@ -66,7 +66,7 @@ def test_dead_letters_are_listed_with_their_current_disposition_and_stay(
     assert ([one["place"] for one in first["dead_letters"]], first["whole"]) == ([1], False)
     torn = desk.get("/dead-letters", code="MALFORMED_JSON").json()
     assert [one["place"] for one in torn["dead_letters"]] == [2]
-    wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the letters to be given back")
+    wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the dead letters to be requeued")
 
 
 def test_a_dead_letter_is_shown_with_its_body_and_a_missing_one_is_reported(desk: Desk, letters: list[dict[str, Any]]) -> None:

@@ -39,7 +39,7 @@ def read(flags: int, raw: bytes) -> Any:
     [
         pytest.param("Grüße".encode(), "Grüße", id="text"),
         pytest.param(bytes(range(0xF0, 0x100)), "?" * 16, id="a UUID in bytes"),
-        pytest.param(b"a\xff" * 127, "a?" * 127, id="as long as it may be"),
+        pytest.param(b"a\xff" * 127, "a?" * 127, id="the longest allowed"),
         pytest.param(b"", "", id="empty"),
     ],
 )
@@ -62,8 +62,8 @@ def test_a_time_outside_the_calendar_is_none(value: int) -> None:
     "fields",
     [
         pytest.param(short(b"deep") + deep(20_000), id="deep"),
-        pytest.param(short(b"\xff") + b"V", id="a name that is no text"),
-        pytest.param(short(b"many") + b"A" + table(b"V" * MAX_HEADERS), id="more than can be read in time"),
+        pytest.param(short(b"\xff") + b"V", id="a name that is not text"),
+        pytest.param(short(b"many") + b"A" + table(b"V" * MAX_HEADERS), id="too many to read in time"),
         pytest.param(short(b"at") + b"T" + struct.pack(">Q", 2**63), id="a time"),
     ],
 )

@@ -37,13 +37,13 @@ def test_every_message_has_one_info_line_in_json(
         )
         of_good, of_status, of_bad = signed(good, device="logged-1"), signed(status, device="logged-2"), signed(b"{")
         gateway.send(good, of_good)
-        wait_until(lambda: len(events(door)) == 1, what="the line of the signal")
+        wait_until(lambda: len(events(door)) == 1, what="the log line of the signal")
         gateway.send(good, of_good)  # a repetition
-        wait_until(lambda: len(events(door)) == 2, what="the line of the duplicate")
+        wait_until(lambda: len(events(door)) == 2, what="the log line of the duplicate")
         gateway.send(status, of_status, queue=topology.STATUS)
-        wait_until(lambda: len(events(door)) == 3, what="the line of the status")
+        wait_until(lambda: len(events(door)) == 3, what="the log line of the status")
         gateway.send(b"{", of_bad | {"x-device-id": "logged-3"})
-        wait_until(lambda: len(events(door)) == 4, what="the line of the refused message")
+        wait_until(lambda: len(events(door)) == 4, what="the log line of the refused message")
         found = events(door)
     finally:
         door.stop()

@@ -57,7 +57,7 @@ def wait_until_settled(door: Door, gateway: Gateway) -> None:
 
 def assert_all_went(door: Door, gateway: Gateway, *, dead_letters: int, recorded: int) -> None:
     """Wait until nothing is held back. The dead letters include the message that filled the queue."""
-    wait_until(lambda: gateway.count(topology.DEAD) == dead_letters, what="the dead letters, and the one that was in the way")
+    wait_until(lambda: gateway.count(topology.DEAD) == dead_letters, what="the dead letters, and the one that filled the queue")
     wait_until_settled(door, gateway)
 
     assert gateway.count(topology.PROCESSED) == 0

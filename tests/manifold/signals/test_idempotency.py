@@ -77,9 +77,9 @@ def test_redis_knows_the_state_of_a_message(ask: Any) -> None:
 @pytest.mark.parametrize(
     ("later_s", "known"),
     [
-        pytest.param(3899, REPLAY, id="as long as its message may be fresh"),
-        pytest.param(-900, REPLAY, id="by a door whose clock is behind"),
-        pytest.param(6000, NEW, id="no longer than one generation more"),
+        pytest.param(3899, REPLAY, id="as long as its message is fresh"),
+        pytest.param(-900, REPLAY, id="written by a service with a slow clock"),
+        pytest.param(6000, NEW, id="at most one generation longer"),
     ],
 )
 @pytest.mark.parametrize("at", [1_800_000_000.0, 1_800_000_500.0, 1_800_000_974.0])

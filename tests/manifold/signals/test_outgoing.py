@@ -44,12 +44,12 @@ def test_an_error_about_a_field_with_a_long_name_is_short() -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({"a": "€" * 43_000}, id="three bytes a character"),
+        pytest.param({"a": "€" * 43_000}, id="three bytes per character"),
         pytest.param({f"{n}€": "😀" * 9 for n in range(2500)}, id="many"),
         pytest.param({"a": [0.5] * 9000, "b": "😀" * 20_000}, id="numbers"),
-        pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="of the door's own names"),
-        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="of the door's own names, in four bytes a character"),
-        pytest.param({"a": {1, 2}}, id="of a kind that cannot be sent"),
+        pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="the service's own headers"),
+        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="the service's own headers with four bytes per character"),
+        pytest.param({"a": {1, 2}}, id="an unsendable type"),
     ],
 )
 def test_headers_too_large_to_be_read_back_are_dropped(headers: dict[str, Any]) -> None:

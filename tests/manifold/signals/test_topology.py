@@ -163,7 +163,7 @@ def test_messages_through_foreign_bindings_are_checked_and_reported(door: Door, 
         assert b"device-7" in gateway.get(topology.PROCESSED)[1]
         gateway.publish("of.others", "theirs", body, signed(body, device="device-7", secret="forged"))
         # Two of others, the processed signal, and the dead letters of both, which are ignored.
-        wait_until(lambda: foreign(door) == 5, what="what came by foreign bindings")
+        wait_until(lambda: foreign(door) == 5, what="the messages from foreign bindings")
     finally:
         for exchange, key in ways:
             gateway.channel.queue_unbind(topology.RAW, exchange, key)
@@ -187,7 +187,7 @@ def foreign(door: Door) -> float:
 def test_an_exchange_deleted_at_run_time_is_declared_and_bound_again(door: Door, gateway: Gateway, exchange: str) -> None:
     """Nothing is published meanwhile, so no error reveals the deletion."""
     gateway.channel.exchange_delete(exchange)
-    wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the door names the exchange")
+    wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the signals service to name the exchange")
     wait_until(lambda: door.log.count("topology declared again") > 0, within_s=20)
     gateway.send_signed()
     gateway.send(b"no JSON", {})

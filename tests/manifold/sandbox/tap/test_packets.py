@@ -66,7 +66,9 @@ def test_the_user_name_is_found_after_a_will_with_properties() -> None:
         pytest.param(b"\0\7", 4, (7, 0, {"User-Property": {}}), id="3.1.1"),
         pytest.param(b"\0\7", 5, (7, 0, {"User-Property": {}}), id="5, short"),
         pytest.param(b"\0\7\x97", 5, (7, 0x97, {"User-Property": {}}), id="5, with a reason"),
-        pytest.param(b"\0\7\x97\x04\x1f\0\1x", 5, (7, 0x97, {"Reason-String": "x", "User-Property": {}}), id="5, with a word"),
+        pytest.param(
+            b"\0\7\x97\x04\x1f\0\1x", 5, (7, 0x97, {"Reason-String": "x", "User-Property": {}}), id="5, with a reason string"
+        ),
         pytest.param(b"\0\7\x97\x7f\x1f", 5, (7, 0x97, {"User-Property": {}}), id="5, properties cut short: still an ack"),
     ],
 )

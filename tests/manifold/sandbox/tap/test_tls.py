@@ -269,7 +269,7 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
         assert certificates.keep(site.settings, now=TODAY)[:2] == ["ca.pem: succeed", "inner-ca.pem: succeed"]
         news = site.context(f"{vin}-new", days=90)
         news.load_verify_locations(tmp_path / "ca.pem")
-        wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to show a certificate of the new CA")
+        wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to present a certificate of the new CA")
         for name, context in ((f"{vin}-new", news), (f"{vin}-x", stolen)):
             with RawConnection(site.settings.mqtt_port, tls=context) as connection:
                 assert connection.open(name).reason == 0
@@ -279,12 +279,12 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
     assert certificates.keep(site.settings) == [], "one certificate of the old CA still counts"
     certificates.revoke(home, of_old)
     assert certificates.keep(site.settings) == ["ca.pem: drop"]
-    wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA not to be believed")
+    wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA to be distrusted")
     with RawConnection(site.settings.mqtt_port, tls=news) as connection:
         assert connection.open(f"{vin}-new").reason == 0
     shutil.copy(site.secrets / CA, tmp_path / "now.pem")
     forged = forge(tmp_path, f"{vin}-forged")
-    wait_until(lambda: not let_in(site, forged, f"{vin}-forged"), within_s=30, what="the stolen key to open nothing")
+    wait_until(lambda: not let_in(site, forged, f"{vin}-forged"), within_s=30, what="the stolen key to be useless")
 
 
 def issuer(site: Site, name: str, context: ssl.SSLContext) -> str:
