@@ -13,38 +13,38 @@ from manifold.archive.segment import Segment
 from manifold.archive.store import MAX_CONCURRENT_READS, Archive
 from manifold.contracts.archive_files import is_parquet
 
-SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
+SMALLEST_FILE = 12  # bytes: two magic words and the length of the footer
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The content of a segment, read from its footer; `problem` where the file is not a segment."""
+    """The content of a segment, read from its footer; `problem` is set if the file is not a segment."""
 
     messages: int = 0
     first_seq: int | None = None
     last_seq: int | None = None
     problem: str | None = None
-    derived: bool = False  # its seqs follow from its path
+    derived: bool = False  # its seqs are derived from its path
 
 
 def probe(archive: Archive, segments: Iterable[Segment]) -> list[Probe]:
-    """The probe of each segment, in their order; reads little more than the footers."""
+    """Probe each segment, in order; reads little more than the footers."""
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "probe") as pool:
         return list(pool.map(lambda segment: _probe(archive, segment), segments))
 
 
 def seqs_of(archive: Archive, path: str) -> Sequence[int]:
-    """The seqs of one segment, in its order.
+    """Read the seqs of one segment, in its order.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is not a segment.
     """
     if is_parquet(path):
         with archive.open(path) as file:
             try:
                 return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
             except (pa.ArrowException, OSError, KeyError):
-                pass  # without such a column, or broken: reading the whole file tells
+                pass  # no such column, or broken: decoding the whole file decides
     return list(map(int, decode(path, archive.read(path)).seqs))
 
 
@@ -69,13 +69,13 @@ def _probe(archive: Archive, segment: Segment) -> Probe:
         else:
             return _probe_whole(archive, segment)
     probe = _probe_whole(archive, segment)
-    if probe.problem is None:  # storage that fails now and then must not make a segment look broken
+    if probe.problem is None:  # intermittent storage failures must not make a segment look broken
         raise reason
     return probe
 
 
 def _probe_whole(archive: Archive, segment: Segment) -> Probe:
-    """By its content, where no footer tells."""
+    """Probe a segment by its whole content, if it has no usable footer."""
     try:
         content = decode(segment.path, archive.read(segment.path))
     except Unreadable as exc:
@@ -86,7 +86,7 @@ def _probe_whole(archive: Archive, segment: Segment) -> Probe:
 
 
 def _seq_range(metadata: pq.FileMetaData, file: pa.NativeFile) -> tuple[int, int]:
-    """Smallest and greatest seq: from the footer's statistics, or, where a writer left them out, from the column."""
+    """Smallest and greatest seq: from the footer's statistics, or from the column if the writer omitted them."""
     column = [metadata.schema.column(place).path for place in range(metadata.num_columns)].index("seq")
     stats = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
     if all(s is not None and s.has_min_max for s in stats):

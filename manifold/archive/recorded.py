@@ -20,14 +20,14 @@ class RecordedSegments:
     """The segments of recorders in an archive. Every method blocks: call it in a thread.
 
     Raises:
-        OSError: from every method, where the storage is away or refuses.
+        OSError: from every method, if the storage is unavailable or refuses.
     """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
-        """Write the envelopes as one segment a stream and hour; those already in the archive are not written again."""
+        """Write the envelopes as one segment per stream and hour, without those already in the archive; returns the paths."""
         ordered = sorted(envelopes, key=lambda e: (e.stream, e.seq))
         written = []
         for (stream, _), group in groupby(ordered, key=lambda e: (e.stream, _hour(e))):
@@ -44,19 +44,19 @@ class RecordedSegments:
         return written
 
     def read(self, path: str) -> list[Envelope]:
-        """The envelopes of one segment."""
+        """Read the envelopes of one segment."""
         with self._archive.open(path) as file:
             return from_arrow(pq.read_table(file, schema=SEGMENT_SCHEMA))
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
-        """Envelopes with a seq of `since_seq` or more, segment by segment, oldest first; of one recorder only, or of all."""
+        """Yield envelopes with seq ≥ `since_seq`, segment by segment, oldest first; of one recorder, or of all."""
         for path in self._segments_since(stream, since_seq, node):
             for envelope in self.read(path):
                 if envelope.seq >= since_seq:
                     yield envelope
 
     def latest(self, stream: Stream, node: int, count: int) -> list[Envelope]:
-        """Up to `count` messages, in seq order: the last ones of this recorder on the last two days of the stream."""
+        """Up to `count` messages in seq order: this recorder's last ones on the last two days of the stream."""
         days = self._days(stream, "")[-2:]
         paths = sorted((path for day in days for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first)
         found: list[list[Envelope]] = []
@@ -65,7 +65,7 @@ class RecordedSegments:
         return [envelope for segment in reversed(found) for envelope in segment][-count:]
 
     def last_seq(self, node: int) -> int:
-        """The greatest seq that this recorder has in the archive; 0 if none."""
+        """This recorder's greatest seq in the archive; 0 if there is none."""
         return max((self._last_seq(stream, node) for stream in Stream), default=0)
 
     def _last_seq(self, stream: Stream, node: int) -> int:
@@ -95,7 +95,7 @@ class RecordedSegments:
 
 
 def seq_ago(seq: int, seconds: float) -> int:
-    """The first seq of `seconds` before `seq` was given."""
+    """The smallest seq that could be assigned `seconds` before `seq` was."""
     return first_seq_at(datetime_of(seq) - timedelta(seconds=seconds))
 
 

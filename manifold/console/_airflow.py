@@ -20,7 +20,7 @@ def airflow(context: typer.Context) -> None:
     from manifold.sandbox.platform.programs import environment as spelled
 
     env = environment(settings, spelled(settings))
-    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # as long as it runs, it is Airflow
+    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # this process becomes Airflow
 
 
 @handle_errors

@@ -1,4 +1,4 @@
-"""`manifold ecq`: exclusive compacted queues: shows one, writes to it, rewinds it, and lists the longest."""
+"""`manifold ecq`: exclusive compacted queues: show one, write to it, rewind it, list the longest."""
 
 import asyncio
 import sys
@@ -92,12 +92,12 @@ def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> N
 
 
 def printable(key: str) -> str:
-    """A key on one line: what would move a terminal's cursor stands as Python escapes it."""
+    """Return a key on one line, with control characters escaped as in Python."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in key)
 
 
 async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
-    """The same queues as they are now; those in which nothing is pending by now are left out."""
+    """Return the current state of these queues; queues without pending messages are omitted."""
     pipe = redis.pipeline(transaction=False)
     for client_id in client_ids:
         pending, _, _, live, *_ = keys.ecq_keys(client_id)
@@ -121,7 +121,7 @@ async def _publish(settings: Settings, topic: str, payload: bytes) -> Receipt:
 
 
 def _checked(client_id: str) -> Settings:
-    """The settings; a client id that no queue has ends the command."""
+    """Return the settings; exit if the client id cannot have a queue."""
     if (refused := refused_client(client_id)) is not None:
         fail(refused.reason, USAGE)
     return settings_or_fail()

@@ -1,19 +1,19 @@
-"""The states and outcomes of entries, and the record of an outcome."""
+"""States and outcomes of entries, and the outcome record."""
 
 from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
 
-SHOWN = 200  # characters of what is wrong with a record
+SHOWN = 200  # characters quoted of an invalid record
 _ENCODE = msgspec.json.Encoder().encode
 
 
 class EntryState(StrEnum):
-    """The state of an entry that has not ended yet."""
+    """The state of an entry that has not ended."""
 
     PENDING = "pending"  # queued, not acknowledged
-    PARKED = "parked"  # pending, but its data has not come
+    PARKED = "parked"  # pending, but its data has not arrived
     IN_FLIGHT = "in flight"  # published, not acknowledged
 
 
@@ -21,43 +21,43 @@ class Outcome(StrEnum):
     """How an entry ended."""
 
     DELIVERED = "delivered"  # the vehicle acknowledged it
-    SUPERSEDED = "superseded"  # a newer entry with the same compaction key took its place
+    SUPERSEDED = "superseded"  # replaced by a newer entry with the same compaction key
     EXPIRED = "expired"  # its retention passed while it was pending
-    CANCELLED = "cancelled"  # an operator took it back
-    FAILED = "failed"  # its attempts were used up, or the broker does not take a packet as large as it
+    CANCELLED = "cancelled"  # by an operator
+    FAILED = "failed"  # out of attempts, or larger than the broker's maximum packet size
 
 
-# The number that stands for an outcome in Redis and in the Lua verbs. It lies in the queues, so it is never changed.
+# The number of an outcome in Redis and the Lua verbs. It is stored in the queues: never change it.
 CODES = {Outcome.DELIVERED: 1, Outcome.SUPERSEDED: 2, Outcome.EXPIRED: 3, Outcome.CANCELLED: 4, Outcome.FAILED: 5}
 OF_CODE = {code: outcome for outcome, code in CODES.items()}
 
 
 class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
-    """The outcome of one entry. Its key is (vin, seq), so recording it twice changes nothing."""
+    """The outcome of one entry, keyed by (vin, seq). Recording is idempotent."""
 
     vin: str
     seq: int
     outcome: Outcome
-    ended_ms: int  # when: for `delivered`, when the acknowledgement was seen. Unix milliseconds
-    dispatched_ms: int | None = None  # when it was last published; None if it never was, or that is not known
-    attempts: int | None = None  # how often it was published; None if that is not known
-    reason: str | None = None  # what the vehicle said in its PUBACK, or why the platform ended it
+    ended_ms: int  # Unix milliseconds; for `delivered`, when the acknowledgement arrived
+    dispatched_ms: int | None = None  # last publish; None: never, or unknown
+    attempts: int | None = None  # number of publishes; None: unknown
+    reason: str | None = None  # reason string of the vehicle's PUBACK, or why the platform ended the entry
 
     def to_wire(self) -> bytes:
-        """The JSON in the outcomes stream and in the archive."""
+        """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:
-        """The same without `dispatched_ms`, `attempts` and its end: the queues know these two, and write on."""
+        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace: the queues know both, and append them."""
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
-        """The record in `payload`.
+        """Parse the record in `payload`.
 
         Raises:
-            ValueError: `payload` is not such a record; the message says what is wrong with it.
+            ValueError: `payload` is not such a record; the message names the problem.
         """
         try:
             fields = msgspec.json.decode(payload)

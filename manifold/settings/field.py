@@ -1,4 +1,4 @@
-"""A setting: its default, its bounds, and its meaning as `manifold settings` prints it."""
+"""Building blocks of settings: types, and a field with its meaning as printed by `manifold settings`."""
 
 from typing import Annotated, Any
 
@@ -13,5 +13,5 @@ NodeNumber = Annotated[int, Field(ge=0, le=MAX_NODE)]
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """A field of a group of settings."""
+    """Return a field with default and description."""
     return Field(default=default, description=meaning)

@@ -1,4 +1,4 @@
-"""The settings of delivery by group: default, bounds and meaning of each; `manifold.settings` joins all into one class."""
+"""Settings of delivery, by group: default, bounds and meaning of each; `manifold.settings` joins all into one class."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The settings of the AMQP door, and the names that the vehicle platform's contract has for some of them."""
+"""Settings of the AMQP door, and the names of some of them in the vehicle platform's contract."""
 
 import json
 from typing import Annotated
@@ -13,7 +13,7 @@ from manifold.settings.field import setting as _s
 
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
-# Names of the contract, understood where the setting itself is not in the environment.
+# Variable names of the contract, used if the setting's own variable is not set.
 CONTRACT_NAMES = {
     "RABBITMQ_URI": "signals_amqp_url",
     "RABBITMQ_PREFETCH": "signals_prefetch",
@@ -94,10 +94,10 @@ class SignalSettings(BaseSettings):
 
 
 def accepted_of(text: str) -> list[str]:
-    """The secrets in the value of signals_hmac_accepted.
+    """Parse the value of signals_hmac_accepted.
 
     Raises:
-        ValueError: it is no JSON array of strings that are not empty.
+        ValueError: it is not a JSON array of non-empty strings.
     """
     try:
         found = json.loads(text or "[]")

@@ -1,4 +1,4 @@
-"""The simulated world around `step` with compacted queues: writes to a few keys, rewinds, and the promises of docs/ecq.md."""
+"""The small world around `step` with compacted queues: writes over a few keys, rewinds, and what is promised of them."""
 
 from typing import Any
 

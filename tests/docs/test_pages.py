@@ -13,12 +13,12 @@ from manifold.settings import FORMER_NAMES, Settings
 from tests.docs.page import Step, steps
 from tests.support.servers import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 OTHERS = {"MANIFOLD_HOME", "MANIFOLD_FILE", *FORMER_NAMES}  # those that name folders and files, and those that once were settings
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: page.name)
+@pytest.fixture(params=PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def page(request: pytest.FixtureRequest) -> Path:
     found: Path = request.param
     return found

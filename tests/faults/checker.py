@@ -1,4 +1,4 @@
-"""Proves promises 1 to 3 of docs/architecture.md on a history, vehicle by vehicle. Pure.
+"""Proves promises 1 to 3 of docs/concepts.md on a history, vehicle by vehicle. Pure.
 
 The words, exactly. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request tells it, since a
 request has one seq.

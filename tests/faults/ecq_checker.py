@@ -1,11 +1,11 @@
-"""Prove the promises of docs/ecq.md on a history, client by client. Pure.
+"""Proves what docs/guides/compacted-queues.md promises of compacted queues on a history, client by client. Pure.
 
-Their lines carry the name of the queue (`ecq/<client id>`), and `request` is the key. Definitions:
+Their lines stand under the name of the queue (`ecq/<client id>`), and `request` is the key. The words, exactly:
 
-- lost: the newest message of a key that a receipt names, if neither it nor a newer one of the key was delivered.
-- resurrected: messages put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their
-  acknowledgement was in Redis and without a later rewind; except if Redis was wiped within `DRAIN_S` of it, or rolled back.
-- position gone back: positions in Redis below the previous one, without a rewind or a loss of Redis in between.
+- lost: the newest message of a key that a receipt names, where neither it nor a newer one of the key was delivered.
+- resurrected: messages that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their
+  acknowledgement was in Redis and without a rewind since; except where Redis was wiped within `DRAIN_S` of it, or went back.
+- position gone back: positions in Redis below the one before, without a rewind or a loss of Redis in between.
 """
 
 from collections.abc import Sequence

@@ -53,8 +53,9 @@ def expressions() -> dict[str, str]:
 
 
 def listed() -> dict[str, str]:
-    """The type of each metric in docs/operations.md, which tests/manifold/console/test_metrics.py checks."""
-    return dict(ROW.findall((ROOT / "docs" / "operations.md").read_text()))
+    """The type of each metric of a service, as docs/reference/metrics.md lists them."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    return {name: kind for name, kind in ROW.findall(page) if not name.startswith("manifold_stream_")}
 
 
 def of_signals() -> dict[str, str]:

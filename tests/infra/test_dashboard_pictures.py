@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks.dashboards._draw import draw
-from benchmarks.dashboards._units import SCALES, SUFFIX, shown, ticks
+from infra.grafana.pictures._draw import draw
+from infra.grafana.pictures._units import SCALES, SUFFIX, shown, ticks
 from tests.infra.seen import dashboards, names, rules
 
 PANELS = {f"{name}, {panel['title']}": panel for name, board in dashboards().items() for panel in board["panels"]}

@@ -16,7 +16,7 @@ from tests.support.servers import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not installed")
 
-# Ports without TLS: owner and reason, as in docs/security.md.
+# What speaks no TLS: whose port, and why. It is in docs/guides/secure.md, too.
 IN_THE_CLEAR = {("airflow-scheduler", 8793): "Airflow's server of task logs knows no TLS; it asks for a signed token"}
 SPARK = range(7078, 7112)  # driver and executors: Spark's own encryption with a secret per job
 CLEAR = re.compile(r"\b(?:http|mqtt|tcp|redis|amqp|ws)://[^\s\"',}]+")
@@ -187,7 +187,7 @@ def test_erlang_and_health_ports_are_reachable_only_inside_their_pod(environment
 
 
 def test_the_security_page_lists_every_listener_and_exception() -> None:
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "guides" / "secure.md").read_text()
     table = page.partition("## Every listener of an environment")[2].partition("\n## ")[0]
     rows = {(name, int(port)): row for name, port, row in re.findall(r"^\| `([\w-]+):(\d+)` \|(.*)\|$", table, re.MULTILINE)}
     assert rows.keys() == TLS.keys() | IN_THE_CLEAR.keys() | {("spark", SPARK[0])}

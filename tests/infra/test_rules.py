@@ -7,6 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.infra.seen import FOREIGN, GRAFANA, PROMETHEUS, dashboards, expressions, listed, names, of_signals, promtool, rules
+from tests.support.servers import ROOT
 
 needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")
 
@@ -37,6 +38,12 @@ def test_every_rule_has_a_rule_test() -> None:
 def test_an_alert_states_its_severity_and_remedy(rule: dict[str, dict[str, str]]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"].keys() == {"summary", "remedy"}
+
+
+def test_the_page_of_alerts_lists_every_rule_with_its_severity() -> None:
+    rows = [line for line in (ROOT / "docs" / "operate" / "alerts.md").read_text().splitlines() if line.startswith("| ")]
+    asked = [(f"`{rule['alert']}`", f"({rule['labels']['severity']})") for rule in rules()]
+    assert [name for name, severity in asked if not any(name in row and severity in row for row in rows)] == []
 
 
 def test_rules_and_dashboards_use_existing_metrics() -> None:

@@ -1,4 +1,4 @@
-"""Foreign archives: each example of docs/archives.md is ingested, and non-segments block nothing."""
+"""Files that others wrote: each example of docs/guides/archives.md goes in, and what is no segment holds nothing back."""
 
 import gzip
 import re
@@ -15,7 +15,7 @@ from tests.pipelines.makers import at, trigger
 from tests.support.servers import ROOT
 
 EXAMPLE = re.compile(r"^`((?:trigger|data|outcome)/[^`]+)`[^\n]*\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)
-EXAMPLES = dict(EXAMPLE.findall((ROOT / "docs" / "archives.md").read_text()))
+EXAMPLES = dict(EXAMPLE.findall((ROOT / "docs" / "guides" / "archives.md").read_text()))
 HOUR = 3_600_000
 
 

@@ -14,7 +14,7 @@ from tests.dispatcher.vehicle import Got
 from tests.replicas.drivers import Acker, Driver, a_fleet, all_arrived_in_order
 from tests.support.servers import wait_until
 
-BOUND_S = 120  # 35 s with default deadlines (docs/replicas.md), plus margin for a busy machine
+BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/guides/high-availability.md), and a busy machine
 
 
 class Load:

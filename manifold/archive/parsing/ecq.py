@@ -1,4 +1,4 @@
-"""Messages of exclusive compacted queues: writes, rewinds and acknowledgements, told apart by their topics."""
+"""Messages of exclusive compacted queues: writes, rewinds and acknowledgements, distinguished by topic."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -11,7 +11,7 @@ from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.queue_names import Flavour
 
-ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # topic prefix of acknowledgements in the archive
 
 
 class EcqKind(StrEnum):
@@ -29,8 +29,8 @@ _BRIEF = [
     pa.field("client_id", pa.string()),
     pa.field("key", pa.string()),  # of a write
     pa.field("applied", pa.bool_()),
-    pa.field("acked_seq", pa.int64()),  # of a rewind the one before the first that is sent again
-    pa.field("epoch", pa.int64()),  # of a rewind its own seq
+    pa.field("acked_seq", pa.int64()),  # of a rewind: the seq before the first one sent again
+    pa.field("epoch", pa.int64()),  # of a rewind: its own seq
     pa.field("acked_ms", pa.int64()),
 ]
 ECQ_BRIEF = pa.schema(_BRIEF)
@@ -38,12 +38,12 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
 
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each message, accepted or refused."""
+    """Parse the stream into one row per message, accepted or refused."""
     return parsed(messages, ECQ, lambda row: [_row(row, judged(_said, row, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """The same without any message's bytes."""
+    """As `ecq`, without the messages' bytes."""
     for batch in ecq(messages, limits):
         place = batch.schema.get_field_index("message")
         yield batch.set_column(place, ECQ_BRIEF.field(place), pa.nulls(batch.num_rows, pa.binary())).select(ECQ_BRIEF.names)

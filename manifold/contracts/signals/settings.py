@@ -1,4 +1,4 @@
-"""Settings of signals at rest and of their processing; those of the door are beside the door's own."""
+"""Settings for storing and processing signals; those of the door are in `manifold.settings`."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The tables of fanout queues: payloads, triggers' entries, and how they ended."""
+"""Tables of fanout queues: payloads, entries of triggers, and their outcomes."""
 
 from manifold.contracts.tables.table import SMALL_ROW_GROUPS, Table, columns
 

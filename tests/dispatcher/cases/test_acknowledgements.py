@@ -27,6 +27,7 @@ def beat(ground: Ground, vehicle: Vehicle) -> None:
 
 
 def test_an_unacknowledged_entry_is_resent_with_its_seq_and_growing_delays(brisk: Ground, protocol: int) -> None:
+    """A silent vehicle must not block its queue."""
     vehicle = silent(brisk, protocol)
     waits: list[int] = []
 
@@ -62,6 +63,7 @@ def test_an_entry_fails_after_its_last_attempt_and_the_next_one_is_sent(altered:
 
 
 def test_a_qos_0_subscription_never_acknowledges_and_its_entry_fails(altered: Ground, protocol: int) -> None:
+    """Nothing proves that the message arrived."""
     vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
     vehicle.subscribe(qos=0)
     altered.seen(vehicle, connected="yes", subscribed="yes")
@@ -73,6 +75,7 @@ def test_a_qos_0_subscription_never_acknowledges_and_its_entry_fails(altered: Gr
 
 
 def test_late_repeated_and_stale_acks_end_their_own_entry_once(brisk: Ground, protocol: int) -> None:
+    """An acknowledgement names its seq."""
     vehicle = silent(brisk, protocol)
     first = brisk.batch(vehicle.vin, request_id="first")
     second = brisk.batch(vehicle.vin, request_id="second")
@@ -91,6 +94,7 @@ def test_late_repeated_and_stale_acks_end_their_own_entry_once(brisk: Ground, pr
 
 
 def test_an_entry_whose_ack_event_is_lost_is_resent_at_its_deadline(brisk: Ground, protocol: int) -> None:
+    """Delivery is at least once."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: its acknowledgements there are not reported
     vehicle.say(Sign.ONLINE)
@@ -108,6 +112,7 @@ def test_an_entry_whose_ack_event_is_lost_is_resent_at_its_deadline(brisk: Groun
 
 
 def test_a_negative_ack_ends_the_entry_and_its_reason_is_kept(ground: Ground) -> None:
+    """The broker will not redeliver the message."""
     vehicle = silent(ground, 5)
     refused, following = ground.batch(vehicle.vin), ground.batch(vehicle.vin)
 
@@ -121,6 +126,7 @@ def test_a_negative_ack_ends_the_entry_and_its_reason_is_kept(ground: Ground) ->
 
 
 def test_an_ack_of_a_foreign_message_ends_nothing(ground: Ground, protocol: int) -> None:
+    """It carries no seq of the dispatcher."""
     vehicle = silent(ground, protocol)
     seq = ground.batch(vehicle.vin, request_id="ours")
     vehicle.waits_for(1)
@@ -139,6 +145,7 @@ def test_an_ack_of_a_foreign_message_ends_nothing(ground: Ground, protocol: int)
 
 
 def test_an_entry_is_marked_in_flight_before_it_reaches_the_vehicle(ground: Ground, protocol: int) -> None:
+    """An acknowledgement may come before the PUBACK of the publish, and must find its entry."""
     vehicle = silent(ground, protocol)
     vehicle.acks = True
     in_flight: list[int | None] = []

@@ -24,6 +24,7 @@ MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 
 
 def test_batches_sent_back_to_back_arrive_in_sending_order(ground: Ground, protocol: int) -> None:
+    """Order is by seq, not by name or clock."""
     vehicle = Vehicle(ground, protocol=protocol)
     names = [f"task_{kind}_{n}" for kind in "ab" for n in range(8, 12)] * 3
     ground.data("same", b"hello")
@@ -68,6 +69,7 @@ SPOILT: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize(("topic", "body"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
 def test_malformed_input_is_refused_as_a_whole_answered_and_kept(ground: Ground, topic: str, body: Any) -> None:
+    """Bad input is not lost, and does not stop good input."""
     payload = (body if isinstance(body, str) else json.dumps(body)).encode()
     if topic == TRIGGER:
         receipt = ground.platform_client.send(topic, payload)
@@ -86,6 +88,7 @@ def test_malformed_input_is_refused_as_a_whole_answered_and_kept(ground: Ground,
 
 
 def test_other_bytes_under_a_known_data_id_are_refused(ground: Ground, protocol: int) -> None:
+    """Data is never swapped under triggers that name it."""
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"kept-{protocol}"
     ground.data(data_id, b"old")
@@ -116,6 +119,7 @@ def test_data_of_many_triggers_is_read_once_and_delivered_each_time(ground: Grou
 
 
 def test_accepted_batches_survive_a_recorder_kill_complete_and_in_order(ground: Ground) -> None:
+    """A receipt means on disk."""
     vehicle = Vehicle(ground)
     vins = [vehicle.vin, *(f"{vehicle.vin}-{n}" for n in range(199))]
     ground.data("outlives", b"hello")
@@ -137,6 +141,7 @@ def test_accepted_batches_survive_a_recorder_kill_complete_and_in_order(ground: 
 
 
 def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(ground: Ground) -> None:
+    """Only vehicles that can have the message now wake a dispatcher."""
     here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
     others = [f"CROWD{n:06d}" for n in range(MANY_VINS - len(here))]
     ground.data("crowd", b"hello")
@@ -173,6 +178,7 @@ def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
 
 
 def test_ten_thousand_pending_entries_arrive_in_order_at_constant_cost(ground: Ground) -> None:
+    """No verb looks through a queue."""
     vin = Owner("LONGQUEUE")
     seqs = queue_many(ground, vin, MANY_ENTRIES)
     got: list[int] = []

@@ -7,6 +7,7 @@ from tests.dispatcher.vehicle import Vehicle
 
 
 def test_a_takeover_keeps_the_session_and_the_entry_in_flight(ground: Ground, protocol: int) -> None:
+    """The session is the same."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -22,6 +23,7 @@ def test_a_takeover_keeps_the_session_and_the_entry_in_flight(ground: Ground, pr
 
 
 def test_a_takeover_with_clean_start_resends_the_entry(ground: Ground, protocol: int) -> None:
+    """The session is another one."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
 
@@ -36,6 +38,7 @@ def test_a_takeover_with_clean_start_resends_the_entry(ground: Ground, protocol:
 
 
 def test_a_flapping_vehicle_gets_each_entry_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+    """A new connection alone loses nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     names = [f"task_{n}" for n in range(12)]
@@ -57,6 +60,7 @@ def test_a_flapping_vehicle_gets_each_entry_published_once_and_in_order(ground: 
 
 
 def test_an_entry_too_large_for_the_connection_fails_and_the_next_is_sent(ground: Ground) -> None:
+    """No attempt can succeed while this connection lasts."""
     vehicle = ground.here(Vehicle(ground, largest_packet=256).connect())
     too_large = ground.batch(vehicle.vin, data=bytes(5_000))
     small = [ground.batch(vehicle.vin, data=b"small") for _ in range(2)]

@@ -14,6 +14,7 @@ DAY_MS = 86_400_000
 
 
 def test_a_parked_entry_lets_others_pass_and_is_sent_first_once_its_data_arrives(ground: Ground, protocol: int) -> None:
+    """One missing payload must not block a vehicle."""
     vehicle = Vehicle(ground, protocol=protocol)
     late = f"late-{protocol}"
     lacking = ground.batch(vehicle.vin, request_id="lacking", data=None, data_id=late)
@@ -38,6 +39,7 @@ def test_a_parked_entry_lets_others_pass_and_is_sent_first_once_its_data_arrives
 
 
 def test_arriving_data_wakes_an_otherwise_idle_vehicle(ground: Ground, protocol: int) -> None:
+    """Its arrival wakes a dispatcher."""
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"alone-{protocol}"
     seq = ground.batch(vehicle.vin, data=None, data_id=data_id)
@@ -69,6 +71,7 @@ def test_data_for_one_of_many_parked_entries_moves_no_other(ground: Ground) -> N
 
 
 def test_data_and_trigger_missing_in_redis_are_read_from_the_lake(altered: Ground, protocol: int) -> None:
+    """What is found there goes back into Redis."""
     vehicle = Vehicle(altered, protocol=protocol)
     data_id, payload = f"lake-{protocol}", b"from the lake"
     seq = altered.batch(vehicle.vin, request_id="task_lake", data=payload, data_id=data_id)
@@ -92,6 +95,7 @@ def test_data_and_trigger_missing_in_redis_are_read_from_the_lake(altered: Groun
 
 
 def test_a_trigger_keeps_its_data_for_as_long_as_itself(ground: Ground) -> None:
+    """Age alone must not remove data that is still to be sent."""
     vehicle = Vehicle(ground)
     ground.data("aged", b"hello")
     with ground.platform.blocking() as redis:

@@ -28,6 +28,7 @@ def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
 
 
 def test_compaction_supersedes_a_pending_batch_but_not_one_in_flight(brisk: Ground, protocol: int) -> None:
+    """The vehicle may have that already."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False
     brisk.here(vehicle.connect())
@@ -48,6 +49,7 @@ def test_compaction_supersedes_a_pending_batch_but_not_one_in_flight(brisk: Grou
 
 
 def test_compaction_supersedes_a_batch_parked_for_its_data(brisk: Ground, protocol: int) -> None:
+    """Parked entries are pending."""
     vehicle = brisk.here(Vehicle(brisk, protocol=protocol).connect())
     data_id = f"old-{protocol}"
     old = brisk.batch(vehicle.vin, request_id="task_c", data=None, data_id=data_id)
@@ -66,6 +68,7 @@ def test_compaction_supersedes_a_batch_parked_for_its_data(brisk: Ground, protoc
 
 
 def test_an_entry_past_its_retention_expires_and_is_never_sent(ground: Ground, protocol: int) -> None:
+    """It ends when its turn comes, and younger entries follow."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.data("aged-data", b"hello")
     expired = [queue_aged(ground, vehicle.vin, ground.retention_ms + 1000 * n, "aged-data") for n in (3, 2, 1)]
@@ -96,6 +99,7 @@ def test_data_that_arrives_after_its_trigger_expired_sends_nothing(ground: Groun
 
 
 def test_entries_of_a_vehicle_that_never_connects_expire_even_without_data(brisk: Ground) -> None:
+    """A slow walk over all queues ends such entries."""
     away, lacking = Vehicle(brisk), Vehicle(brisk)  # neither ever connects
     age_ms = brisk.retention_ms + 10 * MINUTE_MS
     seq = queue_aged(brisk, away.vin, age_ms, "aged-alone")
@@ -123,6 +127,7 @@ def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
 
 
 def test_a_cancelled_batch_is_no_longer_sent_and_one_in_flight_ends_by_its_ack(ground: Ground, protocol: int) -> None:
+    """What is in flight may have arrived."""
     busy, away = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
     busy.acks = False
     ground.here(busy.connect())
@@ -161,6 +166,7 @@ def test_a_batch_can_be_cancelled_for_one_vehicle(ground: Ground, protocol: int)
 
 
 def test_an_entry_cancelled_in_flight_is_not_resent_at_its_deadline(brisk: Ground, protocol: int) -> None:
+    """It ends as cancelled at its deadline."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False
     brisk.here(vehicle.connect())

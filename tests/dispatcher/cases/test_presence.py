@@ -7,6 +7,7 @@ from tests.support.servers import wait_until
 
 
 def test_a_connected_and_subscribed_vehicle_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
+    """A connection is proof enough that it is here: no sign is needed."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, connected="yes", subscribed="yes")
 
@@ -24,6 +25,7 @@ def test_a_connected_and_subscribed_vehicle_gets_a_batch_at_once(ground: Ground,
 
 
 def test_ten_vehicles_get_one_batch_in_parallel(ground: Ground) -> None:
+    """Vehicles do not wait for each other."""
     vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
     for vehicle in vehicles:
         ground.seen(vehicle, connected="yes", subscribed="yes")
@@ -39,6 +41,7 @@ def test_ten_vehicles_get_one_batch_in_parallel(ground: Ground) -> None:
 
 
 def test_pending_entries_are_sent_one_by_one_after_each_ack(ground: Ground, protocol: int) -> None:
+    """Heartbeats in between change nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     seqs = [ground.batch(vehicle.vin, request_id=f"task_a_{n}") for n in range(8, 13)]
@@ -57,6 +60,7 @@ def test_pending_entries_are_sent_one_by_one_after_each_ack(ground: Ground, prot
 
 
 def test_connecting_and_subscribing_alone_trigger_no_publish(ground: Ground, protocol: int) -> None:
+    """The vehicle says when it is ready."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.batch(vehicle.vin)
     vehicle.connect()
@@ -71,6 +75,7 @@ def test_connecting_and_subscribing_alone_trigger_no_publish(ground: Ground, pro
 
 
 def test_an_unsubscribed_vehicle_loses_no_entry_and_no_attempt(ground: Ground, protocol: int) -> None:
+    """The broker says that nobody had the message; the next sign brings it again."""
     vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(vehicle, connected="yes")
     seq = ground.batch(vehicle.vin)  # published at once, and the broker has no subscriber: reason code 16
@@ -115,6 +120,7 @@ def test_with_dispatch_on_connect_a_resumed_session_triggers_delivery(altered: G
 
 
 def test_a_vehicle_with_any_matching_filter_is_served(ground: Ground, protocol: int) -> None:
+    """The filter of a subscription is between the vehicle and its broker."""
     for topic_filter in (
         "agent/{vin}/#",
         "agent/{vin}/proxy/#",
@@ -131,6 +137,7 @@ def test_a_vehicle_with_any_matching_filter_is_served(ground: Ground, protocol: 
 
 
 def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: Ground, protocol: int) -> None:
+    """After a sign it is tried: the vehicle may have subscribed while nobody saw it."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, subscribed="yes")
     vehicle.unsubscribe()
@@ -150,6 +157,7 @@ def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: 
 
 
 def test_a_vehicle_known_only_from_its_heartbeat_is_served(brisk: Ground, protocol: int) -> None:
+    """A dispatcher may have been down when it connected."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.batch(vehicle.vin)
     vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: no event reports the connection

@@ -35,6 +35,7 @@ def message(vehicle: Vehicle, request_id: str, data: str) -> bytes:
 
 
 def test_without_dedup_a_repeated_trigger_is_delivered_each_time(apart: Ground) -> None:
+    """With the profile of 0.1.0 to 0.4.7, no trigger is a duplicate."""
     vehicle = apart.here(Vehicle(apart).connect())
     apart.data("again", b"\x00bytes")
 
@@ -48,6 +49,7 @@ def test_without_dedup_a_repeated_trigger_is_delivered_each_time(apart: Ground) 
 
 @pytest.mark.parametrize("text", [TEXT, MAPS, ""], ids=["text", "text that is base64, too", "empty"])
 def test_inline_text_is_delivered_unchanged_on_subscription(inline: Ground, text: str) -> None:
+    """Vehicles of that version send no `online`."""
     vehicle = Vehicle(inline).connect(subscribe=False)
     inline.seen(vehicle, connected="yes")
 

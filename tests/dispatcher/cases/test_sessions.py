@@ -15,6 +15,7 @@ NO_SUBSCRIBERS = 16
 
 
 def test_batches_queued_while_away_are_sent_in_order_on_online(ground: Ground, protocol: int) -> None:
+    """As `dispatch_on_connect` is off."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)
@@ -36,6 +37,7 @@ def test_batches_queued_while_away_are_sent_in_order_on_online(ground: Ground, p
 
 @pytest.mark.parametrize("end", ["crash", "leave"])
 def test_an_unacknowledged_message_is_redelivered_by_the_broker_only(ground: Ground, protocol: int, end: str) -> None:
+    """The broker holds the message and redelivers it, so the dispatcher must not."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     getattr(vehicle, end)()
@@ -55,6 +57,7 @@ def test_an_unacknowledged_message_is_redelivered_by_the_broker_only(ground: Gro
 
 
 def test_entries_behind_a_redelivery_follow_its_ack(ground: Ground, protocol: int) -> None:
+    """Acknowledgements are matched by seq."""
     vehicle = Vehicle(ground, protocol=protocol)
     first = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -71,6 +74,7 @@ def test_entries_behind_a_redelivery_follow_its_ack(ground: Ground, protocol: in
 
 
 def test_a_clean_start_resends_the_entry_with_its_seq(ground: Ground, protocol: int) -> None:
+    """The session that held the message is gone."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -99,6 +103,7 @@ def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> Ou
 
 
 def test_an_entry_is_released_when_its_session_ends_with_the_connection(ground: Ground, protocol: int) -> None:
+    """Nobody will redeliver it."""
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
@@ -108,6 +113,7 @@ def test_an_entry_is_released_when_its_session_ends_with_the_connection(ground: 
 
 
 def test_an_entry_is_released_when_its_session_expires(ground: Ground) -> None:
+    """The CONNECT said after how long."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     ground.crashes(vehicle)
@@ -121,6 +127,7 @@ def test_an_entry_is_released_when_its_session_expires(ground: Ground) -> None:
 
 
 def test_an_entry_is_released_when_a_disconnect_ends_its_session(ground: Ground) -> None:
+    """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
@@ -130,6 +137,7 @@ def test_an_entry_is_released_when_a_disconnect_ends_its_session(ground: Ground)
 
 
 def test_an_entry_waits_when_a_disconnect_extends_its_session(ground: Ground) -> None:
+    """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=600)
@@ -145,6 +153,7 @@ def test_an_entry_waits_when_a_disconnect_extends_its_session(ground: Ground) ->
 
 
 def test_the_deadline_waits_while_an_absent_vehicle_has_a_session(brisk: Ground, protocol: int) -> None:
+    """The broker will redeliver; publishing again would double the message."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.one_unacknowledged(vehicle)
     brisk.crashes(vehicle)
@@ -164,6 +173,7 @@ def test_the_deadline_waits_while_an_absent_vehicle_has_a_session(brisk: Ground,
 
 
 def test_a_foreign_message_in_the_session_delays_nothing(ground: Ground, protocol: int) -> None:
+    """Only own entries are waited for."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
     ground.leaves(vehicle)

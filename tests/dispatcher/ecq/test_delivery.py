@@ -9,6 +9,7 @@ from tests.dispatcher.vehicle import Vehicle
 
 
 def test_a_subscribed_consumer_gets_a_write_at_once(ground: EcqGround, protocol: int) -> None:
+    """In real time, without a sign; the position follows."""
     consumer = ground.consumer(protocol)
 
     seqs = [ground.write(consumer, key, key.encode()) for key in ("climate", "calendar/monday", "größe")]
@@ -22,6 +23,7 @@ def test_a_subscribed_consumer_gets_a_write_at_once(ground: EcqGround, protocol:
 
 
 def test_a_new_subscription_gets_pending_messages_in_order(ground: EcqGround, protocol: int) -> None:
+    """The subscription says that it is ready."""
     consumer = Vehicle(ground, protocol=protocol)
     seqs = ground.write_all(consumer, [(f"k{n}", b"%d" % n) for n in range(5)])
     ground.in_queue(consumer, 5)
@@ -34,6 +36,7 @@ def test_a_new_subscription_gets_pending_messages_in_order(ground: EcqGround, pr
 
 
 def test_a_resumed_session_gets_pending_messages_without_a_new_subscribe(ground: EcqGround, protocol: int) -> None:
+    """The session holds the subscription."""
     consumer = ground.consumer(protocol)
     ground.leaves(consumer)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
@@ -65,6 +68,7 @@ def test_a_resumed_session_is_served_if_its_subscription_is_unknown(ground: EcqG
 
 @pytest.mark.parametrize("sign", Sign)
 def test_a_heartbeat_starts_delivery_if_the_subscribe_event_was_lost(ground: EcqGround, protocol: int, sign: Sign) -> None:
+    """Events can be lost."""
     consumer = ground.consumer(protocol)
     with ground.platform.blocking() as redis:
         redis.hset(keys.presence(consumer.vin), "ecq", "no")
@@ -79,6 +83,7 @@ def test_a_heartbeat_starts_delivery_if_the_subscribe_event_was_lost(ground: Ecq
 
 
 def test_a_qos_0_subscription_gets_nothing(ground: EcqGround, protocol: int) -> None:
+    """Nothing that is sent so would be acknowledged."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.listens(consumer.connect(subscribe=False), qos=0)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
@@ -95,6 +100,7 @@ def test_a_qos_0_subscription_gets_nothing(ground: EcqGround, protocol: int) -> 
 
 @pytest.mark.parametrize("topic_filter", ["$ECQ/{}/#", "$ECQ/{}/+", "$ECQ/{}/a"])
 def test_any_filter_that_matches_the_topic_counts(ground: EcqGround, protocol: int, topic_filter: str) -> None:
+    """The filter of a subscription is between the client and its broker."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.write(consumer, "a", b"1")
     ground.listens(consumer.connect(subscribe=False), topic_filter.format(consumer.vin))
@@ -117,6 +123,7 @@ def test_after_unsubscribe_nothing_is_sent_until_a_new_subscribe(ground: EcqGrou
 
 
 def test_publishing_to_a_consumer_without_subscription_counts_no_attempt(ground: EcqGround, protocol: int) -> None:
+    """One publish, which the broker has nobody for; then the queue waits for the subscription."""
     consumer = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(consumer, connected="yes")
     ground.write(consumer, "a", b"1")

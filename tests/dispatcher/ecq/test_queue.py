@@ -10,6 +10,7 @@ from tests.support.servers import wait_until
 
 
 def test_a_thousand_writes_to_ten_keys_deliver_the_newest_of_each(ground: EcqGround, protocol: int) -> None:
+    """The newest message of a key is its state."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.write_all(consumer, [(f"k{n % 10}", b"%d" % n) for n in range(1000)])
     ground.in_queue(consumer, 10)
@@ -73,6 +74,7 @@ def test_a_superseded_message_in_flight_is_not_sent_to_a_new_session(ground: Ecq
 
 
 def test_a_resumed_session_gets_the_message_in_flight_from_the_broker_once(ground: EcqGround, protocol: int) -> None:
+    """One copy for each session."""
     consumer = ground.consumer(protocol, acks=False)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
     consumer.waits_for(1)
@@ -88,6 +90,7 @@ def test_a_resumed_session_gets_the_message_in_flight_from_the_broker_once(groun
 
 
 def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, protocol: int) -> None:
+    """The consumer of a queue is the client id, not a connection."""
     first = ground.consumer(protocol, acks=False)
     ground.write_all(first, [("a", b"1"), ("b", b"2")])
     first.waits_for(1)
@@ -102,6 +105,7 @@ def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, pro
 
 
 def test_a_negative_ack_counts_as_an_ack_and_the_message_stays_readable(ground: EcqGround) -> None:
+    """The consumer has decided; the reason is kept."""
     consumer = ground.consumer(acks=False)
     seq = ground.write(consumer, "a", b"1")
     consumer.refuse(consumer.waits_for(1)[0], 0x83, "no such setting")
@@ -122,6 +126,7 @@ def test_large_and_empty_messages_arrive_unchanged(ground: EcqGround, protocol: 
 
 
 def test_a_message_too_large_for_the_connection_is_skipped_at_once(ground: EcqGround) -> None:
+    """No attempt can succeed while this connection lasts."""
     consumer = Vehicle(ground, largest_packet=256)
     seqs = ground.write_all(consumer, [("large", bytes(5_000)), ("larger", bytes(50_000)), ("small", b"1")])
     ground.listens(consumer.connect(subscribe=False))
@@ -133,6 +138,7 @@ def test_a_message_too_large_for_the_connection_is_skipped_at_once(ground: EcqGr
 
 
 def test_a_rewind_to_earliest_resends_live_messages_in_order(ground: EcqGround, protocol: int) -> None:
+    """Superseded messages are gone."""
     consumer, seqs = _served(ground, protocol, ["a", "b", "a", "c"])
 
     ground.rewind(consumer, "earliest")
@@ -153,6 +159,7 @@ def test_a_rewind_to_a_seq_resends_from_that_message(ground: EcqGround, protocol
 
 
 def test_a_rewind_to_a_time_resends_later_writes(ground: EcqGround, protocol: int) -> None:
+    """The time is in the seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     wait_until(lambda: ground.write(consumer, "later", b"") >> 22 > seqs[1] >> 22, what="a later millisecond")
     consumer.waits_for(3)
@@ -166,6 +173,7 @@ def test_a_rewind_to_a_time_resends_later_writes(ground: EcqGround, protocol: in
 
 
 def test_an_ack_sent_before_a_rewind_ends_only_its_own_message(ground: EcqGround, protocol: int) -> None:
+    """Acknowledgements are matched by seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     consumer.acks = False
     last = ground.write(consumer, "c", b"")
@@ -197,6 +205,7 @@ def test_an_unacknowledged_message_is_resent_with_its_seq(brisk: EcqGround) -> N
 
 
 def test_a_message_is_skipped_after_its_last_attempt_and_a_rewind_resends_it(brisk: EcqGround) -> None:
+    """One message must not hold up the others."""
     consumer = brisk.consumer(acks=False)
     first = brisk.write(consumer, "a", b"1")
     second = brisk.write(consumer, "b", b"2")

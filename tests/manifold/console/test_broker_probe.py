@@ -43,7 +43,7 @@ def test_a_default_broker_sends_no_events_and_has_no_access_rules(tmp_path: Path
     assert found["broker"].passed
     assert found["broker's events"].seen == "no event connected, subscribed, acked"
     assert found["broker's access rules"].seen == "a vehicle may publish events; a vehicle gets what is addressed to another one"
-    assert all("docs/emqx.md" in found[name].remedy for name in ("broker's events", "broker's access rules"))
+    assert all("docs/guides/emqx.md" in found[name].remedy for name in ("broker's events", "broker's access rules"))
 
 
 def test_an_unreachable_broker_or_one_requiring_a_password_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_watch_shows_receipts_blocked_by_a_bad_response_topic() -> None:
 
 @pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
 def test_every_watched_counter_is_documented(rate: str, counter: str) -> None:
-    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "operations.md").read_text(), rate
+    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "reference" / "metrics.md").read_text(), rate
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ class Register:
 
 
 class World:
-    """If journals are copied, the archive stays reachable: see docs/replicas.md."""
+    """Where journals are copied, the archive is not away: see docs/guides/high-availability.md."""
 
     def __init__(self, seed: int, folder: Path, *, copies: bool) -> None:
         self.rng = random.Random(seed)

@@ -29,7 +29,8 @@ def output_of(server: TapServer, folder: Path, script: str) -> str:
 
 
 def test_the_first_publish_of_the_tour_reaches_the_recorder_as_printed(tap_server: TapServer, tmp_path: Path) -> None:
-    (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "docs" / "tour.md").read_text(), re.DOTALL | re.MULTILINE)
+    tour = (ROOT / "docs" / "start" / "tour.md").read_text()
+    (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", tour, re.DOTALL | re.MULTILINE)
     limits = Settings()
 
     with RawConnection(tap_server.port) as recorder:

@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from manifold.contracts.errors import Permanent
-from manifold.sandbox.platform.ports import Port, is_free, require_free
+from manifold.sandbox.platform.ports import Port, free_ports, is_free, require_free
+from manifold.settings import Settings
 from tests.support.servers import free_port
 
 
@@ -37,3 +38,12 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(Permanent, match=r"cannot listen on 192\.0\.2\.1:.*MANIFOLD_HOST"):
         require_free("192.0.2.1", [Port("mqtt_port", free_port())])
+
+
+def test_the_ports_for_another_platform_are_free_with_those_in_a_row() -> None:
+    ports = free_ports()
+    numbers = [*ports.values(), ports["dispatcher_port"] + 1, ports["amqp_port"] + 1, ports["amqp_port"] + 2]
+
+    assert set(ports) <= set(Settings.model_fields)
+    assert len(set(numbers)) == len(numbers)
+    assert all(is_free("127.0.0.1", number) for number in numbers)

@@ -51,7 +51,7 @@ def test_without_signals_nothing_is_shown_of_them(door: Door) -> None:
 
 
 def test_every_watched_metric_of_signals_is_documented() -> None:
-    page = (ROOT / "docs" / "signals.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name, _ in (OF_SIGNALS | WAITING).values() if f"| `{name}` |" not in page] == []
 
 

@@ -116,7 +116,7 @@ def test_every_key_expires_and_none_names_its_device(ask: Any, redis: Redis) -> 
 
 
 def test_a_nonce_takes_less_than_sixty_bytes(ask: Any, redis: Redis) -> None:
-    """As docs/signals.md says, for a hundred devices with a hundred nonces each."""
+    """A hundred devices, a hundred nonces each: what the sizing in docs/guides/signals.md counts with."""
 
     async def note(once: IdempotencyStore) -> None:
         for _ in range(100):

@@ -372,8 +372,8 @@ def test_no_file_holds_a_plaintext_payload_and_no_log_a_secret(door: Door, gatew
     assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
 
 
-def test_the_page_lists_every_metric_of_the_service(door: Door) -> None:
-    page = (ROOT / "docs" / "signals.md").read_text()
+def test_the_reference_has_every_metric_of_the_door(door: Door) -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     listed = dict(re.findall(r"^\| `(signals_\w+)` \| (\w+) \|", page, re.MULTILINE))
     exposed = {
         family.name + "_total" * (family.type == "counter"): family.type

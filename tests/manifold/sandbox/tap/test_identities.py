@@ -241,7 +241,7 @@ def test_the_tap_refuses_an_expired_or_revoked_certificate(site: Site, listener:
 
 @pytest.mark.parametrize("listener", ["listeners.ssl.default", "listeners.ssl.platform"])
 def test_emqx_verifies_the_certificate_of_every_connection(listener: str) -> None:
-    """Expired: verification fails. Revoked: a ban, or a CRL if a site enables it (docs/emqx.md). Resumption is off."""
+    """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/guides/emqx.md). Sessions are not resumed."""
     text = (EMQX / "tls.conf").read_text()
     block = text[text.index(f"{listener} {{") :].partition("\n}\n")[0]
 
