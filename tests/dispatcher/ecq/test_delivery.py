@@ -146,5 +146,5 @@ def test_the_two_queues_of_a_vehicle_are_independent(ground: EcqGround, protocol
     assert keys_of(consumer.waits_for(3)[2:]) == ["b"]
     consumer.ack(consumer.got[2])
     ground.nothing_waiting(consumer)
-    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for that"
+    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for its acknowledgement"
     consumer.leave()
