@@ -86,7 +86,7 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
-def test_a_quarantined_message_is_refused_whatever_its_content() -> None:
+def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
     reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()

@@ -1,4 +1,4 @@
-"""What starts the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
+"""Triggers for the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
 
 import pytest
 
