@@ -73,7 +73,7 @@ def dag(file: Path, bag: DagBag) -> DAG:
 
 
 def test_every_dag_is_declared_in_its_own_file(bag: DagBag, file: Path) -> None:
-    assert set(bag.dags) == {path.stem for path in FILES}, "one DAG a file, named after it"
+    assert set(bag.dags) == {path.stem for path in FILES}, "one DAG per file, named after it"
     lines = len(file.read_text().splitlines())
     assert lines <= MAX_LINES, f"{file.name} has {lines} lines: move what is not a declaration into pipelines/"
 
@@ -81,17 +81,17 @@ def test_every_dag_is_declared_in_its_own_file(bag: DagBag, file: Path) -> None:
 def test_every_dag_documents_how_to_operate_it(dag: DAG) -> None:
     missing = [part for part in RUNBOOK if part not in (dag.doc_md or "")]
     assert not missing, f"write the runbook as the module's docstring and pass doc_md=__doc__; it lacks {missing}"
-    assert dag.tags, "add tags, so that the list of DAGs can be filtered"
+    assert dag.tags, "add tags, by which the list of DAGs can be filtered"
     assert {task.owner for task in dag.tasks} <= TEAMS, f"owners are teams, not people: one of {TEAMS}"
 
 
 def test_every_dag_has_a_schedule(dag: DAG) -> None:
-    assert dag.catchup is False, "write catchup=False on the DAG; backfills have a DAG of their own"
-    assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
+    assert dag.catchup is False, "set catchup=False on the DAG; backfills have their own DAG"
+    assert dag.max_active_runs == 1, "set max_active_runs=1: concurrent runs of one DAG would overtake each other"
     if isinstance(dag.timetable, CronTriggerTimetable | AssetOrTimeSchedule):
-        assert dag.start_date is None, "by_cron: else it runs whenever Airflow starts, for the tick before"
+        assert dag.start_date is None, "use by_cron: otherwise it runs at every start of Airflow for the previous tick"
     else:
-        assert dag.start_date is not None, "give it a fixed start_date"
+        assert dag.start_date is not None, "set a fixed start_date"
 
 
 def test_every_task_retries_with_backoff_and_has_a_timeout(dag: DAG) -> None:
@@ -134,7 +134,7 @@ def test_ingest_stages_run_in_order(bag: DagBag, dag_id: str) -> None:
 
 def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:
     timetable = bag.dags["ingest_archives"].timetable
-    assert isinstance(timetable, CronDataIntervalTimetable), "other timetables give an interval of no length"
+    assert isinstance(timetable, CronDataIntervalTimetable), "other timetables give an empty interval"
 
 
 @pytest.mark.parametrize("schedule", ["", "*/5 * * * *"])
@@ -149,18 +149,18 @@ def test_loading_the_dags_imports_neither_spark_nor_pipelines(schedule: str) -> 
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MANIFOLD_INGEST_SCHEDULE": schedule}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "", "DAG files are read again and again: import nothing heavy at their top"
+    assert done.stdout.strip() == "", "DAG files are parsed repeatedly: import nothing heavy at module level"
 
 
 def test_failed_and_late_runs_raise_alerts(dag: DAG) -> None:
-    assert dag.has_on_failure_callback, "make the DAG with **DAG_DEFAULTS"
-    assert dag.deadline or dag.dag_id in {"backfill_archives", "process_signals"}, "make the DAG with **DAG_DEFAULTS"
+    assert dag.has_on_failure_callback, "create the DAG with **DAG_DEFAULTS"
+    assert dag.deadline or dag.dag_id in {"backfill_archives", "process_signals"}, "create the DAG with **DAG_DEFAULTS"
 
 
 def test_the_dags_produce_every_declared_asset(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
     assert made == {*assets.PUBLISHED, assets.JUDGED, assets.QUEUES, assets.REBUILT}, (
-        "name what a DAG makes in manifold/contracts/assets.py, and give it as a task's outlets"
+        "name the assets of a DAG in manifold/contracts/assets.py and list them as outlets of a task"
     )
 
 

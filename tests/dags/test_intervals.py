@@ -102,7 +102,7 @@ def test_a_backfill_skips_no_day_in_any_default_timezone(dags: dict[str, DAG], z
 
     asked = [datetime(2026, 5, 4 + day, tzinfo=UTC) for day in range(days)]
     assert [day for day in made if day in asked] == asked
-    assert len(made) <= days + (zone != "UTC"), "a day more, at one end"
+    assert len(made) <= days + (zone != "UTC"), "one more day at one end"
 
 
 def test_no_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:

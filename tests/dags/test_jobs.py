@@ -138,7 +138,7 @@ def test_a_job_names_its_task_as_lineage_parent(tmp_path: Path, monkeypatch: pyt
         SubprocessOperator(task_id="job", arguments=["migrate"]).execute(context)
 
     both()
-    assert not file.exists(), "nobody is to be told"
+    assert not file.exists(), "no lineage is configured"
     monkeypatch.setenv("MANIFOLD_LINEAGE_URL", f"file://{file}")
     monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "airflow-here")
     both()

@@ -77,7 +77,7 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
                 "'unsafe-inline'",
                 "data:",
             }
-            assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
+            assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "otherwise the pages would be plain text"
 
 
 def test_the_api_reference_is_shown_even_if_the_api_requires_a_token(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_api_reference_is_shown_even_if_the_api_requires_a_token(tmp_path: P
             assert "/api/v1/vins/{vin}" in client.get("/api/openapi.json").json()["paths"]
             page = client.get("/api/docs")
             assert (page.headers["content-type"], "/api/v1/vins/{vin}" in page.text) == ("text/html; charset=utf-8", True)
-            assert client.get("/api/fleet").status_code == 404, "of the API, what describes it alone"
+            assert client.get("/api/fleet").status_code == 404, "only the description of the API"
 
 
 def test_an_unresponsive_api_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class PlatformClient:
         self._client.on_connect = lambda *_: self._listen()
         self._client.connect("127.0.0.1", settings.mqtt_port)
         self._client.loop_start()
-        assert subscribed.wait(BOUND_S), "the broker does not answer"
+        assert subscribed.wait(BOUND_S), "the broker does not respond"
 
     def _listen(self) -> None:
         self._client.subscribe(self._topic, qos=1)

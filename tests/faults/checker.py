@@ -1,26 +1,26 @@
 """Proves promises 1 to 3 of docs/concepts.md on a history, vehicle by vehicle. Pure.
 
-The words, exactly. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request tells it, since a
+Definitions. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request identifies it, since a
 request has one seq.
 
 - attempted: (vehicle, request) that the platform has published, with or without a receipt.
-- accepted: entries that a receipt names.
+- accepted: entries named by a receipt.
 - delivered: accepted entries that reached the vehicle's application at least once.
-- lost: accepted entries that never did, and did not end otherwise either (`superseded`, `expired`, `cancelled`, `failed`).
-- duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or a beginning or end
-  of the vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
-  deadline: the vehicle did not acknowledge the copy before it within the time that the first attempt has, from its publish.
+- lost: accepted entries never delivered and without another outcome (`superseded`, `expired`, `cancelled`, `failed`).
+- duplicated: every further copy of an entry, from any sender. It is *explained* by a fault of the platform, or a beginning or end
+  of the vehicle's own connection, between the previous copy and itself, or at most `NEAR_S` before the former; or by an expired
+  deadline: the vehicle did not acknowledge the previous copy within the deadline of a first attempt, counted from its publish.
 - unexplained: duplicated and not explained. Promise 2 allows none.
-- out of order: entries delivered for the first time after a younger one was, except those that were ever parked.
-- in flight together: entries delivered for the first time while another entry had been delivered, not acknowledged by the
-  vehicle, not ended and not parked; except one that was parked before and took its place again after the other's connection.
-- resurrected: entries that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end
-  was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it, or where it went
-  back to before that end, until what had ended has ended there again, and the fault is over: a duplicate.
-- unasked: copies of what the platform never attempted for that vehicle, or under another seq than the receipt's.
-- altered: copies whose bytes are not those that the platform published.
-- queued twice: requests of one vehicle that lie under more than one seq, by receipts, queues or deliveries.
-- unrecorded: entries that the vehicle acknowledged and whose outcome is not in the archive (only where the archive was read).
+- out of order: entries first delivered after a younger one, except those that were ever parked.
+- in flight together: entries first delivered while another entry had been delivered, not acknowledged by the vehicle, not ended
+  and not parked; except one that was parked before and took its place again after the other's connection.
+- resurrected: entries put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end was in
+  Redis; except if Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it, or was rolled back to before
+  that end, until the ended entries have ended there again and the fault is over: then it is a duplicate.
+- unasked: copies that the platform never attempted for that vehicle, or under another seq than the receipt's.
+- altered: copies with other bytes than the platform published.
+- queued twice: requests of one vehicle under more than one seq, by receipts, queues or deliveries.
+- unrecorded: entries that the vehicle acknowledged without an outcome in the archive (only if the archive was read).
 - never acknowledged: entries recorded as `delivered` that the vehicle has never acknowledged.
 """
 

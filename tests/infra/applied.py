@@ -30,7 +30,7 @@ class Applied:
     def apply(self, *arguments: str) -> None:
         """Apply; every pod must be running as applied when Terraform returns."""
         _succeeded(self.terraform("apply", "-auto-approve", *arguments))
-        assert self.unsettled() == [], "apply returns when all runs, and not before"
+        assert self.unsettled() == [], "apply must return only once everything runs"
 
     def destroy(self) -> None:
         """Destroy the environment."""

@@ -201,7 +201,7 @@ def test_an_invalid_name_enters_no_certificate(made: Made) -> None:
 
 
 def test_ca_secrets_are_in_a_namespace_without_pods(made: Made) -> None:
-    """Whoever can create pods in a namespace can mount its Secrets."""
+    """A right to create pods in a namespace is a right to mount its Secrets."""
     kept = (made.folder / "namespaces").read_text().split()
     assert {each for each in kept if not each.startswith(f"{NAMESPACE}/")} == {f"{NAMESPACE}-ca/ca", f"{NAMESPACE}-ca/vehicle-ca"}
 

@@ -123,7 +123,7 @@ def test_destroy_removes_everything_and_apply_works_again_at_once(api: Cluster, 
     for moment in moments:
         if any(pod.ending for pod in moment.values() if pod.app in SERVERS):
             assert not {pod.app for pod in moment.values()} & USERS, (
-                "who still settles what it took has its servers until it ends"
+                "a service that is still settling keeps its servers until it ends"
             )
     assert NAMESPACE not in {each["metadata"]["name"] for each in api.get("namespaces")}
     assert api.get("clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=manifold") == []

@@ -55,7 +55,7 @@ def test_everything_a_service_names_exists(name: str) -> None:
 def test_each_service_is_pinned_limited_and_health_checked(name: str) -> None:
     service = SERVICES[name]
     assert re.search(r":[\w.-]*\d[\w.-]*$|MANIFOLD_IMAGE", service["image"])
-    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), "nothing here is for others"
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), "every port must be limited to this machine"
     assert name == "airflow-migrate" or "healthcheck" in service
     if name not in {"emqx", "rabbitmq"}:
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])

@@ -54,7 +54,7 @@ def test_every_stage_uses_one_pinned_base() -> None:
     stages = {arguments.partition(" AS ")[2] for arguments in arguments_of("FROM")} - {""}
     assert {arguments.partition(" ")[0] for arguments in arguments_of("FROM")} <= stages | {"${BASE}"}
     (base,) = (argument.removeprefix("BASE=") for argument in arguments_of("ARG") if argument.startswith("BASE="))
-    assert re.fullmatch(r"docker\.io/library/debian:bookworm-\d{8}-slim", base), "an exact one, never latest"
+    assert re.fullmatch(r"docker\.io/library/debian:bookworm-\d{8}-slim", base), "an exact version, never latest"
     assert not (stages - {re.search(r"--from=(\w+)", a)[1] for a in arguments_of("COPY") if "--from" in a} - {"base", "pip"})  # type: ignore[index]
 
 
@@ -71,19 +71,19 @@ def test_the_process_is_not_root_and_receives_signals() -> None:
     after = LAST_STAGE[[word for word, _ in LAST_STAGE].index("USER") + 1 :]
     assert {word for word, _ in after} == {"HEALTHCHECK", "ENTRYPOINT", "CMD", "ARG", "LABEL"}, "nothing runs as root after it"
     for word in ("ENTRYPOINT", "CMD"):
-        assert arguments_of(word)[-1].startswith("["), "a shell would keep the signals to itself"
+        assert arguments_of(word)[-1].startswith("["), "a shell would not forward signals"
     assert '["healthy"]' in arguments_of("HEALTHCHECK")[-1]
     assert not arguments_of("ADD")
-    assert not arguments_of("VOLUME"), "a volume of chance hides that something is written"
+    assert not arguments_of("VOLUME"), "an anonymous volume hides that something is written"
 
 
 def test_no_layer_can_keep_a_secret() -> None:
     said = " ".join(arguments_of("ARG") + arguments_of("ENV"))
     assert not re.search(r"(?i)password|secret|token|_key|credential", said)
     mounts = [mount for arguments in arguments_of("RUN") for mount in re.findall(r"--mount=(\S+)", arguments)]
-    assert set(mounts) == {"type=secret,id=ca", "type=secret,id=pip"}, "given where this machine has them, never asked for"
+    assert set(mounts) == {"type=secret,id=ca", "type=secret,id=pip"}, "build settings of this machine are optional"
     ignored = (HERE / "Dockerfile.dockerignore").read_text().splitlines()
-    assert next(line for line in ignored if not line.startswith("#")) == "*", "the build sees what is named, and nothing else"
+    assert next(line for line in ignored if not line.startswith("#")) == "*", "the build context contains only listed files"
 
 
 def test_no_file_names_a_mirror() -> None:
@@ -104,7 +104,7 @@ def test_only_project_files_are_copied() -> None:
 def test_layers_are_ordered_by_how_often_they_change() -> None:
     order = [re.search(r"--from=(\w+)", arguments)[1] for arguments in arguments_of("COPY", LAST_STAGE)]  # type: ignore[index]
     assert order == ["jre", "spark", "jars", "libraries", "source"]
-    assert LAST_STAGE[-1][0] == "LABEL", "the commit is in no layer's way"
+    assert LAST_STAGE[-1][0] == "LABEL", "the commit must not invalidate a layer"
 
 
 def test_jars_are_the_tested_ones() -> None:
@@ -144,11 +144,11 @@ def test_the_runtime_lock_is_the_lock_without_development_packages(tmp_path: Pat
     reads = loaded(script)
     whole = reads.blocks((ROOT / "requirements.lock").read_text())
     kept = reads.blocks((tmp_path / "spark.lock").read_text()) | reads.blocks((tmp_path / "runtime.lock").read_text())
-    assert all(whole[name] == block for name, block in kept.items()), "version and hashes are those of the lock"
+    assert all(whole[name] == block for name, block in kept.items()), "version and hashes must equal those of the lock"
     assert all("--hash=sha256:" in block for block in kept.values())
     assert needed() <= kept.keys()
     here = {name for name in kept if _fits(kept[name])}
-    assert here - needed() == set(), "nothing that only development needs"
+    assert here - needed() == set(), "no development-only package"
     development = {canonicalize_name(Requirement(each).name) for each in PROJECT["dependency-groups"]["dev"]}
     assert not development & here
 

@@ -100,7 +100,7 @@ def test_only_pods_that_call_the_cluster_api_have_a_token(environment: Environme
 
 def test_every_listening_pod_has_a_policy_and_every_replica_a_budget(environment: Environment) -> None:
     policies = [each["spec"]["podSelector"].get("matchLabels", {}) for each in environment.of_kind("NetworkPolicy")]
-    assert {} in policies, "what no policy lets in is kept out"
+    assert {} in policies, "default deny"
     budgets = [each["spec"]["selector"]["matchLabels"] for each in environment.of_kind("PodDisruptionBudget")]
     for each in environment.of_kind("Deployment", "StatefulSet"):
         labels = each["spec"]["template"]["metadata"]["labels"]
@@ -245,4 +245,4 @@ def test_every_variable_and_output_has_a_type_and_a_description() -> None:
             assert "description" in body, f"{path}: {name}"
             assert kind == "output" or re.search(r"^  type\s+=", body, re.MULTILINE), f"{path}: {name}"
     sites = {path.read_text() for path in TERRAFORM.glob("modules/*/site.tf")}
-    assert len(sites) == 1, "what all modules share is the same in all of them"
+    assert len(sites) == 1, "shared definitions must be equal in all modules"

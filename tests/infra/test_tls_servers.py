@@ -244,7 +244,7 @@ def test_airflow_uses_tls_for_database_and_ui_and_health_inside_its_pod(site: Si
             httpx.get(f"http://localhost:{pages}/api/v2/version", trust_env=False)
         listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
         addresses = {line.split()[1].partition(":")[0] for line in listening if line.split()[1].endswith(f":{health:04X}")}
-        assert addresses == {"0100007F"}, "127.0.0.1 alone"
+        assert addresses == {"0100007F"}, "only 127.0.0.1"
 
 
 def prometheus_sees(site: Site, job: str, *targets: int) -> None:

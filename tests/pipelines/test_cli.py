@@ -64,7 +64,7 @@ def test_a_permanent_error_has_its_own_exit_status(
     seen, result = ended(exc)
 
     assert seen == cli.PERMANENT
-    assert cli.PERMANENT not in {0, 1, 2}, "Python and the shell have a meaning of their own for these"
+    assert cli.PERMANENT not in {0, 1, 2}, "Python and the shell reserve these"
     assert (result["again"], result["error"]) == (False, str(exc))
 
 

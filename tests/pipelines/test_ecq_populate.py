@@ -170,7 +170,7 @@ def test_expired_messages_are_not_loaded_and_are_recorded_once(lake: SparkLake, 
 
     redis.flushall()
     keeping = replace(lake, settings=lake.settings.model_copy(update={"ecq_pending_retention_days": 0}))
-    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1, "what has expired never comes back"
+    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1, "an expired message never returns"
     add_message(lake, 5, "c3", "kept")
     assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1
     assert drop_messages(keeping.run("gc3", 32 * day), dry_run=False).count == 0

@@ -331,7 +331,7 @@ def test_data_cached_by_a_dispatcher_before_the_tables_are_erased_is_removed_aga
             put_back(redis, seq_at(3))
 
     assert erased(known, say=say).proved
-    assert steps.count("the tables") == 1, "the search had to find it"
+    assert steps.count("the tables") == 1, "the search must find it"
     assert redis.keys(f"*{GONE}*") == []
     assert sorted(cast(list[bytes], redis.keys("d:*"))) == [b"d:d9"]
     assert redis.zrange(keys.PARKED, 0, -1) == [b"d9"]
@@ -420,7 +420,7 @@ def test_a_name_is_a_word_and_short_ones_are_not_searched_in_foreign_bytes(place
     with Redis(port=place_of.settings.redis_port) as redis:
         found, _ = search_all(catalog, place_of.settings, redis, Named("V1", seq_at(60_000)))
     kinds = {Path(one.where).suffix for one in found}
-    assert kinds == {".parquet", ".avro"}, "of names so short, the bounds in manifests are the name itself"
+    assert kinds == {".parquet", ".avro"}, "bounds in manifests contain such short names whole"
 
     assert erased(place_of, vin="V1").proved
     assert vins(catalog) == [("V10", seq_at(1)), ("x-V1", seq_at(1))]

@@ -60,7 +60,7 @@ def test_whole_settled_days_are_removed_and_nothing_that_may_be_pending(
     assert gone == would_go
     assert gone.count == 3 * (len(DAYS) - len(stays))
     assert left(days) == (stays, stays)
-    assert check(catalog, settings, now=NOW).agree, "what has gone so is not missed"
+    assert check(catalog, settings, now=NOW).agree, "rows removed this way are not missed"
     assert drop_history(catalog, settings, now=NOW, dry_run=False).count == 0
 
 

@@ -79,7 +79,7 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
     assert graph.run("manifold.audit")["run"]["facets"]["externalQuery"]["externalQueryId"] == "scheduled__1"
 
     assert tell_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
-    assert told_in(file) == told * 2, "a run that is told again is the same run"
+    assert told_in(file) == told * 2, "a run emitted again is the same run"
     assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
@@ -124,7 +124,7 @@ def test_a_held_back_run_has_failed_and_names_its_broken_rules(
 
     before = len(told)
     monkeypatch.setattr(spark_lake.catalog, "load_table", broken)
-    assert not tell_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "what goes wrong is no reason to stop"
+    assert not tell_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "an error must not stop the run"
     monkeypatch.undo()
     ingest_audit_publish(spark_lake.run("run", 20))
     again = told_in(file)[before:]

@@ -84,7 +84,7 @@ def test_a_run_killed_before_its_commit_is_repeated_and_its_files_are_collected(
         spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC), dry_run=False
     )
     assert data_files(spark_lake.settings, IDS) == known_files(spark_lake.catalog, IDS)
-    assert removed[IDS.name].count > len(left), "what its commit had begun with, too"
+    assert removed[IDS.name].count > len(left), "including the start of its commit"
     assert_all_is_in_once(spark_lake)
 
 
@@ -108,7 +108,7 @@ def test_concurrent_ingest_and_compaction_both_succeed_with_a_retry(spark_lake: 
             compacting.signal(signal.SIGCONT)
             waits_to_commit(compacting, spark_lake.settings, IDS, begun)
             versions = [file.name.split("-")[0] for file in commits_begun(spark_lake.settings, IDS) - before]
-            assert len(versions) > len(set(versions)), "each on top of the same state"
+            assert len(versions) > len(set(versions)), "both based on the same state"
             ingesting.signal(signal.SIGCONT)
         assert ingesting.result()["written"][IDS.name] == 2
         compacted = compacting.result()["tables"][IDS.name]

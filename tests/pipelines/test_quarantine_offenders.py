@@ -86,7 +86,7 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
-def test_a_quarantined_message_is_refused_whatever_its_content() -> None:
+def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
     reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
@@ -130,7 +130,7 @@ def test_the_run_is_rewritten_without_offenders_until_it_passes(
     assert audit is not None
     assert audit.passed
     assert [sorted(each.messages) for each in lake.asides] == [[], [1], [1, 2]]
-    assert len(set(lake.instants)) == 3, "or the rows of quality_results would not tell the attempts apart"
+    assert len(set(lake.instants)) == 3, "otherwise the rows of quality_results would not distinguish the attempts"
     assert f"run {RUN} has set aside 2" in caplog.text
 
 
@@ -164,4 +164,4 @@ def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch:
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == 1, "nothing can be named"
+    assert len(lake.asides) == 1, "no offender can be named"

@@ -91,7 +91,7 @@ def test_one_of_two_concurrent_runs_is_published_and_the_other_overtaken(
 
     assert seen_meanwhile == ["Passed; not published yet", {"slow": "not decided"}]
     assert spark_lake.rows(IDS, "vin") == ["V1"]
-    assert sorted(set(spark_lake.rows(QUALITY, "run_id"))) == ["fast", "slow"], "every judgement stays on record"
+    assert sorted(set(spark_lake.rows(QUALITY, "run_id"))) == ["fast", "slow"], "every audit result is kept"
     assert page_of(spark_lake, "fast") == "Passed and published"
     assert "overtaken" in page_of(spark_lake, "slow")
     assert index_of(spark_lake) == {"slow": "overtaken", "fast": "published"}
@@ -141,7 +141,7 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
     assert page_of(spark_lake, "bad") == "Failed: the run is held back"
     assert index_of(spark_lake) == {"bad": "held back", "good": "published"}
     status, newest = report(spark_lake)
-    assert (status, newest["run_id"]) == (1, "good"), "a newer run is held back, which a script has to hear of"
+    assert (status, newest["run_id"]) == (1, "good"), "a script must learn that a newer run is held back"
     assert [(run["run_id"], run["state"]) for run in newest["newer"]] == [("bad", "held back")]
     assert in_charts(spark_lake, "bad") == ["bad"]
 

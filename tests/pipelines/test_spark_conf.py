@@ -146,7 +146,7 @@ def test_the_extensions_of_a_site_are_loaded_next_to_icebergs(tmp_path: Path, su
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
-    assert submitted or len(done.stdout.splitlines()) == 1, "results alone are on standard output"
+    assert submitted or len(done.stdout.splitlines()) == 1, "standard output contains only results"
     named, parser, kept = json.loads(done.stdout.splitlines()[-1])
     assert named == f"{SITES},{ICEBERG_EXTENSIONS}"
     assert kept == "kept"

@@ -114,11 +114,11 @@ def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     streamed = stream(spark_lake)
 
     assert streamed.batches == MIN_FILES
-    assert files() == MIN_FILES, "those of the runs before and of the first micro-batch are one"
-    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "with the one that was the newest before, and those of later micro-batches"
+    assert files() == MIN_FILES, "files of earlier runs and of the first micro-batch are merged"
+    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "plus the previous newest, and those of later micro-batches"
     write_triggers(spark_lake, lately + 50)
     stream(spark_lake)
-    assert files() == 1, "the next start tidies, too"
+    assert files() == 1, "the next start cleans up too"
     assert snapshots() <= 2 + 1
     assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * MIN_FILES + 1
 

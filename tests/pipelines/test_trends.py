@@ -64,7 +64,7 @@ def test_of_passed_runs_only_those_in_the_ledger_are_shown(catalog: Catalog, set
 
     append(catalog, SEGMENTS, [ledger_row(1)])
 
-    assert draw_trends(settings, now=NOON), "the table is as it was, and a run was published"
+    assert draw_trends(settings, now=NOON), "the table is unchanged, and a run was published"
     assert [run in page(settings) for run in ("run0", "run1", "run2")] == [True, True, False]
 
 

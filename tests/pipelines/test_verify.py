@@ -124,7 +124,7 @@ def test_corrupt_keys_stop_no_other_comparison(home: SparkLake, redis: Redis) ->
     redis.hset(keys.inflight("V2"), "seq", "what is this")
     redis.zrem(keys.pending("V1"), str(seq_at(2)))
 
-    assert run(home).differences == NONE | {"missing": 2}, "V5's, which its spoilt queue has not, and V1's"
+    assert run(home).differences == NONE | {"missing": 2}, "V5's, missing in its corrupt queue, and V1's"
 
 
 def test_a_change_during_the_comparison_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

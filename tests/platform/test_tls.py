@@ -85,7 +85,7 @@ def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None
         lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)},
         what="all servers to present the new certificate",
     )
-    assert set(expiries(secure).values()) >= {kept_until(secure)}, "and what is told of it is new"
+    assert set(expiries(secure).values()) >= {kept_until(secure)}, "and its reported expiry is new"
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
 
@@ -253,7 +253,7 @@ def test_rabbitmq_refuses_plaintext_and_missing_certificates(secure: Settings) -
     assert asked(secure.amqp_port, known, begin)[1].startswith(b"\1"), "a frame of AMQP"
     with socket.create_connection(("127.0.0.1", secure.amqp_port), 10) as plain:
         plain.sendall(begin)
-        assert not plain.recv(64).startswith(b"\1"), "an alert of TLS, or nothing, is no answer"
+        assert not plain.recv(64).startswith(b"\1"), "a TLS alert or nothing is not an answer"
     stranger = client_context(TlsFiles(secure.tls_files("").ca))
     with pytest.raises(OSError):  # with TLS 1.3 the refusal replaces the first answer
         asked(secure.amqp_port, stranger, begin)

@@ -72,4 +72,4 @@ def test_a_compacted_queue_is_read_from_the_cluster_alone(
         (entry,) = History(settings, redis).compacted_queue("}C{").entries
 
     assert (entry.key, entry.seq, entry.size_bytes, entry.state) == ("k", seq, 2, "pending")
-    assert not (tmp_path / "lake").exists(), "nobody asked the lake"
+    assert not (tmp_path / "lake").exists(), "the lake must not be read"

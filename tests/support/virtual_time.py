@@ -17,7 +17,7 @@ class _Clock(selectors.DefaultSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "every task waits for something that nobody does"
+        assert timeout is not None, "every task waits and nothing can wake one"
         self.now_s += timeout
         return super().select(0)
 

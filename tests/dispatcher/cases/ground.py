@@ -153,7 +153,7 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
 
 @contextmanager
 def a_neighbour(ground: Ground) -> Iterator[None]:
-    """A vehicle that keeps subscribing to everyone's topics; EMQX and the tap refuse it, so that nobody notices."""
+    """A vehicle subscribed to everyone's topics; EMQX and the tap refuse that, so no case is affected."""
     neighbour = Vehicle(ground.platform).connect(subscribe=False)
     for topic_filter in ("$ECQ/+/#", f"{ground.settings.topic_prefix}/+/#"):
         neighbour.subscribe(topic_filter)

@@ -1,4 +1,4 @@
-"""What starts the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
+"""Triggers for the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
 
 import pytest
 
@@ -153,5 +153,5 @@ def test_the_two_queues_of_a_vehicle_are_independent(ground: EcqGround, protocol
     assert keys_of(consumer.waits_for(3)[2:]) == ["b"]
     consumer.ack(consumer.got[2])
     ground.nothing_waiting(consumer)
-    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for that"
+    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for its acknowledgement"
     consumer.leave()

@@ -61,7 +61,7 @@ def test_an_error_names_parameter_value_and_remedy(desk: Desk, path: str, status
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     problem = answer.json()
     assert (problem["status"], problem["type"]) == (status, "about:blank")
-    assert problem["title"] == {404: "Not Found", 422: "Unprocessable Content"}[status], "the phrase of RFC 9110"
+    assert problem["title"] == {404: "Not Found", 422: "Unprocessable Content"}[status], "the reason phrase of RFC 9110"
     assert detail in problem["detail"]
     assert len(answer.content) < 2000
 

@@ -91,7 +91,7 @@ def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Sett
     _, said = process.communicate()
     assert process.returncode == 130, said
     assert f"to go on: manifold batch cancel {request_id}" in said
-    assert not is_cancelled(vins[-1], older), "broken off, it goes no further"
+    assert not is_cancelled(vins[-1], older), "an interrupted cancellation stops"
 
     again: Any = json.loads(subprocess.check_output([*command, "--json"], env=env, cwd=ROOT))
     assert again == {
@@ -101,6 +101,6 @@ def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Sett
         "before": None,
     }
     assert is_cancelled(vins[-1], older)
-    assert not is_cancelled(vins[0], older), "what had ended is left alone"
+    assert not is_cancelled(vins[0], older), "ended entries are left alone"
     one = ask(platform, "batch", "cancel", request_id, "--limit", "1", "--vin", vins[0], "--vin", vins[1])
     assert (one["entries"], one["before"]) == ({"cancelled": 1, "delivered": 1}, newer)

@@ -166,7 +166,7 @@ def test_a_batch_is_cancelled_for_some_vehicles_and_then_for_all(platform: Setti
     stranger = manifold("batch", "cancel", request_id, "--vin", "STRANGER", env=environment(platform))
 
     assert one["entries"] == {"cancelled": 1}
-    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "doing it again says the same"
+    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "a repetition prints the same"
     assert [entry["state"] for entry in ask(platform, "vin", "show", away[1])["entries"]] == ["cancelled"]
     (batch,) = ask(platform, "batch", "show", request_id)["batches"]
     assert batch["states"] == {"cancelled": 3}

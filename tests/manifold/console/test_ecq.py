@@ -53,7 +53,7 @@ def test_a_written_message_is_listed_at_once_and_sent_again_after_a_rewind(
     assert [entry["seq"] for entry in queue["entries"]] == [receipts[1]["seq"], receipts[2]["seq"]]
     assert all(datetime.fromisoformat(entry["ts"]).utcoffset() is not None for entry in queue["entries"])
     plain = manifold("ecq", "show", client_id, env=environment(platform) | {"COLUMNS": "40"}).stdout
-    assert all(str(each["seq"]) in plain for each in receipts[1:]), "identifiers are whole, however narrow it is"
+    assert all(str(each["seq"]) in plain for each in receipts[1:]), "identifiers are whole at any width"
 
     async def come() -> None:
         async with Fleet(platform, [Owner(client_id)], behaviour=Behaviour(compacted_queues=True)) as fleet:

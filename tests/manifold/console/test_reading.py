@@ -50,7 +50,7 @@ def test_on_a_terminal_prose_wraps_before_identifiers() -> None:
     lines = printed(rows(1), width=105, terminal=True)
 
     assert max(map(len, lines)) <= 105
-    assert len(lines) > 3, "the words take more than one line"
+    assert len(lines) > 3, "prose takes more than one line"
     assert " ".join(line[lines[1].index("why") :].strip() for line in lines[2:]) == WHY
 
 

@@ -58,7 +58,7 @@ def test_rows_fold_to_the_state(rows: list[StateRow], position: int | None, ackn
 
 def test_a_rewind_moves_the_position_and_revives_no_expired_message() -> None:
     state = RecordedState([expired(3, at=7), acked(2), rewound(10, 2), expired(3, epoch=10, at=9)])
-    assert state.expired_at(3) == acked(3, at=7).acked_at, "it expired once: the first time"
+    assert state.expired_at(3) == acked(3, at=7).acked_at, "the first expiry counts"
     assert (state.acked_seq, state.is_acknowledged(2), state.expired_at(2)) == (3, False, None)
     assert RecordedState([expired(3), rewound(10, 2)]).acked_seq == 1
 

@@ -157,7 +157,7 @@ def test_a_fully_loaded_redis_answers_alone_in_the_documented_form(place: Place)
             {"key": "seat", "seq": seq(3), "ts": at(3).isoformat(), "size_bytes": 300, "state": "pending"},
         ],
     }
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
 def test_an_unknown_client_has_no_queue(place: Place) -> None:
@@ -228,7 +228,7 @@ def test_redis_wins_and_gaps_are_filled_from_archive_and_lake(place: Place) -> N
         ("new", seq(5), "pending"),
         ("c", seq(9), "pending"),
     ]
-    assert found.acked_seq == 0, "the rewind is on its way to the archive"
+    assert found.acked_seq == 0, "the rewind is not in the archive yet"
 
 
 @pytest.mark.parametrize(("kept_days", "state"), [(None, "expired"), (3.5, "expired"), (5, "pending"), (0, "pending")])
@@ -267,7 +267,7 @@ def test_redis_alone_shows_that_a_pending_message_has_expired(place: Place, page
     first, second = place.show(page).entries
 
     assert (first.state, first.ended_at, second.state) == ("expired", first.ts + timedelta(days=2), "pending")
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
 @pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
@@ -339,7 +339,7 @@ def test_acks_repeated_late_or_of_superseded_messages_need_no_archive(place: Pla
     told, _ = paged(place, limit=2)
 
     assert [entry.seq for entry in told] == [*(seq(10 + n) for n in range(kept)), seq(20)]
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
 class Written(Redis):

@@ -66,7 +66,7 @@ def pages(catalog: Catalog, request_id: str = "task", **bounds: int) -> list[lis
         found.append([batch.seq for batch in page.batches])
         if page.before is None:
             return found
-        assert page.before < before, "each page goes on"
+        assert page.before < before, "each page continues the previous one"
         before = page.before
 
 
@@ -92,13 +92,13 @@ def test_a_page_reads_no_file_beyond_it(catalog: Catalog, read_files: list[int])
     page = read_page(catalog, "task", Bounds(limit=2, entries=0))
 
     assert [batch.seq for batch in page.batches] == EVERY[-2:]
-    assert read_files == [10, 1], "the newest day's entries, and outcomes of the file that may have theirs"
+    assert read_files == [10, 1], "entries of the newest day, and outcomes of the file that may contain theirs"
 
 
 def test_a_search_without_hits_stops_at_a_row_limit_and_says_how_far_it_got(catalog: Catalog, read_files: list[int]) -> None:
     page = read_page(catalog, "zzz", Bounds(rows=20))
     assert page.batches == []
-    assert page.before is None, "the files' own statistics know that there is no such request_id"
+    assert page.before is None, "file statistics exclude this request_id"
 
     page = read_page(catalog, "bnother", Bounds(rows=20))
     assert (page.batches, read_files) == ([], [10, 10])

@@ -55,7 +55,7 @@ def test_the_pages_list_every_entry_once_newest_first(catalog: Catalog, limit: i
     while before is not None:
         page = read_vehicle_page(catalog, "V1", Bounds(limit=limit, rows=rows, before=before))
         assert len(page.entries) <= limit
-        assert page.before is None or page.before < before, "each page goes on"
+        assert page.before is None or page.before < before, "each page continues the previous one"
         assert all(entry.vin == "V1" and entry.seq < before for entry in page.entries)
         found.append([entry.seq for entry in page.entries])
         before = page.before

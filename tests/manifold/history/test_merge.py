@@ -114,7 +114,7 @@ def paged(history: History, vin: str, limit: int) -> list[list[EntryHistory]]:
         pages.append(page.entries)
         if page.before is None:
             return pages
-        assert page.before < before, "each page goes on"
+        assert page.before < before, "each page continues the previous one"
         before = page.before
 
 

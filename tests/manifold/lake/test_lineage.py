@@ -48,7 +48,7 @@ def test_emitting_does_not_block_on_a_hanging_catalog_and_resumes_later(tmp_path
 
     with backend(hang) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url)
-        assert [tell(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered none of them"
+        assert [tell(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered no request"
         assert not settle(0.01)
         goes_on.set()
         assert settle(60)

@@ -62,7 +62,7 @@ def test_metadata_is_read_once_and_own_commits_are_never_reread(settings: Settin
     append_rows(open_catalog(settings), IDS, row(9), {})
     read.clear()
     assert [catalog.load_table(IDS.identifier).scan().to_arrow().num_rows for _ in range(2)] == [4, 4]
-    assert len(read) == 1, "what somebody else has committed"
+    assert len(read) == 1, "a commit of another catalog"
 
 
 def test_the_cache_matches_the_file_after_any_commit(settings: Settings) -> None:

@@ -15,7 +15,7 @@ def at(ms: str) -> Callable[[Sequence[Args]], list[Args]]:
     seconds = f"(function(ms) return {{math.floor(ms / 1000), ms % 1000 * 1000}} end)(tonumber({ms}))"
     known = {text: text.replace(_TIME, seconds) for *_, text in LOADS}  # those of the queues; other modules may add theirs
     shas = {_sha(before): _sha(after) for before, after in known.items()}
-    assert any(before != after for before, after in shas.items()), "the scripts read the time in another way"
+    assert any(before != after for before, after in shas.items()), "the scripts read the time differently"
 
     def clocked(command: Args) -> Args:
         match command:

@@ -79,7 +79,7 @@ def test_an_entry_does_not_fail_by_a_skewed_clock(other: Driver) -> None:
 
     failed = other.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, other.now, attempts=1)))
     assert (failed.word, failed.next.word, failed.next.seq) == ("sent", ClaimWord.BUSY, FIRST)
-    assert 0 < failed.next.deadline_ms - other.now <= POLICY.ack_deadline_ms, "when to look again, by the clock of who asks"
+    assert 0 < failed.next.deadline_ms - other.now <= POLICY.ack_deadline_ms, "the time of the next check by the caller's clock"
 
 
 def test_an_entry_is_not_parked_by_a_skewed_clock(other: Driver) -> None:

@@ -98,7 +98,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         else:
             sent, until = self.sent
             first = sent if sent in pending and until > self.now else min(pending)
-            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest goes first"
+            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest is sent first"
             self.in_flight, self.superseded_in_flight, self.deadline = claim.seq, False, claim.deadline_ms
             self.claimed_at = self.now
             key = self.appends[claim.seq].encode()
@@ -238,7 +238,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.now += 10
         overdue = self.in_flight is not None and self.deadline <= self.now
         reply = self.run(UpdatePresence(Heard(), claim=True), fanout_queue(ID))
-        assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle does not wait for this one"
+        assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle is independent"
         assert reply.ecq_released == (self.in_flight if overdue else None)
         if overdue:
             self.let_go()
@@ -279,7 +279,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             self.run(Release(self.in_flight, ReleaseReason.LOST))
         expected, ended = sorted(self.pending), []
         self.now += DAYS.ecq_pending_retention_ms + 60_000
-        assert self.run(ListMustEnd()).must_end == (), "0 keeps what nobody has fetched"
+        assert self.run(ListMustEnd()).must_end == (), "0 keeps unfetched messages"
         claim = self.run(Claim(), policy=DAYS)
         while claim.word is ClaimWord.MUST_END:
             (first, *_) = claim.must_end
@@ -290,7 +290,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         assert claim.word is ClaimWord.IDLE
         assert ended == expected
         if ended:
-            assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of them is left"
+            assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of the messages is left"
 
 
 def test_compacted_queue_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:

@@ -152,11 +152,11 @@ def test_lake_expiry_ends_pending_messages_but_none_in_flight_or_acknowledged(re
 
     done = loader.expire([(ID, SEQS[:4]), ("nobody", [SEQS[5]])], NOW + 2000)
 
-    assert list(done) == [(ID, SEQS[0]), (ID, SEQS[3]), ("nobody", SEQS[5])], "one that Redis does not know has expired, too"
+    assert list(done) == [(ID, SEQS[0]), (ID, SEQS[3]), ("nobody", SEQS[5])], "a message unknown to Redis has expired too"
     assert held(redis) == "dpp"
     assert redis.hmget(state, "acked_seq", "acked_at") == [b"%d" % SEQS[3], b"%d" % (NOW + 2000)]
     assert redis.keys("*nobody*") == []
-    assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "asked again, it answers the same"
+    assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "a repetition returns the same"
 
 
 def test_a_pending_message_has_its_own_retention(redis: Redis) -> None:

@@ -85,7 +85,7 @@ def test_the_entry_does_not_fail_before_the_publish_window_ends(queues: Queues) 
     early = queues.fail(BACK)
     assert early.word == "sent"
     assert is_held(early.next)
-    assert queues.fail(BACK)._replace(next=early.next) == early, "where the answer was lost, it is asked again"
+    assert queues.fail(BACK)._replace(next=early.next) == early, "a lost reply is requested again"
     assert queues.redis.xlen(keys.OUTCOMES) == 0
 
     assert queues.do(Claim(), OVER).seq == FIRST
@@ -120,7 +120,7 @@ def test_a_session_known_to_be_lost_is_like_one_that_ended(queues: Queues) -> No
     queues.do(Release(FIRST, ReleaseReason.LOST), BACK)
 
     assert queues.end_as(Outcome.CANCELLED, BACK).outcomes == (None,)
-    assert is_held(queues.do(Claim(), BACK)), "it must end, and nothing goes before"
+    assert is_held(queues.do(Claim(), BACK)), "it must end before anything else is sent"
 
 
 @pytest.mark.parametrize("how", [Outcome.CANCELLED, Outcome.EXPIRED])

@@ -83,7 +83,7 @@ def test_entries_are_counted_by_state_and_vehicles_by_presence(redis: Redis, url
 
     assert (stats.known, stats.present, stats.unsubscribed) == (4, 2, 1)
     assert (stats.in_flight, stats.parked, stats.remembered) == (2, 1, 1)
-    assert stats.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
+    assert stats.pending == 10 - 2 - 1 - 1, "entries in flight, parked or ended are not pending"
 
 
 def test_compacted_queues_are_counted_separately(redis: Redis, url: str) -> None:

@@ -373,11 +373,11 @@ def test_with_compaction_a_newer_trigger_supersedes_a_pending_one(use: Callable[
         late = await enqueue_trigger(queues, SEQ[2], ["V"], "same", "d", NOW)
 
         assert result.superseded == [("V", SEQ[1])]
-        assert late.superseded == [("V", SEQ[2])], "a late one that is older than what is queued is superseded itself"
+        assert late.superseded == [("V", SEQ[2])], "a late trigger older than the queued one is superseded itself"
         batch = queues.batch()
         batch.add("V", Ack(delivered("V", SEQ[0]), "same"), NOW)
         (acked,) = await batch.run()
-        assert acked.next.seq == SEQ[3], "the one in flight stayed until it was acknowledged"
+        assert acked.next.seq == SEQ[3], "the entry in flight stays until it is acknowledged"
 
     use(body, replace(POLICY, compaction=True))
 
@@ -478,7 +478,7 @@ def test_bulk_cancel_and_expiry_are_idempotent_and_final(redis: Redis, use: Call
     assert loader.enqueue([(owner, [(SEQ[0], "r")]) for owner, _ in asked], NOW).queued == 0
     assert seqs_of(redis, keys.pending("away")) == [SEQ[1]]
     assert list(loader.end([("away", [SEQ[0]])], Outcome.EXPIRED, NOW)) == [("away", SEQ[0], Outcome.CANCELLED)], (
-        "the first end counts"
+        "the first outcome counts"
     )
 
 

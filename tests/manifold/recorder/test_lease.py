@@ -80,7 +80,7 @@ def test_a_restart_after_a_kill_continues_without_a_pause_or_a_gap(home: Harness
     home.wait_direct_enqueue()
     after = publish(home, "r2")
     assert after > before
-    assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
+    assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the reserved range"
 
 
 def test_a_resumed_holder_finds_its_number_taken_and_exits(home: Harness) -> None:

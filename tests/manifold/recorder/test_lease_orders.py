@@ -68,7 +68,7 @@ def process(folder: Path, archive: Register) -> Iterator[Lease]:
 
 
 def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path) -> None:
-    """Whoever saw it released continues from its position; this place would issue the rest of its former range."""
+    """A recorder that saw the release continues from its seq; this one would issue the rest of its former range."""
 
     def another_is_as_quick(_: str, claim: Claim) -> None:
         rival = replace(claim, place="another", journal="another", where="another")

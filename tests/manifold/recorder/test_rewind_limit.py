@@ -105,7 +105,7 @@ def test_excess_rewinds_are_refused_once_and_then_dropped(payload: bytes) -> Non
         assert each.receipt.status is ReceiptStatus.REFUSED
         assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
         assert not each.offerable
-    assert second.receipt.seq == first.receipt.seq, "what is on record in its place"
+    assert second.receipt.seq == first.receipt.seq, "the record that replaces it"
     assert "only the first is kept" in str(second.receipt.reason)
 
 

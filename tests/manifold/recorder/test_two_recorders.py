@@ -82,7 +82,7 @@ def test_messages_of_a_publisher_keep_their_order_if_its_recorder_dies(two: tupl
     for vin in VINS:
         assert order_of(one, "a", one.pending(vin)) == list(range(2 * ROUNDS))
         assert order_of(one, "b", one.pending(vin)) == list(range(2 * ROUNDS))
-    assert one.keys("p:*") == [], "an entry waits for data that its publisher had sent before"
+    assert one.keys("p:*") == [], "an entry waits for data that its publisher sent earlier"
     one.flush()
     other.flush()
     archive = RecordedSegments(Archive(one.env["MANIFOLD_ARCHIVE_URL"]))

@@ -22,7 +22,7 @@ class Client:
 def allows(rules: str, client: Client, action: str, topic: str) -> bool:
     """Whether the access file lets `client` `publish` or `subscribe` to a topic."""
     found = _RULE.findall(rules)
-    assert len(found) == sum(line.startswith("{") for line in rules.splitlines()), "a rule of a shape that is not known here"
+    assert len(found) == sum(line.startswith("{") for line in rules.splitlines()), "an unknown form of rule"
     for verdict, who, actions, topics in found:
         filters = [_filled(text, client) for text in _TEXT.findall(topics)] or ["#"]
         if _is(who, client) and actions in ("", "all", action) and any(_covers(wanted, topic) for wanted in filters):

@@ -63,15 +63,15 @@ def test_certificates_stay_valid_over_years_of_occasional_checks(tmp_path: Path)
             shown = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle", days=33, now=now))
             trusted = believed(folder, FRONT_DOOR)
         assert shown.not_valid_after_utc > now
-        assert shown.issuer in [each.subject for each in believed(folder, FRONT_DOOR)], "the tap believes the vehicle"
+        assert shown.issuer in [each.subject for each in believed(folder, FRONT_DOOR)], "the tap trusts the vehicle"
         of_tap = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
         assert of_tap.not_valid_after_utc - now > timedelta(days=9)
-        assert of_tap.issuer in [each.subject for each in trusted if each.not_valid_after_utc > now], "and the vehicle the tap"
+        assert of_tap.issuer in [each.subject for each in trusted if each.not_valid_after_utc > now], "the vehicle trusts the tap"
         most = max(most, len(believed(folder, FRONT_DOOR)))
         signers.add(signer(folder, FRONT_DOOR).subject)
         revoked_serials(folder / CA, folder / REVOKED)
     assert len(signers) == 4
-    assert most == 2, "old ones go"
+    assert most == 2, "old entries are removed"
 
 
 def test_a_home_left_alone_for_two_years_recovers(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_crl_is_renewed_in_time_and_drops_expired_certificates(tmp_path: Pat
     assert certificates.overdue(settings, now=day(6)) == []
     assert certificates.overdue(settings, now=day(9)) == ["revoked.pem was to be signed anew"]
     assert certificates.keep(settings, now=day(9)) == [REVOKED]
-    assert revocations.listed(tmp_path)[long] == BEGAN, "since when it is revoked"
+    assert revocations.listed(tmp_path)[long] == BEGAN, "the revocation time"
     certificates.keep(settings, now=day(25))
     assert revoked_serials(folder / CA, folder / REVOKED) == {stranger}
     assert [row.name for row in cert_registry.of_home(tmp_path, now=day(3)) if row.name == "v"] == ["v"]

@@ -152,7 +152,7 @@ def keeping(settings: Settings) -> Iterator[None]:
     finally:
         stop.set()
         loop.join(10)
-    assert not loop.is_alive(), "it hangs"
+    assert not loop.is_alive(), "the process hangs"
 
 
 def seen(settings: Settings, certificate: str) -> tuple[bytes, bytes]:
@@ -197,14 +197,14 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
             os.kill(server.pid, signal.SIGCONT)
         with keeping(settings):
             wait_until(lambda: shows_what_is_there(settings), what="Redis to show the renewed certificate")
-            assert seen(settings, str(former))[1], "what the former CA signed is good until it ends"
+            assert seen(settings, str(former))[1], "certificates of the former CA are valid until they expire"
             (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
             certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
             wait_until(lambda: shows_what_is_there(settings), what="Redis to present the certificate renewed by another process")
             certificates.revoke(tmp_path, [row.serial for row in cert_registry.of_home(tmp_path) if row.issuer == INNER.name])
             wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be distrusted")
             assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
-        assert client.client_id() == stays, "who was connected stays so"
+        assert client.client_id() == stays, "connected clients stay connected"
 
 
 def test_certificates_issued_during_ca_rotation_are_signed_by_the_named_ca(

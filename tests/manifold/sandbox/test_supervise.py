@@ -49,7 +49,7 @@ def settings_for(home: Path) -> Settings:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    """Settings of a stopped platform; whatever runs of it in the end is stopped."""
+    """Settings of a stopped platform, which is stopped again after the test."""
     made = settings_for(tmp_path / LONG)
     yield made
     down(made)

@@ -44,7 +44,7 @@ def test_an_unsigned_message_cannot_be_vouched_for(door: Door, gateway: Gateway)
 
 @pytest.mark.parametrize(("words", "is_replayed"), [((), False), (("--code", "REPLAY_ERROR"), True)], ids=["not", "named"])
 def test_only_a_named_replay_can_be_vouched_for(door: Door, gateway: Gateway, words: tuple[str, ...], is_replayed: bool) -> None:
-    """Whoever captured a message can send it again under another idempotency key, which is not signed."""
+    """An attacker can send a captured message again under another idempotency key, which is not signed."""
     body = body_of("device-r")
     headers = signed(body, device="device-r", timestamp=now_text(-4000)) | {"x-error": '{"code": "REPLAY_ERROR"}'}
     gateway.publish(topology.DEAD_EXCHANGE, topology.DEAD, body, headers)

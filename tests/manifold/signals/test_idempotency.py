@@ -41,7 +41,7 @@ def redis(own_redis: Server) -> Redis:
 
 @pytest.fixture
 def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencyStore], Awaitable[Any]]], Any]:
-    """The answer of a new IdempotencyStore; its scripts are loaded anew each time, or not."""
+    """Ask a new IdempotencyStore over a new connection; return its answer."""
     settings = Settings(home=tmp_path, signals_nonce_seconds=3600, signals_tolerance_seconds=300)
 
     def ask(question: Callable[[IdempotencyStore], Awaitable[Any]]) -> Any:

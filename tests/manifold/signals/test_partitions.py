@@ -58,7 +58,7 @@ def test_each_device_belongs_to_one_service_with_partitions_and_to_any_without(
         got = processed(gateway, len(sent))
         of_device = {device: [value for name, value in got if name == device] for device, _ in sent}
         assert of_device == {device: list(range(ROUNDS)) for device, _ in sent}
-        assert [len(door.recorded()) for door in doors] == [len(sent), 0], "who came first reads all partitions"
+        assert [len(door.recorded()) for door in doors] == [len(sent), 0], "the first consumer reads all partitions"
 
         assert doors[0].server is not None
         doors[0].server.kill()
@@ -109,4 +109,4 @@ def test_a_backlog_in_one_partition_ages_no_other() -> None:
     assert [backlogs.age_s(1020, queue) for queue in ("raw", "p0", "p1", "a queue of statuses")] == [0, 0, 20, 20]
     for _ in range(3):
         backlogs.took("p1")
-    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: what comes now was published after it"
+    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: later messages were published after it"

@@ -133,7 +133,7 @@ def test_emqx_identifies_a_client_by_its_certificate_alone(names: tuple[str, ...
         assert client.username not in others
     if name.startswith("sdv-"):  # a wildcard in its client id leaves it without rights
         same = {frozenset(right for right in each if right[1] in TOPICS) for each in rights.values() if each}
-        assert len(same) == 1, "its rights do not depend on what it claims"
+        assert len(same) == 1, "its rights must not depend on its claims"
     else:
         assert all(client.client_id in topic for claim, client in claimed.items() for _, topic in rights[claim])
 

@@ -273,10 +273,10 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
         for name, context in ((f"{vin}-new", news), (f"{vin}-x", stolen)):
             with RawConnection(site.settings.mqtt_port, tls=context) as connection:
                 assert connection.open(name).reason == 0
-        assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "nobody was cut off"
+        assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "no client was disconnected"
     of_old = [row.serial for row in cert_registry.of_home(home) if row.issuer == FRONT_DOOR.name]
     certificates.revoke(home, of_old[:-1])
-    assert certificates.keep(site.settings) == [], "one certificate of the old CA still counts"
+    assert certificates.keep(site.settings) == [], "one certificate of the old CA is still valid"
     certificates.revoke(home, of_old)
     assert certificates.keep(site.settings) == ["ca.pem: drop"]
     wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA to be distrusted")
