@@ -1,4 +1,4 @@
-"""The archive: deterministic paths, whole files, and the same outcome when sealing is done twice."""
+"""The archive: deterministic paths, whole files, and the same result when sealing is repeated."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ def test_sealing_again_changes_no_segment_and_loses_no_message(archive: Recorded
     first, second = envelope(NOON), envelope(NOON, counter=1)
     (path,) = archive.seal([first], NODE)
     written_at = (tmp_path / "archive" / path).stat().st_mtime_ns
-    paths = archive.seal([replace(first, applied=False), second], NODE)  # the same file again, with one message more
+    paths = archive.seal([replace(first, applied=False), second], NODE)  # the same file again with one more message
     assert (tmp_path / "archive" / path).stat().st_mtime_ns == written_at
     assert [archive.read(each) for each in paths] == [[first], [second]]
 

@@ -1,4 +1,4 @@
-"""The orders of a campaign give its stage, and an order that does not fit has no effect and a reason."""
+"""Orders determine the stage of a campaign; an order that does not fit has no effect and a reason."""
 
 import pytest
 
@@ -48,7 +48,7 @@ STAGES: list[tuple[Orders, Stage]] = [
 
 
 @pytest.mark.parametrize(("orders", "stage"), STAGES)
-def test_orders_give_the_stage(orders: Orders, stage: Stage) -> None:
+def test_orders_determine_the_stage(orders: Orders, stage: Stage) -> None:
     assert (decided(orders).stage, decided(orders).ignored) == (stage, ())
 
 
@@ -93,13 +93,13 @@ def test_an_order_that_does_not_fit_has_no_effect_and_a_reason(before: Orders, o
     assert (after.stage, after.version, after.wave) == (known.stage, known.version, known.wave)
 
 
-def test_a_resume_counts_the_rules_that_it_accepts_from_its_own_seq() -> None:
+def test_a_resume_counts_its_accepted_rules_from_its_own_seq() -> None:
     resumed = decided([*TRIPPED, r.Resume(NAME, "ann", accept=("r1",))])
 
     assert (resumed.tripped, resumed.counts_from) == (frozenset(), {"r1": seq_of(NOW + len(TRIPPED), 0, 0)})
 
 
-def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
+def test_a_record_is_canonical_json_and_round_trips() -> None:
     order = r.Pass(NAME, "ann", why="it is fine", wave=2, counts={"known": 95, "released": 100}, token=TOKEN)
 
     payload = r.encode(order)
@@ -128,5 +128,5 @@ def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
         b'{"do":"targets","campaign":"a","by":"ann","targets":[["a/b"]]}',
     ],
 )
-def test_what_is_no_record_is_refused(payload: bytes) -> None:
+def test_a_malformed_record_is_refused(payload: bytes) -> None:
     assert isinstance(r.decode(payload), Refused)

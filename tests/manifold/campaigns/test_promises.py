@@ -1,4 +1,4 @@
-"""What a campaign promises, over random plans and fleets: its rate, its windows, no second copy, a stop that stops."""
+"""Promises of a campaign over random plans and fleets: rate, windows, no second copy, effective stops."""
 
 import random
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ Run = tuple[dict[str, Any], list[r.Target], Fleet, int]  # a plan, its targets, 
 NUMBER = 24
 quick = settings(max_examples=25, deadline=None)
 MINUTE, DAY = 60_000, 86_400_000
-STARTS = ["2027-03-26T12:00:00Z", "2026-10-23T12:00:00Z", "2026-12-01T12:00:00Z"]  # two before a change of time
+STARTS = ["2027-03-26T12:00:00Z", "2026-10-23T12:00:00Z", "2026-12-01T12:00:00Z"]  # two before a daylight saving change
 ZONES = [None, "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]
 
 gates = st.fixed_dictionaries(
@@ -55,13 +55,13 @@ plans = st.fixed_dictionaries(
         "rules": st.sampled_from([1, 3]).map(lambda over: [{"name": "r1", "count": ["failed"], "over": over}]),
     },
 )
-# Seconds after the start at which a vehicle comes, and for how long: many together, within one minute, and later ones.
+# Seconds after the start at which a vehicle connects, and for how long: many together, within a minute, and later.
 visits = st.lists(st.tuples(st.integers(0, 120) | st.integers(0, 200_000), st.integers(1, 100_000)), max_size=2)
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Vehicles that come in a few patterns, from a few zones."""
+    """Vehicles with a few connection patterns from a few zones."""
     now = instant_ms(draw(st.sampled_from(STARTS)))
     fields: dict[str, Any] = draw(plans)
     plan = document(**fields) | {"ends": datetime.fromtimestamp(now / 1000 + 10 * 86_400, UTC).isoformat()}
@@ -100,7 +100,7 @@ def test_no_sixty_seconds_hold_more_releases_than_the_rate(run: Run) -> None:
 
 @quick
 @given(runs())
-def test_a_release_lies_in_the_window_of_its_vehicles_with_time_to_deliver(
+def test_a_release_fits_the_window_of_its_vehicles_with_time_to_deliver(
     run: Run,
 ) -> None:
     plan, result = rehearsed(run)
@@ -118,7 +118,7 @@ def test_a_release_lies_in_the_window_of_its_vehicles_with_time_to_deliver(
 
 @quick
 @given(runs())
-def test_no_target_is_released_while_it_is_under_way_or_after_it_has_settled(
+def test_a_target_under_way_or_settled_is_not_released(
     run: Run,
 ) -> None:
     plan, result = rehearsed(run)
@@ -141,7 +141,7 @@ def test_no_target_is_released_while_it_is_under_way_or_after_it_has_settled(
 
 @quick
 @given(runs())
-def test_no_wave_is_released_before_the_gate_of_the_former_is_passed(
+def test_no_wave_is_released_before_the_previous_gate_passes(
     run: Run,
 ) -> None:
     _, result = rehearsed(run)
@@ -153,7 +153,7 @@ def test_no_wave_is_released_before_the_gate_of_the_former_is_passed(
 
 @quick
 @given(runs(), st.data(), st.sampled_from([r.Pause("maps-47", "ann"), r.Cancel("maps-47", "ann")]))
-def test_a_stop_stops_wherever_it_comes(run: Run, data: st.DataObject, stop: r.Command) -> None:
+def test_a_stop_takes_effect_at_any_point(run: Run, data: st.DataObject, stop: r.Command) -> None:
     _, result = rehearsed(run)
     before = result.facts[: data.draw(st.integers(0, len(result.facts)))]
 
@@ -163,14 +163,14 @@ def test_a_stop_stops_wherever_it_comes(run: Run, data: st.DataObject, stop: r.C
         for later in (0, MINUTE, DAY):
             effects = step(stopped, run[3] + later, vins(NUMBER), POLICY)
             assert not [effect for effect in effects if isinstance(effect, Release)]
-    else:  # it was over, or not yet running
+    else:  # already over, or not yet running
         assert stopped.decided.stage not in ("running", "held")
 
 
 class Restarted(Simulation):
-    """A campaigner that starts anew before each look: it folds the record as it finds it, in any order and with repetitions.
+    """A campaigner that restarts before each step: it folds the record in any order and with repetitions.
 
-    It looks more often than `Wake` asks it to, and sees vehicles that are none of its business.
+    It runs more often than `Wake` requires, and sees vehicles outside the campaign.
     """
 
     def __init__(self, run: Run, seed: int) -> None:
@@ -196,14 +196,14 @@ class Restarted(Simulation):
 
 
 def delivered(facts: tuple[Fact, ...] | list[Fact]) -> list[tuple[str, int, int, int]]:
-    """Each release of each vehicle: VIN, wave, step, and when."""
+    """Each release of each vehicle: VIN, wave, step and time."""
     releases = [fact for fact in facts if isinstance(fact, Released)]
     return sorted((vin, release.wave, release.step, release.at_ms) for release in releases for vin in release.vins)
 
 
 @quick
 @given(runs(), st.integers(0, 1 << 32))
-def test_the_run_is_the_dry_run_vehicle_by_vehicle(run: Run, seed: int) -> None:
+def test_a_run_equals_its_dry_run_vehicle_by_vehicle(run: Run, seed: int) -> None:
     plan, result = rehearsed(run)
     world = Restarted(run, seed)
 

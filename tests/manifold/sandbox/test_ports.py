@@ -1,4 +1,4 @@
-"""Ports are looked at before anything starts."""
+"""Ports are checked before anything starts."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def test_a_port_in_use_is_named_with_its_user_and_the_setting_to_change() -> Non
     assert is_free("127.0.0.1", number)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     twice = free_port()
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports = [Port("tap_port", twice), Port("redis_port", twice), Port("dispatcher_port", server.getsockname()[1], 1)]
@@ -35,7 +35,7 @@ def test_all_problems_are_told_at_once() -> None:
     assert "MANIFOLD_DISPATCHER_PORT=… (this is the port of replica 1)" in second
 
 
-def test_an_address_that_is_not_this_machines_is_named() -> None:
+def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(Permanent, match=r"cannot listen on 192\.0\.2\.1:.*MANIFOLD_HOST"):
         require_free("192.0.2.1", [Port("mqtt_port", free_port())])
 

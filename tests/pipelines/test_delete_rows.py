@@ -1,4 +1,4 @@
-"""Rows removed by name, in one snapshot, and once more where main was rewritten meanwhile."""
+"""Rows removed by key in one snapshot, and again if main was rewritten meanwhile."""
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ def ended(vin: str, ms: int) -> dict[str, object]:
     return {"vin": vin, "seq": seq_at(ms), "outcome": "delivered", "accepted_at": at(ms), "ended_at": at(ms)}
 
 
-def test_rows_go_by_all_of_their_columns_and_again_on_a_main_that_was_rewritten(lake: Lake) -> None:
+def test_rows_are_removed_by_all_columns_and_again_on_a_rewritten_main(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     outcomes = [[ended("V1", 1), ended("V2", 1)], [ended("V1", 1)], [ended("V1", 2)], [ended("V2", 2)]]
@@ -37,8 +37,8 @@ def test_rows_go_by_all_of_their_columns_and_again_on_a_main_that_was_rewritten(
     assert sorted((row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)) == [("V1", seq_at(2)), ("V2", seq_at(1))]
 
 
-def test_where_main_grows_in_the_moment_of_the_commit_it_is_tried_again(lake: Lake) -> None:
-    """No conflict, as catalogs see it: another branch has grown. They refuse it all the same, for its sequence number."""
+def test_a_commit_race_on_main_is_retried(lake: Lake) -> None:
+    """Not a conflict to catalogs: another branch has grown. They still refuse it for its sequence number."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V1", 1), ended("V2", 1)]))

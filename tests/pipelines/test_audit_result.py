@@ -1,4 +1,4 @@
-"""What nobody has judged is not published, and a verdict is about the attempt that it was given on."""
+"""A run without an audit is not published, and an audit result applies to its attempt only."""
 
 import argparse
 from dataclasses import replace
@@ -35,20 +35,20 @@ def a_run(lake: Lake, run_id: str, ms: int) -> Run:
 
 
 def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> Plan:
-    """A run that has begun at that instant; it takes the segments at `paths`, or all that are new."""
+    """A run begun at that instant; it takes the segments at `paths`, or everything new."""
     todo = begin(a_run(lake, run_id, ms))
     assert todo is not None
     return todo if paths is None else replace(todo, segments=[s for s in todo.segments if s.path in paths])
 
 
 def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> None:
-    """A run whose rows lie on its branches, judged by nobody."""
+    """A run with rows on its branches and no audit."""
     todo = begun(lake, run_id, ms, paths)
     write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
 
 
 def head(catalog: Catalog, run_id: str) -> Snapshot:
-    """What the run has written last."""
+    """The last snapshot of the run."""
     written = head_of(catalog, SEGMENTS, run_id)
     assert written is not None
     return written
@@ -58,7 +58,7 @@ def publishing(lake: Lake) -> str:
     return publish_stage.run(lake.settings, argparse.Namespace(run_id=RUN))
 
 
-def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) -> None:
+def test_a_restarted_and_interrupted_run_is_not_published(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     begun(lake, RUN, 0)
@@ -67,7 +67,7 @@ def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) 
     assert read(open_catalog(lake.settings), IDS) == []
 
 
-def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -80,7 +80,7 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
         judged_before.append(passed_already(catalog, settings, run.run_id))
         verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
         keep_verdict(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
-        if len(judged_before) == 1:  # another run is first
+        if len(judged_before) == 1:  # another run comes first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
@@ -93,7 +93,7 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
     assert len(keys) == len(set(keys))
 
 
-def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_with_its_verdict(
+def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.renew()
@@ -106,7 +106,7 @@ def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_wi
         keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
         judged.append(head(catalog, RUN).snapshot_id)
         if len(judged) == 1:
-            written(lake, RUN, 1, paths)  # the same run in another process: with more, which nobody has judged
+            written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
     monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
@@ -117,7 +117,7 @@ def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_wi
     assert current.snapshot_id == judged[-1]
 
 
-def test_a_verdict_that_is_bad_is_no_leave_to_publish(lake: Lake) -> None:
+def test_a_failed_audit_forbids_publication(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -131,7 +131,7 @@ def test_a_verdict_that_is_bad_is_no_leave_to_publish(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("ms", [-60_000, 60_000], ids=["behind", "ahead"])
-def test_a_verdict_is_found_by_its_attempt_whatever_the_clock_of_the_judge_says(lake: Lake, ms: int) -> None:
+def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: int) -> None:
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
@@ -139,13 +139,13 @@ def test_a_verdict_is_found_by_its_attempt_whatever_the_clock_of_the_judge_says(
     keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
     assert passed_already(catalog, settings, RUN) is not None
 
-    written(lake, RUN, 1, paths)  # once more: other rows, which nobody has judged
+    written(lake, RUN, 1, paths)  # again, with other rows and no audit
 
     assert passed_already(catalog, settings, RUN) is None
 
 
 @pytest.mark.slow
-def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_is_published(lake: Lake) -> None:
+def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     first = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -153,7 +153,7 @@ def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_i
     written(lake, RUN, 0, [first])
     written(lake, "backfill", 1, [late])
     publish(catalog, "backfill")
-    written(lake, RUN, 2, [first])  # the task `publish`, overtaken: and it is killed here
+    written(lake, RUN, 2, [first])  # the task `publish`, overtaken and killed here
     assert passed_already(catalog, lake.settings, RUN) is None
     with a_stage(lake.settings, "publish", "--run-id", RUN) as stage:
         assert stage.result()["published"] is True
@@ -161,7 +161,7 @@ def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_i
     assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
 
 
-def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(spark_lake: SparkLake) -> None:
+def test_a_committed_run_ingests_new_segments_under_new_run_ids(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake.catalog, spark_lake.settings, run_id=RUN, now=at(0))

@@ -1,4 +1,4 @@
-"""The record of certificates: what ended long ago goes, and nobody's line is lost by it."""
+"""The certificate registry: long-expired entries are removed and no line is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With CAs, and what they sign for tap and services."""
+    """A home with CAs and their certificates for tap and services."""
     certificates.make_up(Settings(home=tmp_path, tls=True))
     return tmp_path
 
@@ -22,7 +22,7 @@ def names(home: Path, now: datetime | None = None) -> list[str]:
     return [row.name for row in cert_registry.of_home(home, now=now)]
 
 
-def test_what_ended_long_ago_goes_and_all_else_stays(home: Path) -> None:
+def test_long_expired_certificates_are_removed_and_others_kept(home: Path) -> None:
     known = names(home)
     certificates.issue(home, "V1", days=400)
     later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION
@@ -32,7 +32,7 @@ def test_what_ended_long_ago_goes_and_all_else_stays(home: Path) -> None:
     assert names(home) == ["V1"]
 
 
-def test_who_issues_meanwhile_loses_no_line(home: Path) -> None:
+def test_concurrent_issues_lose_no_line(home: Path) -> None:
     known = len(names(home))
     later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION + timedelta(days=1)
     with ThreadPoolExecutor(4) as pool:
@@ -43,7 +43,7 @@ def test_who_issues_meanwhile_loses_no_line(home: Path) -> None:
     assert names(home) == [f"V{number}" for number in range(20)]
 
 
-def test_a_line_that_was_torn_costs_no_other(home: Path) -> None:
+def test_a_torn_line_costs_no_other(home: Path) -> None:
     known = names(home)
     with (secret_files.folder(home) / cert_registry.FILE).open("a") as out:
         out.write('{"name": "V0", "ser')

@@ -1,4 +1,4 @@
-"""What is set aside where a run breaks rules, and when it is held back. No Spark: writing and judging are stood in for."""
+"""Which messages are quarantined when a run breaks rules, and when it is held back. No Spark: writing and audits are replaced."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ def failed(keys: Mapping[str, list[Any]]) -> Audit:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """With a run on its branch that takes in three files."""
+    """Settings with a run on its branch that ingests three files."""
     settings = Settings(home=tmp_path)
     catalog = new_lake(settings)
     files: dict[Stream, list[Envelope]] = {
@@ -66,10 +66,10 @@ def a_run(settings: Settings) -> Run:
 @pytest.mark.parametrize(
     ("table", "key", "behind"),
     [
-        pytest.param(IDS, (seq_at(1),), [1], id="an id has its trigger's seq"),
+        pytest.param(IDS, (seq_at(1),), [1], id="an entry has its trigger's seq"),
         pytest.param(DATA, (seq_at(4),), [4], id="data has its message's seq"),
         pytest.param(META, ("d2",), [5, 6], id="meta: every message of the data"),
-        pytest.param(META, ("11f6ad8ec52a2984abaafd7c3b516503785c2072",), [2], id="meta: the trigger that brought it"),
+        pytest.param(META, ("11f6ad8ec52a2984abaafd7c3b516503785c2072",), [2], id="meta: the trigger that contained it"),
         pytest.param(OUTCOMES, ("V1", seq_at(1)), [7, 9], id="an outcome: every message about the entry"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
-def test_a_message_that_is_set_aside_is_refused_whatever_it_says() -> None:
+def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
     reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
@@ -96,7 +96,7 @@ def test_a_message_that_is_set_aside_is_refused_whatever_it_says() -> None:
 
 
 class Lake:
-    """Stands in for writing and judging: each round breaks the next of `rounds`, until none is left."""
+    """A replacement of writing and auditing: each attempt breaks the next item of `rounds`, until none is left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, messages: int, *rounds: Mapping[str, list[Any]]) -> None:
         self.messages, self.rounds = messages, list(rounds)
@@ -120,7 +120,7 @@ class Lake:
         return quarantine_offenders.ingest_and_judge(a_run(settings))
 
 
-def test_it_is_written_again_without_what_offends_until_nothing_does(
+def test_the_run_is_rewritten_without_offenders_until_it_passes(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(monkeypatch, 3, {IDS.name: [(1,)]}, {DATA.name: [(2,)]})
@@ -130,14 +130,14 @@ def test_it_is_written_again_without_what_offends_until_nothing_does(
     assert audit is not None
     assert audit.passed
     assert [sorted(each.messages) for each in lake.asides] == [[], [1], [1, 2]]
-    assert len(set(lake.instants)) == 3, "or the rows of quality_results would not tell the attempts apart"
+    assert len(set(lake.instants)) == 3, "otherwise the rows of quality_results would not distinguish the attempts"
     assert f"run {RUN} has set aside 2" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("messages", "offending", "held_back"), [(10, 10, False), (10, 11, True), (1000, 100, False), (1000, 101, True)]
 )
-def test_a_run_of_which_much_offends_is_held_back(
+def test_a_run_with_too_many_offenders_is_held_back(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, messages: int, offending: int, held_back: bool
 ) -> None:
     lake = Lake(monkeypatch, messages, {IDS.name: [(seq,) for seq in range(offending)]})
@@ -150,7 +150,7 @@ def test_a_run_of_which_much_offends_is_held_back(
     assert len(lake.asides) == 2 - held_back
 
 
-def test_what_does_not_help_is_not_repeated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(1,)]}] * 5)
     with pytest.raises(AuditFailed):
         lake.run(settings)
@@ -164,4 +164,4 @@ def test_what_does_not_help_is_not_repeated(settings: Settings, monkeypatch: pyt
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == 1, "nothing can be named"
+    assert len(lake.asides) == 1, "no offender can be named"

@@ -1,4 +1,4 @@
-"""What became of a device's signals, asked by command and of the API; and the keys, by command."""
+"""The disposition of a device's signals, by command and API; and the keys, by command."""
 
 import json
 import os
@@ -39,11 +39,11 @@ def manifold(spark_lake: SparkLake, *words: str) -> tuple[int, str]:
 
 
 def lately(door: Door, ago_ms: int, payload: bytes) -> Envelope:
-    """A signal that came a moment ago: of the archive only the last day is looked at."""
+    """A very recent signal: only the last day of the archive is read."""
     return door.raw(wall_clock_ms() - NOON_MS - ago_ms, "d", payload)
 
 
-def test_signals_are_told_once_from_lake_and_archive(spark_lake: SparkLake, door: Door) -> None:
+def test_signals_are_listed_once_from_lake_and_archive(spark_lake: SparkLake, door: Door) -> None:
     assert asked(spark_lake).signals == []
     hot = readings(("temperature", 99, "celsius"))
     spark_lake.write(Stream.XRAY_RAW, [door.raw(1, "d", hot), door.raw(2, "d", b"x"), door.raw(3, "e", b"x")])
@@ -64,7 +64,7 @@ def test_signals_are_told_once_from_lake_and_archive(spark_lake: SparkLake, door
     assert [s.captured_at for s in asked(spark_lake, limit=2, before=newest.before).signals] == [at(1)]
 
 
-def test_the_commands_say_it_and_rotate_keys(spark_lake: SparkLake, door: Door, tmp_path: Path) -> None:
+def test_the_commands_list_signals_and_rotate_keys(spark_lake: SparkLake, door: Door, tmp_path: Path) -> None:
     spark_lake.write(Stream.XRAY_RAW, [door.raw(1, "d", readings(("temperature", 99, "celsius")))])
     spark_lake.ingest()
     status, said = manifold(spark_lake, "signals", "show", "d", "--json")

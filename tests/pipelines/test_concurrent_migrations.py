@@ -1,4 +1,4 @@
-"""A migration that is killed anywhere, two at once, and one beside ingestion: no payload is lost or stored twice."""
+"""Migrations killed anywhere, concurrent, or next to ingestion: no payload is lost or stored twice."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ REGION = Column("region", pa.string(), "where the data was published", required=
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """A lake with payloads, and a release that changes the table of their names, the ledger, and a table outside runs."""
+    """A lake with payloads, and a release that changes the payload index, the ledger, and a table outside runs."""
     folder = tmp_path_factory.mktemp("old")
     settings = Settings(home=folder / "home")
     catalog = new_lake(settings)
@@ -47,7 +47,7 @@ def migrating(lake: Lake, *, fine: bool = False) -> Player:
 
 
 def take_in(lake: Lake, run_id: str, ms: int) -> Player:
-    """An ingest, as the pipelines begin one."""
+    """Start an ingest as the pipelines do."""
 
     def work(catalog: Catalog) -> None:
         ensure_tables(catalog)
@@ -57,7 +57,7 @@ def take_in(lake: Lake, run_id: str, ms: int) -> Player:
 
 
 def require_sound(lake: Lake, more: dict[str, bytes] | None = None, *, seen: dict[str, int] | None = None) -> None:
-    """Every payload is there once, has its name once, and is found by it; nothing is left to migrate."""
+    """Check that every payload is stored once, indexed once, and found; nothing is left to migrate."""
     catalog, expected = open_catalog(lake.settings), OLD | (more or {})
     assert sorted(row["data_id"] for row in read(catalog, DATA)) == sorted(expected)
     names = {row["data_id"]: row["times_seen"] for row in read(catalog, META)}
@@ -69,7 +69,7 @@ def require_sound(lake: Lake, more: dict[str, bytes] | None = None, *, seen: dic
 
 
 def commits_of(player: Player) -> list[int]:
-    """The places before a commit, among all at which the player can be halted: between two of them it only looks."""
+    """The pause points before commits; between two of them the player only reads."""
     return [place for place, step in enumerate(player.go().steps) if step.startswith("commit")]
 
 
@@ -85,7 +85,7 @@ def test_a_migration_killed_at_any_step_is_completed_by_the_next(lake: Lake) -> 
         require_sound(lake)
 
 
-def test_ingestion_goes_on_wherever_a_migration_was_killed(lake: Lake) -> None:
+def test_ingestion_continues_after_a_migration_killed_anywhere(lake: Lake) -> None:
     lake.renew()
     for place in commits_of(migrating(lake)):
         lake.renew()
@@ -96,7 +96,7 @@ def test_ingestion_goes_on_wherever_a_migration_was_killed(lake: Lake) -> None:
         require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
 
 
-def test_two_migrations_at_once_do_it_once(lake: Lake) -> None:
+def test_two_concurrent_migrations_apply_it_once(lake: Lake) -> None:
     lake.renew()
     places = commits_of(migrating(lake))
     for place, another in zip(places, reversed(places), strict=True):
@@ -107,7 +107,7 @@ def test_two_migrations_at_once_do_it_once(lake: Lake) -> None:
         require_sound(lake)
 
 
-def test_an_ingest_that_is_halted_anywhere_while_all_is_migrated_stores_nothing_twice(lake: Lake) -> None:
+def test_an_ingest_paused_anywhere_during_a_migration_stores_nothing_twice(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.DATA, [data(100, "d1", OLD["d1"]), data(101, "d9", b"nine")])
     for place in commits_of(take_in(lake, "run", 200)):
@@ -119,7 +119,7 @@ def test_an_ingest_that_is_halted_anywhere_while_all_is_migrated_stores_nothing_
         require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
 
 
-def test_a_migration_that_is_halted_anywhere_while_much_is_ingested_loses_nothing(lake: Lake) -> None:
+def test_a_migration_paused_anywhere_during_ingests_loses_nothing(lake: Lake) -> None:
     lake.renew()
     for place in commits_of(migrating(lake)):
         lake.renew()
@@ -131,7 +131,7 @@ def test_a_migration_that_is_halted_anywhere_while_much_is_ingested_loses_nothin
         require_sound(lake, {"d100": b"100", "d200": b"200"}, seen={"d1": 3})
 
 
-def test_a_table_that_is_rewritten_while_it_is_migrated_has_what_the_migration_wrote(lake: Lake) -> None:
+def test_a_table_rewritten_during_its_migration_has_the_migrated_values(lake: Lake) -> None:
     lake.renew()
     rewritten = 0
     for place in commits_of(migrating(lake)):

@@ -1,4 +1,4 @@
-"""The image's command that says how its process is: which page it asks, and by which scheme."""
+"""The image's health check command: which page it requests, and by which scheme."""
 
 import runpy
 
@@ -20,7 +20,7 @@ NAMED = {"MANIFOLD_HTTP_CERTIFICATE": "/etc/manifold-tls/tls.crt", "AIRFLOW__API
         ("/usr/bin/python3 /usr/local/bin/airflow scheduler", "://127.0.0.1:8974/health", "http"),
     ],
 )
-def test_the_page_is_asked_by_the_scheme_that_the_process_speaks(
+def test_the_health_check_uses_the_scheme_of_its_process(
     command: str, page: str, with_certificate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in NAMED:
@@ -31,5 +31,5 @@ def test_the_page_is_asked_by_the_scheme_that_the_process_speaks(
     assert PAGE_OF(command) == f"{with_certificate}{page}"
 
 
-def test_what_has_no_page_has_none() -> None:
+def test_a_process_without_a_page_has_no_health_check() -> None:
     assert PAGE_OF("airflow dag-processor") is None

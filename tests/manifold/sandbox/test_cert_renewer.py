@@ -1,4 +1,4 @@
-"""The keeper: killed between any two steps, with Redis away or stopped, and while one CA follows another at a Redis that runs."""
+"""The certificate renewer: killed between any two steps, with Redis stopped, and during CA rotation with a running Redis."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from manifold.settings import Settings
 from tests.support.servers import free_port, start, stopping, wait_until
 
 NOW = datetime.now(UTC)
-CHANGES = ("open", "os.rename", "os.link", "os.remove")  # what Python tells of before it is done
+CHANGES = ("open", "os.rename", "os.link", "os.remove")  # events that Python audits before the change
 
 
 def ago(days: float) -> datetime:
@@ -38,7 +38,7 @@ def ago(days: float) -> datetime:
 
 
 def aged(home: Path) -> Settings:
-    """A home in which, by now, the CAs follow one another, and all that they signed is to be renewed."""
+    """A home whose CAs are due for rotation and whose certificates are due for renewal."""
     settings = Settings(home=home, tls=True, redis_port=free_port())
     certificates.make_up(settings, now=ago(310))
     certificates.keep(settings, now=ago(65))
@@ -47,7 +47,7 @@ def aged(home: Path) -> Settings:
 
 
 class Killer:
-    """Ends the process, as `kill -9` does, before its n-th change of a file. One for all: who hears cannot be unheard."""
+    """Kill the process (as `kill -9`) before its n-th change of a file. Shared, because an audit hook cannot be removed."""
 
     def __init__(self) -> None:
         self.left, self.folder = -1, ""
@@ -67,14 +67,14 @@ KILLER = Killer()
 
 
 def killed_before_change(number: int, folder: Path, act: Callable[[], object]) -> bool:
-    """Whether the process that does it was killed before so many changes: false where it has done all."""
+    """Run the work in a process that is killed before this many changes; return false if it finished first."""
     pid = os.fork()
     if pid == 0:
         try:
             KILLER.left, KILLER.folder = number, str(folder)
             act()
             os._exit(0)
-        except BaseException:  # noqa: BLE001  # a test's process must not go on twice
+        except BaseException:  # noqa: BLE001  # a test's process must not continue twice
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
@@ -82,7 +82,7 @@ def killed_before_change(number: int, folder: Path, act: Callable[[], object]) -
 
 
 def assert_whole(settings: Settings) -> None:
-    """Whoever reads any file now finds it whole, with its key, and signed by whom all believe."""
+    """Check that every file is complete, has its key, and is signed by a CA that everyone trusts."""
     folder = settings.home / SECRETS
     for leaf in certificates.leaves(settings):
         context = web_server_context(TlsFiles(certificate=str(folder / leaf.file)))  # refuses a key of another certificate
@@ -104,7 +104,7 @@ def announcing(home: Path) -> Settings:
 
 
 def dropping(home: Path) -> Settings:
-    """The former CA has signed nothing that counts."""
+    """A home whose former CAs have no valid certificates left."""
     settings = aged(home)
     certificates.keep(settings)
     for ca in (FRONT_DOOR, INNER):
@@ -122,7 +122,7 @@ def names(home: Path, ca: Authority) -> list[str]:
 
 
 @pytest.mark.parametrize("state", [announcing, aged, dropping])
-def test_killed_between_any_two_steps_it_leaves_all_whole_and_the_next_one_ends_the_work(
+def test_a_kill_between_any_two_steps_leaves_valid_files_and_the_next_run_finishes(
     tmp_path: Path, state: Callable[[Path], Settings]
 ) -> None:
     state(tmp_path / "before")
@@ -143,7 +143,7 @@ def test_killed_between_any_two_steps_it_leaves_all_whole_and_the_next_one_ends_
 
 @contextmanager
 def keeping(settings: Settings) -> Iterator[None]:
-    """A keeper that looks without a pause; it ends as soon as it is told to."""
+    """A renewer that runs without pauses and stops as soon as requested."""
     stop = Event()
     loop = Thread(target=cert_renewer.run, args=(settings, stop), daemon=True)
     loop.start()
@@ -152,11 +152,11 @@ def keeping(settings: Settings) -> Iterator[None]:
     finally:
         stop.set()
         loop.join(10)
-    assert not loop.is_alive(), "it hangs"
+    assert not loop.is_alive(), "the process hangs"
 
 
 def seen(settings: Settings, certificate: str) -> tuple[bytes, bytes]:
-    """What Redis shows to a client with that certificate, and answers: empty where it refuses it."""
+    """The certificate and answer of Redis for a client with that certificate; empty if refused."""
     ca = settings.tls_files("").ca
     try:
         with (
@@ -175,7 +175,7 @@ def shows_what_is_there(settings: Settings) -> bool:
     return seen(settings, str(folder / OF_INNER.format(OPERATOR)))[0] == own
 
 
-def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_after_the_other(
+def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, former = aged(tmp_path), tmp_path / "former.pem"
@@ -190,22 +190,24 @@ def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_afte
         os.kill(server.pid, signal.SIGSTOP)
         try:
             with keeping(settings):
-                wait_until(lambda: not certificates.overdue(settings), what="all to be renewed while Redis does not answer")
+                wait_until(
+                    lambda: not certificates.overdue(settings), what="all certificates to be renewed while Redis does not respond"
+                )
         finally:
             os.kill(server.pid, signal.SIGCONT)
         with keeping(settings):
             wait_until(lambda: shows_what_is_there(settings), what="Redis to show the renewed certificate")
-            assert seen(settings, str(former))[1], "what the former CA signed is good until it ends"
+            assert seen(settings, str(former))[1], "certificates of the former CA are valid until they expire"
             (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
             certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
-            wait_until(lambda: shows_what_is_there(settings), what="Redis to show what somebody else has renewed")
+            wait_until(lambda: shows_what_is_there(settings), what="Redis to present the certificate renewed by another process")
             certificates.revoke(tmp_path, [row.serial for row in cert_registry.of_home(tmp_path) if row.issuer == INNER.name])
-            wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be believed no longer")
+            wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be distrusted")
             assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
-        assert client.client_id() == stays, "who was connected stays so"
+        assert client.client_id() == stays, "connected clients stay connected"
 
 
-def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_names(
+def test_certificates_issued_during_ca_rotation_are_signed_by_the_named_ca(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aged(tmp_path)
@@ -221,7 +223,7 @@ def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_name
     made.verify_directly_issued_by(next(each for each in believed(folder, FRONT_DOOR) if each.subject == made.issuer))
 
 
-def test_half_a_file_takes_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_file_costs_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates.make_up(Settings(home=tmp_path, tls=True))
     file = tmp_path / SECRETS / SERVER
     context = web_server_context(TlsFiles(certificate=str(file)))
