@@ -115,16 +115,29 @@ def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
     for branch in abandoned:
         close_run(catalog, branch)
-    _drop_old_repeats(catalog, now)
+    _drop_stray_branches(catalog, now)
     return abandoned
 
 
-def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
-    """Drop the branches of whoever was killed while it made a change once more."""
+def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
+    """Drop old branches of a job that was killed while it repeated a change, and of runs that are not open.
+
+    A run that another job closes while it is being written makes a branch anew with its next commit.
+    """
     before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        for name, ref in loaded.refs().items():
-            head = loaded.snapshot_by_id(ref.snapshot_id) if name.startswith(REPEAT) else None
-            if head is not None and head.timestamp_ms < before_ms:
-                drop_branch(catalog, table, name)
+        old = [name for name, ref in loaded.refs().items() if _made_ms(loaded, ref.snapshot_id) < before_ms]
+        strays = [name for name in old if name.startswith(REPEAT)]
+        if any(name.startswith(PREFIX) for name in old):
+            # Read after the branches: a run that has one and is not open by then has been closed.
+            is_open = catalog.load_table(SEGMENTS.identifier).properties
+            strays += [name for name in old if name.startswith(PREFIX) and BEGAN + name not in is_open]
+        for name in strays:
+            drop_branch(catalog, table, name)
+
+
+def _made_ms(table: IcebergTable, snapshot_id: int) -> int:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None  # a ref's snapshot is kept
+    return snapshot.timestamp_ms
