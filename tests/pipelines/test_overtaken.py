@@ -21,13 +21,13 @@ from pipelines.ingest.audit_result import keep_verdict
 from pipelines.ingest.branches import BEGAN, RUN_ID, branch_of, close_run, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.open_run import begin
-from pipelines.ingest.publish import ConcurrentPublish, counting, finish, main_snapshots
+from pipelines.ingest.publish import ConcurrentPublish, counting, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
-from tests.pipelines.plain import PlainRun, ingest, read, without_spark, write
+from tests.pipelines.plain import PlainRun, compact, ingest, read, without_spark, write
 from tests.pipelines.stepping import Player
 
 COMMIT, LOOK = f"commit {SEGMENTS.identifier}", f"read {SEGMENTS.identifier}"
@@ -74,6 +74,24 @@ def test_a_finisher_that_was_paused_until_history_expired_repeats_nothing(one_ru
     assert expire_by_count(open_catalog(few), few, now=datetime.now(UTC) + 2 * READING)[IDS.name]
     paused.go()
     assert vehicles(one_run) == ["V1", "V2", "V3", "V4", "V5", "V50", "V6"]
+
+
+def test_a_change_is_repeated_again_where_its_branch_was_dropped(one_run: Lake) -> None:
+    """Main was compacted two days ago, so a branch that begins there looks abandoned. PyIceberg would make it anew, empty."""
+    about_to_count(one_run, "late", 2).kill()
+    assert compact(open_catalog(one_run.settings), IDS)
+    after = datetime.now(UTC) + timedelta(days=2)
+    commit = f"commit {IDS.identifier}"
+    other = one_run.player(lambda catalog: ingest(catalog, one_run.settings, run_id="other", now=after), fine=True)
+    other.go(until=commit)  # it has finished what it found, and drops what is abandoned
+    late = one_run.player(lambda catalog: publish(catalog, "late"), fine=True)
+    late.go(until=commit).go(1).go(until=commit)  # it has made the branch, and is about to append
+    other.go(1).go(until=commit).go(1)
+    late.go()
+    assert vehicles(one_run) == ["V1", "V2"]
+    other.go()
+    assert vehicles(one_run) == ["V1", "V2"]
+    assert branches(one_run) == []
 
 
 def test_a_run_whose_reply_is_lost_counts_also_under_another_run(one_run: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
