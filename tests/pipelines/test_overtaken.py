@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
@@ -13,9 +14,11 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import IDS, QUALITY, RUN_TABLES, SEGMENTS
+from manifold.contracts.tables import ACTIONS, IDS, INSTANT, QUALITY, RUN_TABLES, SEGMENTS
 from manifold.lake.catalog import open_catalog
-from manifold.lake.commits import MAIN, append_nothing
+from manifold.lake.commits import MAIN, append_nothing, append_rows
+from pipelines.erasure.names import Named
+from pipelines.erasure.search import erase_texts
 from pipelines.ingest import run_all
 from pipelines.ingest.audit_result import keep_verdict
 from pipelines.ingest.branches import BEGAN, RUN_ID, branch_of, close_run, head_of, properties_of
@@ -26,10 +29,11 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import at, trigger
+from tests.pipelines.makers import at, seq_at, trigger
 from tests.pipelines.plain import PlainRun, compact, ingest, read, without_spark, write
 from tests.pipelines.stepping import Player
 
+VIN = "WVWZZZ1JZXW000001"
 COMMIT, LOOK = f"commit {SEGMENTS.identifier}", f"read {SEGMENTS.identifier}"
 
 
@@ -184,3 +188,21 @@ def test_branches_that_a_closed_run_makes_anew_are_dropped_after_a_day(one_run: 
     ingest(catalog, one_run.settings, run_id="late", now=datetime.now(UTC) + timedelta(hours=25))
     assert branches(one_run) == []
     assert vehicles(one_run) == ["V1", "V2"]
+
+
+def test_a_text_is_emptied_although_rows_are_appended_meanwhile(one_run: Lake) -> None:
+    """Each run appends its verdict to a table in which an erasure empties texts."""
+    catalog = open_catalog(one_run.settings)
+    append_rows(catalog, ACTIONS, note_about(VIN), {})
+    named = Named(VIN, seq_at(9), lambda _, sealed: sealed)
+    erasing = one_run.player(lambda catalog: erase_texts(catalog, ACTIONS, "note", named), fine=True)
+    erasing.go(until=f"commit {ACTIONS.identifier}")
+    append_rows(catalog, ACTIONS, note_about("another"), {})
+    erasing.go()
+    assert sorted(str(row["note"]) for row in read(catalog, ACTIONS)) == ["None", "about another"]
+
+
+def note_about(name: str) -> pa.Table:
+    values = {pa.string(): "some", pa.int64(): 1, INSTANT: at(1)}
+    row = {column.name: values.get(column.type) for column in ACTIONS.columns} | {"note": f"about {name}"}
+    return pa.Table.from_pylist([row], schema=ACTIONS.arrow_schema)
