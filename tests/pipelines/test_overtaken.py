@@ -100,7 +100,7 @@ def test_a_change_is_repeated_again_where_its_branch_was_dropped(one_run: Lake) 
 
 def test_a_run_whose_reply_is_lost_counts_also_under_another_run(one_run: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     bring(one_run, 2)
-    catalog, lost = open_catalog(one_run.settings), []
+    catalog, lost = open_catalog(one_run.settings), list[tuple[str, ...]]()
     commit = catalog.commit_table
 
     def losing_the_first_reply(table: IcebergTable, requirements: Any, updates: Any) -> CommitTableResponse:
@@ -153,7 +153,7 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
 
 
 def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog, closed = open_catalog(one_run.settings), []
+    catalog, closed = open_catalog(one_run.settings), list[str]()
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
 
     def closed_the_first_time(run: Run) -> tuple[Ingested, None]:
