@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
+from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
@@ -64,17 +65,32 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
 
 @patiently
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last."""
-    with Change(catalog.load_table(SEGMENTS.identifier)) as change:
+    """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last.
+
+    Raises:
+        Retryable: another process works at the same run.
+    """
+    with Change(_without_branch(catalog, SEGMENTS, run_id)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 @patiently
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
-    """Begin the run's branch of `table` at `snapshot_id`."""
-    with Change(catalog.load_table(table.identifier)) as change:
+    """Begin the run's branch of `table` at `snapshot_id`.
+
+    Raises:
+        Retryable: another process works at the same run.
+    """
+    with Change(_without_branch(catalog, table, run_id)) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
+
+
+def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
+    loaded = catalog.load_table(table.identifier)
+    if branch_of(run_id) in loaded.refs():
+        raise Retryable(f"another process works at run {run_id}; let it finish, or start again")
+    return loaded
 
 
 def close_run(catalog: Catalog, branch: str) -> None:

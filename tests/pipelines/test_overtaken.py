@@ -190,6 +190,29 @@ def test_branches_that_a_closed_run_makes_anew_are_dropped_after_a_day(one_run: 
     assert vehicles(one_run) == ["V1", "V2"]
 
 
+def test_of_two_processes_at_one_run_the_second_to_write_is_told_so(one_run: Lake) -> None:
+    one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
+    first, second = (one_run.ingesting("run", fine=True, ms=2) for _ in range(2))
+    first.go(until=f"commit {IDS.identifier}")
+    second.go(until=f"commit {IDS.identifier}")  # it has closed what the first one had opened
+    first.go(1)
+    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+        second.go()
+    first.go()
+    assert vehicles(one_run) == ["V1", "V2"]
+    assert branches(one_run) == []
+
+
+def test_of_two_processes_that_begin_one_run_at_once_one_goes_on(one_run: Lake) -> None:
+    one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
+    first, second = (one_run.ingesting("run", fine=True, ms=2).go(until=COMMIT) for _ in range(2))
+    first.go(1)
+    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+        second.go()
+    first.go()
+    assert vehicles(one_run) == ["V1", "V2"]
+
+
 def test_a_text_is_emptied_although_rows_are_appended_meanwhile(one_run: Lake) -> None:
     """Each run appends its verdict to a table in which an erasure empties texts."""
     catalog = open_catalog(one_run.settings)
