@@ -104,16 +104,9 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
     """Bring every run committed (in `segments` as loaded, or by now) to every main, and drop its branches."""
     table = segments or catalog.load_table(SEGMENTS.identifier)
     for run in unfinished(table):
-        branch = branch_of(properties_of(run)[RUN_ID])
-        try:
-            for pinned in pins_in(run):
-                _fast_forward(catalog, pinned, branch)
-        except OutcomeUnknown:
-            now = catalog.load_table(SEGMENTS.identifier)
-            if any(run.snapshot_id == left.snapshot_id for left in unfinished(now)):
-                raise
-            log.info("somebody else has finished the run, and its history has gone", run_id=properties_of(run)[RUN_ID])
-        close_run(catalog, branch)
+        for pinned in pins_in(run):
+            _fast_forward(catalog, pinned, run)
+        close_run(catalog, branch_of(properties_of(run)[RUN_ID]))
 
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
@@ -161,6 +154,10 @@ def counting(segments: IcebergTable) -> list[Snapshot]:
     return runs
 
 
+def _is_unfinished(catalog: Catalog, run: Snapshot) -> bool:
+    return any(run.snapshot_id == left.snapshot_id for left in unfinished(catalog.load_table(SEGMENTS.identifier)))
+
+
 def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
     branch = segments.refs().get(branch_of(properties_of(run)[RUN_ID]))
     return branch is not None and branch.snapshot_id == run.snapshot_id
@@ -195,23 +192,29 @@ def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
     return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
 
 
-def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:
+def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
+    run_id = properties_of(run)[RUN_ID]
     for _ in range(MAX_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
         if is_in_main(table, pinned.snapshot_id):
             return
         written = table.snapshot_by_id(pinned.snapshot_id)
+        is_next = main is not None and written is not None and written.parent_snapshot_id == main.snapshot_id
+        if not is_next and not _is_unfinished(catalog, run):
+            # This process was paused. Main has the change, but its history, which would say so, may have expired.
+            log.info("another process has finished the run", run_id=run_id)
+            return
         if main is None or written is None:
             raise OutcomeUnknown(
                 f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a run that counts; restore its metadata "
                 "and run this again, or make the lake again from the archive: manifold lake restore"
             )
         target = written.snapshot_id
-        if written.parent_snapshot_id != main.snapshot_id:
+        if not is_next:
             log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name)
             target = repeat(catalog, pinned.table, written, main)
-        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch):
+        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch_of(run_id)):
             return
     raise Retryable(f"{pinned.table.identifier} is being changed all the time; try again")
 
@@ -231,10 +234,8 @@ def _move_main(
     for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
-        if main is not None and main.snapshot_id == target:
-            return True
         if main is None or main.snapshot_id != expected:
-            return False
+            return is_in_main(loaded, target)  # the reply was lost; by now, another run may have been published on top
         move = SetSnapshotRefUpdate.model_validate({"ref-name": MAIN, "type": "branch", "snapshot-id": target})
         drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))

@@ -11,9 +11,10 @@ import secrets
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import META, Table
 from manifold.lake.commits import patiently
@@ -36,10 +37,14 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
             _merge(loaded, written, name, properties)
         else:
             replace_content(catalog, table, written, name, properties)
-        made = catalog.load_table(table.identifier).snapshot_by_name(name)
+        after = catalog.load_table(table.identifier)
+        made = after.snapshot_by_name(name)
+        # PyIceberg makes a branch that was dropped anew, with nothing of what main has.
+        if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(made, after.metadata)):
+            raise CommitFailedException(f"another job has dropped the branch {name} of {table.identifier}")
     finally:
         drop_branch(catalog, table, name)
-    assert made is not None  # committed above
+    assert made is not None  # it has ancestors
     return made.snapshot_id
 
 

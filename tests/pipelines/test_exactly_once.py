@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from manifold.archive.segment import Interval
@@ -62,13 +63,13 @@ def test_a_run_killed_between_two_tables_is_finished_by_the_next(
     ingest(spark_lake.run("run"))
     bring = publication._fast_forward
 
-    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, branch: str) -> None:
+    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, run: Snapshot) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
-        bring(catalog, pinned, branch)
+        bring(catalog, pinned, run)
 
     with monkeypatch.context() as patched:
-        patched.setattr(publication, "_bring_to_main", die_before)
+        patched.setattr(publication, "_fast_forward", die_before)
         with pytest.raises(KeyboardInterrupt):
             publish(spark_lake.catalog, "run")
     assert len(spark_lake.rows(SEGMENTS)) == 2

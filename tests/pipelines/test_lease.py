@@ -10,6 +10,8 @@ from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.cli import TRY_AGAIN, main
 from pipelines.ingest.lease import LEASE_S, TERMS, Lease, LeaseHeld, LeaseLost, check, rewriting
+from pipelines.maintenance.garbage_files import drop_segments
+from pipelines.maintenance.restore import restore
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import ingest, read
@@ -86,6 +88,30 @@ def test_a_job_without_its_lease_stops_before_an_unguarded_change(fresh: Lake) -
         Lease(open_catalog(fresh.settings), "erasure").take()
         with pytest.raises(LeaseLost):
             check(catalog)
+
+
+def test_a_job_that_lost_the_lease_removes_no_segment_that_another_may_need(fresh: Lake) -> None:
+    for ms in (1, 2):
+        fresh.archive(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
+    catalog = open_catalog(fresh.settings)
+    ingest(catalog, fresh.settings, run_id="run", now=at(2))
+    with rewriting(catalog, "garbage collection", clock=lambda: NOON):
+        Lease(open_catalog(fresh.settings), "rollback").take()
+        with pytest.raises(LeaseLost):
+            drop_segments(catalog, fresh.settings, now=NOON + timedelta(days=4000), dry_run=False)
+    assert len(list((fresh.settings.home / "archive").rglob("*.parquet"))) == 2
+    assert drop_segments(catalog, fresh.settings, now=NOON + timedelta(days=4000), dry_run=False).count == 1
+
+
+def test_a_restore_that_cannot_get_the_lease_drops_no_table(fresh: Lake) -> None:
+    catalog = open_catalog(fresh.settings)
+    metadata = catalog.load_table(IDS.identifier).metadata_location
+    (fresh.settings.home / metadata.rpartition("/home/")[2]).unlink()
+    catalog = open_catalog(fresh.settings)  # as the next process does: this one knows what was in it
+    with rewriting(open_catalog(fresh.settings), "compaction"), pytest.raises(LeaseHeld):
+        restore(None, catalog, fresh.settings, now=NOON)  # type: ignore[arg-type]  # it does not come so far as to need Spark
+    with pytest.raises(FileNotFoundError):  # it is still the lost one
+        catalog.load_table(IDS.identifier)
 
 
 def test_an_ingest_neither_takes_nor_waits_for_the_lease(fresh: Lake) -> None:
