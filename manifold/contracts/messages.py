@@ -20,7 +20,8 @@ SHOWN = 60  # characters of a bad value that a reason repeats
 MAX_PARTS = 100
 MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: what every reader of JSON can hold
 
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
+# A string without an end reaches to the end of the text: were it no match, each of its quotes would be tried as a beginning.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
