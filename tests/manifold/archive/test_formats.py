@@ -70,6 +70,12 @@ def test_a_time_may_be_written_in_several_ways(received: pa.Array) -> None:
     assert unix_ms_of(row["seq"]) == NOON_MS + 3
 
 
+def test_the_stream_is_that_of_the_folder_whatever_a_column_says() -> None:
+    table = to_arrow([trigger(1, ["V1"])])
+    for other in (table.drop_columns(["stream"]), table.set_column(2, "stream", pa.array(["x"]))):
+        assert rows_of(parquet(other), "trigger/x.parquet")[0]["stream"] == "trigger"
+
+
 def test_a_parquet_file_with_a_seq_needs_no_time() -> None:
     (row,) = rows_of(parquet(pa.table({"topic": [TRIGGER], "payload": [b"{}"], "seq": [seq_at(5)]})), "trigger/x.parquet")
     assert row["received_at"] == at(5)

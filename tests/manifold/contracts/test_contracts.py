@@ -116,6 +116,28 @@ def test_what_is_no_outcome_is_a_value_error(payload: bytes) -> None:
         OutcomeRecord.from_wire(payload)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vin": "V/1"},
+        {"vin": 1},
+        {"seq": 1 << 70},
+        {"seq": True},
+        {"ended_ms": 1 << 60},
+        {"ended_ms": -1},
+        {"ended_ms": 1.5},
+        {"dispatched_ms": "soon"},
+        {"attempts": [1]},
+        {"reason": 7},
+    ],
+)
+def test_an_outcome_that_nobody_could_hold_or_show_is_a_value_error(change: dict[str, object]) -> None:
+    good = {"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "failed"}
+    assert OutcomeRecord.from_wire(json.dumps(good).encode()).ended_ms == 1
+    with pytest.raises(ValueError, match=f"not an outcome record: {next(iter(change))} "):
+        OutcomeRecord.from_wire(json.dumps(good | change).encode())
+
+
 def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
     wire = json.loads(Receipt(5, ReceiptStatus.DUPLICATE, duplicate_of=3).to_wire())
 
