@@ -53,7 +53,7 @@ def signs(properties: Mapping[str, str]) -> bool:
 def _object(text: str) -> object:
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(SHAPE) from None  # the parser's own message has the text in it
 
 

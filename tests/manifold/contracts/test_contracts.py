@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from manifold.contracts import topics
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
@@ -245,6 +246,62 @@ def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: py
     assert "MANIFOLD_TYPO is not a setting" in message
     assert "MANIFOLD_MQTT_PORT='99999': input should be less than or equal to 65535 (the front door" in message
     assert f"nonsense in {file} is not a setting" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "1000000"),
+        ("RETENTION_DAYS", "inf"),
+        ("HISTORY_RETENTION_DAYS", "1e308"),
+        ("SIGNALS_RETENTION_DAYS", "inf"),
+        ("COMPACT_SETTLED_DAYS", "1000000"),
+        ("ALERT_AFTER_SECONDS", "1e300"),
+        ("DEDUPE_WINDOW_SECONDS", "inf"),
+        ("SIGNALS_CONFIRM_SECONDS", "nan"),
+        ("MQTT_SESSION_EXPIRY_SECONDS", "4294967296"),
+        ("HOME", "~nobody-has-this-name/manifold"),
+        ("CATALOG_PROPERTIES", "[" * 50_000),
+        ("SIGNALS_HMAC_ACCEPTED", "[" * 50_000),
+        ("CATALOG_URI", "lake.db"),
+        ("ARCHIVE_URL", "archive"),
+        ("ARCHIVE_URL", "ftp://host/archive"),
+        ("ARCHIVE_URL", "s3://"),
+        ("MQTT_URL", "mqtt://host:99999"),
+        ("MQTT_URL", "mqtt://[::1"),
+        ("REDIS_URL", "host:6379"),
+        ("REDIS_URL", "redis://:top/secret@host:6379/0"),
+        ("SIGNALS_REDIS_URL", "redis://host:99999"),
+        ("SIGNALS_AMQP_URL", "http://host"),
+    ],
+)
+def test_a_value_that_would_fail_later_is_refused_when_it_is_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    with pytest.raises(SettingsError, match=f"MANIFOLD_{name}=") as told:
+        load_settings()
+    assert "secret@" not in str(told.value)
+    assert "top/" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "36500"),
+        ("ARCHIVE_URL", "file:///var/archive"),
+        ("ARCHIVE_URL", "s3://bucket/archive"),
+        ("MQTT_URL", "mqtts://[::1]:8883"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+        ("REDIS_URL", "rediss+cluster://user:a%2Fb@host"),
+        ("SIGNALS_AMQP_URL", "amqps://user:password@host/vhost"),
+        ("CATALOG_URI", "postgresql+psycopg2://user@host/lake"),
+    ],
+)
+def test_addresses_of_every_kind_are_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    found = getattr(load_settings(), name.lower())
+    assert (
+        found.get_secret_value() if isinstance(found, SecretStr) else f"{found:g}" if isinstance(found, float) else found
+    ) == value
 
 
 def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
