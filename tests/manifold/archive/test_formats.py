@@ -12,6 +12,7 @@ import pytest
 
 from manifold.archive.content import DERIVED, Unreadable
 from manifold.archive.formats import ENDS, decode
+from manifold.archive.lines import BYTE_ORDER_MARK
 from manifold.contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from manifold.contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from manifold.contracts.topics import TRIGGER
@@ -57,6 +58,7 @@ def test_parquet_of_any_compression_is_read(compression: str) -> None:
     [
         pytest.param(pa.array([at(3)], pa.timestamp("ns", tz="Europe/Berlin")), id="another zone and unit"),
         pytest.param(pa.array([NOON_MS + 3]), id="milliseconds"),
+        pytest.param(pa.array([NOON_MS + 3], pa.uint64()), id="milliseconds without a sign"),
         pytest.param(pa.array([at(3).isoformat()]), id="text"),
         pytest.param(pa.array([at(3).replace(tzinfo=None)], pa.timestamp("ms")), id="no zone is UTC"),
     ],
@@ -66,6 +68,12 @@ def test_times_are_accepted_in_several_formats(received: pa.Array) -> None:
     (row,) = rows_of(parquet(table), "trigger/x.parquet")
     assert row["received_at"] == at(3)
     assert unix_ms_of(row["seq"]) == NOON_MS + 3
+
+
+def test_the_stream_is_that_of_the_folder_whatever_a_column_says() -> None:
+    table = to_arrow([trigger(1, ["V1"])])
+    for other in (table.drop_columns(["stream"]), table.set_column(2, "stream", pa.array(["x"]))):
+        assert rows_of(parquet(other), "trigger/x.parquet")[0]["stream"] == "trigger"
 
 
 def test_a_parquet_file_with_a_seq_needs_no_time() -> None:
@@ -124,6 +132,17 @@ def test_no_line_stops_the_others(bad: str) -> None:
     assert found[0]["seq"] == seq_at(2)
     assert len(found) == 2
     assert found[1]["refused_because"] is None or found[1]["payload"] == bad.encode()
+
+
+def test_a_first_line_that_begins_like_an_array_stops_no_other() -> None:
+    found = rows_of(lines("[" * 100_000, '["\\ud800"', message()))
+    assert [row["refused_because"] is None for row in found] == [True, False, False]
+
+
+def test_files_with_byte_order_marks_may_be_joined() -> None:
+    one, two = lines(message()), lines(message(seq=seq_at(2)))
+    found = rows_of(BYTE_ORDER_MARK + one + b"\n" + BYTE_ORDER_MARK + two)
+    assert [(row["seq"], row["refused_because"]) for row in found] == [(seq_at(1), None), (seq_at(2), None)]
 
 
 def test_duplicate_column_names_make_a_file_no_segment() -> None:

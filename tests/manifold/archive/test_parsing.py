@@ -1,6 +1,8 @@
 """The parsers of messages: the same decisions as at the recorder, and no exception for any bytes."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,9 +13,21 @@ from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser, fanout
 from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from manifold.contracts.messages import sha1_hex
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.outcomes import LATEST_MS, Outcome, OutcomeRecord
 from manifold.contracts.topics import FANOUT, TRIGGER
-from tests.pipelines.makers import NOON_MS, data, duplicate, ecq_ack, ecq_expired, envelope, inline, outcome, seq_at, trigger
+from tests.pipelines.makers import (
+    NOON_MS,
+    data,
+    duplicate,
+    ecq_ack,
+    ecq_expired,
+    ecq_rewind,
+    envelope,
+    inline,
+    outcome,
+    seq_at,
+    trigger,
+)
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
 
@@ -46,6 +60,12 @@ def test_expired_and_acknowledged_compacted_messages_are_told_apart() -> None:
         ("acknowledged", seq_at(2), None),
         ("expired", seq_at(3), None),
     ]
+
+
+def test_a_rewind_in_the_last_millisecond_of_all_calendars_is_in_it() -> None:
+    late = replace(ecq_rewind(1, "C1"), received_at=datetime.max.replace(tzinfo=UTC))
+    (row,) = rows(parsing.ecq, late)
+    assert row["acked_ms"] == LATEST_MS
 
 
 def test_a_duplicate_produces_no_rows_and_is_not_refused() -> None:

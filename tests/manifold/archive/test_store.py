@@ -3,7 +3,10 @@
 import gzip
 import io
 import os
-from datetime import timedelta, timezone
+import re
+import socket
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ import pytest
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
-from manifold.archive.probing import probe
+from manifold.archive.probing import probe, seqs_of
 from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
@@ -95,6 +98,41 @@ def test_an_interval_takes_the_segments_that_began_in_it(tmp_path: Path, start: 
     assert [s.path for s in listed] == [paths[ms] for ms in found]
 
 
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(FIRST, LAST, id="all of time"),
+        pytest.param(datetime(500, 1, 1, tzinfo=UTC), LAST, id="a year of three digits"),
+        pytest.param(datetime(50, 1, 1, tzinfo=UTC), at(1), id="a year of two digits"),
+    ],
+)
+def test_an_interval_may_begin_and_end_at_any_time(tmp_path: Path, start: datetime, end: datetime) -> None:
+    path = write(tmp_path, trigger(0, ["V1"]))
+    assert [s.path for s in Archive(f"file://{tmp_path}").segments(Interval(start, end))] == [path]
+
+
+@pytest.mark.parametrize("length", [timedelta(hours=3), timedelta(days=3)])
+def test_an_interval_may_reach_the_end_of_time(length: timedelta) -> None:
+    folders = list(Interval(LAST - length, LAST).folders())
+    assert folders[-1].startswith("dt=9999-12-31")
+    assert len(folders) == 4
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(FIRST.replace(tzinfo=timezone(timedelta(hours=5))), at(0), id="before the first instant of UTC"),
+        pytest.param(at(0), LAST.replace(tzinfo=timezone(timedelta(hours=-5))), id="after the last one"),
+    ],
+)
+def test_an_interval_outside_of_all_time_is_none(start: datetime, end: datetime) -> None:
+    with pytest.raises(ValueError, match="is no interval"):
+        Interval(start, end)
+
+
 def test_a_file_with_a_custom_name_begins_with_its_hour(tmp_path: Path) -> None:
     path = write(tmp_path, trigger(5, ["V1"]))
     strange = (tmp_path / path).rename((tmp_path / path).with_name("from-elsewhere.parquet"))
@@ -118,6 +156,86 @@ def test_a_probe_reports_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
     (probed,) = probe(archive, archive.segments())
     assert probed.messages == 0
     assert "not a whole Parquet file" in str(probed.problem)
+
+
+def with_bad_name(column: bytes) -> bytes:
+    """A Parquet file with a column whose name is no text."""
+    table = to_arrow([trigger(1, ["V1"])]).append_column("depot-of-someone", pa.array([7]))
+    sink = io.BytesIO()
+    pq.write_table(table, sink, store_schema=False)
+    return sink.getvalue().replace(b"depot-of-someone", column)
+
+
+ONE = to_arrow([trigger(1, ["V1"])])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(content_of(ONE.append_column("seq", ONE["seq"])), "seq .*more than once", id="two columns seq"),
+        pytest.param(content_of(ONE.append_column("topic", ONE["topic"])), "topic .*more than once", id="two columns topic"),
+        pytest.param(with_bad_name(b"depot-of-some\xffne"), "UnicodeDecodeError", id="a column whose name is no text"),
+        pytest.param(
+            content_of(ONE.set_column(0, "seq", pa.array([2**64 - 1], pa.uint64()))), "seq of type uint64", id="a seq of 64 bits"
+        ),
+        pytest.param(content_of(ONE.set_column(0, "seq", pa.array([-5]))), "seq is negative", id="a negative seq"),
+        pytest.param(
+            content_of(to_arrow([trigger(n, ["V1"]) for n in (1, 2)]).set_column(0, "seq", pa.array([1, None]))),
+            "without seq",
+            id="one seq is missing",
+        ),
+    ],
+)
+def test_a_probe_says_of_any_file_why_it_is_no_segment(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = "trigger/of-others.parquet"
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_bytes(content)
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert (probed.messages, probed.first_seq, probed.last_seq) == (0, None, None)
+    assert re.search(problem, str(probed.problem))
+    with pytest.raises(Unreadable):
+        decode(path, archive.read(path))
+
+
+def test_a_footer_that_pyarrow_cannot_make_sense_of_ends_no_process(tmp_path: Path) -> None:
+    table = pa.table({"seq": [seq_at(1)], "topic": ["t"], "payload": [b"{}"]})
+    optional, required = (
+        b"\x25\x02\x18\x03seq",
+        b"\x25\x00\x18\x03seq",
+    )  # the column in Thrift; its statistics are of an optional one
+    content = content_of(table)
+    assert content.count(optional) == 1
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content.replace(optional, required))
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert "not a whole Parquet file" in str(probed.problem)
+
+
+def test_a_footer_that_counts_other_rows_than_there_are_is_no_segment(tmp_path: Path) -> None:
+    content = content_of(to_arrow([trigger(n, ["V1"]) for n in range(50)]))
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    counted, wrong = b"\x16\x64", b"\x16\x66"  # 50 and 51 in Thrift
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content[:footer] + content[footer:].replace(counted, wrong))
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert probed.messages == 0
+    assert probed.problem
+
+
+def test_the_seqs_of_a_file_with_two_such_columns_are_none(tmp_path: Path) -> None:
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content_of(ONE.append_column("seq", ONE["seq"])))
+    with pytest.raises(Unreadable, match="more than once"):
+        seqs_of(Archive(f"file://{tmp_path}"), "trigger/x.parquet")
 
 
 def test_columns_that_only_the_recorder_writes_may_be_missing() -> None:
@@ -169,6 +287,37 @@ def test_links_multiply_no_message(tmp_path: Path) -> None:
     (hour_of(tmp_path) / "copy.parquet").symlink_to(tmp_path / path)
 
     assert [segment.path for segment in Archive(f"file://{tmp_path}").segments()] == [path]
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "dt=2026-03-01/pipe.jsonl"])
+def test_what_is_neither_file_nor_folder_is_passed_by(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    os.mkfifo(tmp_path / "trigger" / name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "trigger" / "socket.jsonl"))
+        archive = Archive(f"file://{tmp_path}")
+
+        assert [segment.path for segment in archive.segments()] == [path]
+        assert [segment.path for segment in archive.find([f"trigger/{name}", "trigger/socket.jsonl", path])] == [path]
+
+
+def test_no_depth_of_folders_stops_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    folder = os.open(tmp_path / "trigger", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("deep.jsonl", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+
+    try:
+        deep, usual = [segment.path for segment in Archive(f"file://{tmp_path}").segments()]
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "trigger/d"], check=True)  # deeper than Python's own function takes away
+
+    assert (deep.count("/"), deep.rpartition("/")[2], usual) == (1201, "deep.jsonl", path)
 
 
 def test_an_archive_that_is_itself_a_link_is_read(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from manifold.contracts import topics
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
@@ -114,6 +115,28 @@ def test_an_outcome_round_trips(record: OutcomeRecord) -> None:
 def test_a_malformed_outcome_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match="not an outcome record"):
         OutcomeRecord.from_wire(payload)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vin": "V/1"},
+        {"vin": 1},
+        {"seq": 1 << 70},
+        {"seq": True},
+        {"ended_ms": 1 << 60},
+        {"ended_ms": -1},
+        {"ended_ms": 1.5},
+        {"dispatched_ms": "soon"},
+        {"attempts": [1]},
+        {"reason": 7},
+    ],
+)
+def test_an_outcome_that_nobody_could_hold_or_show_is_a_value_error(change: dict[str, object]) -> None:
+    good = {"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "failed"}
+    assert OutcomeRecord.from_wire(json.dumps(good).encode()).ended_ms == 1
+    with pytest.raises(ValueError, match=f"not an outcome record: {next(iter(change))} "):
+        OutcomeRecord.from_wire(json.dumps(good | change).encode())
 
 
 def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
@@ -223,6 +246,62 @@ def test_invalid_settings_are_named_together_with_value_and_remedy(monkeypatch: 
     assert "MANIFOLD_TYPO is not a setting" in message
     assert "MANIFOLD_MQTT_PORT='99999': input should be less than or equal to 65535 (the front door" in message
     assert f"nonsense in {file} is not a setting" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "1000000"),
+        ("RETENTION_DAYS", "inf"),
+        ("HISTORY_RETENTION_DAYS", "1e308"),
+        ("SIGNALS_RETENTION_DAYS", "inf"),
+        ("COMPACT_SETTLED_DAYS", "1000000"),
+        ("ALERT_AFTER_SECONDS", "1e300"),
+        ("DEDUPE_WINDOW_SECONDS", "inf"),
+        ("SIGNALS_CONFIRM_SECONDS", "nan"),
+        ("MQTT_SESSION_EXPIRY_SECONDS", "4294967296"),
+        ("HOME", "~nobody-has-this-name/manifold"),
+        ("CATALOG_PROPERTIES", "[" * 50_000),
+        ("SIGNALS_HMAC_ACCEPTED", "[" * 50_000),
+        ("CATALOG_URI", "lake.db"),
+        ("ARCHIVE_URL", "archive"),
+        ("ARCHIVE_URL", "ftp://host/archive"),
+        ("ARCHIVE_URL", "s3://"),
+        ("MQTT_URL", "mqtt://host:99999"),
+        ("MQTT_URL", "mqtt://[::1"),
+        ("REDIS_URL", "host:6379"),
+        ("REDIS_URL", "redis://:top/secret@host:6379/0"),
+        ("SIGNALS_REDIS_URL", "redis://host:99999"),
+        ("SIGNALS_AMQP_URL", "http://host"),
+    ],
+)
+def test_a_value_that_would_fail_later_is_refused_when_it_is_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    with pytest.raises(SettingsError, match=f"MANIFOLD_{name}=") as told:
+        load_settings()
+    assert "secret@" not in str(told.value)
+    assert "top/" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "36500"),
+        ("ARCHIVE_URL", "file:///var/archive"),
+        ("ARCHIVE_URL", "s3://bucket/archive"),
+        ("MQTT_URL", "mqtts://[::1]:8883"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+        ("REDIS_URL", "rediss+cluster://user:a%2Fb@host"),
+        ("SIGNALS_AMQP_URL", "amqps://user:password@host/vhost"),
+        ("CATALOG_URI", "postgresql+psycopg2://user@host/lake"),
+    ],
+)
+def test_addresses_of_every_kind_are_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    found = getattr(load_settings(), name.lower())
+    assert (
+        found.get_secret_value() if isinstance(found, SecretStr) else f"{found:g}" if isinstance(found, float) else found
+    ) == value
 
 
 def test_environment_overrides_file_and_file_overrides_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -92,6 +93,14 @@ def test_a_vin_of_brackets_is_not_a_list() -> None:
     ids = [f'[{{"{n}"'.replace('"', "'") for n in range(200)]
 
     assert isinstance(parse({**GOOD, "ids": ids}), Trigger)
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 20_000 + "[" * 101, '"' * 40_001 + "[" * 101, "[" * 101 + '"' + "\\" * 40_001])
+def test_a_string_without_an_end_is_refused_at_once(text: str) -> None:
+    began = time.monotonic()
+
+    assert isinstance(parse(text.encode()), Refused)
+    assert time.monotonic() - began < 2, "the time is proportional to the length"
 
 
 def test_values_quoted_in_a_reason_are_truncated() -> None:

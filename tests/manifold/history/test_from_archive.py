@@ -1,22 +1,28 @@
 """Recorded entries that are not in the lake are found without parsing everything, and no answer loads unneeded modules."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from redis import Redis
 
 from manifold.contracts import keys
-from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, hour_folder, segment_path, to_arrow
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.contracts.seq import datetime_of, seq_of
+from manifold.contracts.seq import MAX_SEQ, datetime_of, seq_of
+from manifold.contracts.signals.records import topic_of
 from manifold.contracts.topics import TRIGGER
-from manifold.history.entry import Bounds
+from manifold.history.entry import Bounds, EntryHistory
 from manifold.history.from_archive import MAX_NAMES, read_recorded, triggers_recorded
+from manifold.history.signals import device_signals
+from manifold.lake.catalog import open_catalog
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 from tests.support.servers import ROOT, Server
@@ -104,6 +110,29 @@ def test_the_newest_triggers_are_kept_with_a_limited_number_of_vehicles(settings
     newest = triggers_recorded(settings, set(), "task_1", Bounds(limit=1, entries=1))
     assert {n: (t.vehicles, t.vins) for n, t in newest.items()} == {seq(1): (2, ()), seq(6): (1, ("V2",))}
     assert list(triggers_recorded(settings, set(), "task_1", Bounds(before=seq(6)))) == [seq(1)]
+
+
+def test_what_others_put_into_the_archive_stops_no_answer(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    good = [trigger(1, '{"ids": ["V1"], "request_id": "task_1", "data_id": "d"}')]
+    ends = [outcome(2, "V1", 1, Outcome.FAILED), outcome(3, "V1", 1, Outcome.DELIVERED)]
+    beyond = json.dumps(json.loads(ends[0].payload) | {"ended_ms": 1 << 60}).encode()
+    of_others = (
+        ("trigger", to_arrow(good).drop_columns(["stream"])),
+        ("outcome", to_arrow([replace(ends[0], payload=beyond), ends[1]])),
+        ("xray_raw", to_arrow([replace(good[0], stream=Stream.XRAY_RAW, topic=topic_of(Stream.XRAY_RAW, "device-1"))])),
+    )
+    for stream, table in of_others:
+        folder = tmp_path / "archive" / hour_folder(Stream(stream), good[0].received_at)
+        folder.mkdir(parents=True)
+        pq.write_table(table, folder / "of-others.parquet")
+
+    found = read_recorded(settings, set(), vin="V1")
+
+    assert [(seq, trigger.ids) for seq, trigger in found.triggers] == [(good[0].seq, ("V1",))]
+    (entry,) = [EntryHistory("V1", good[0].seq, "task_1", "d")]
+    assert found.ended(entry).state == "delivered"
+    assert device_signals(settings, open_catalog(settings), "device-1", limit=5, before=MAX_SEQ).signals == []
 
 
 @pytest.mark.parametrize("words", [("vin", "show", "V1"), ("batch", "show", "task_1")], ids=" ".join)

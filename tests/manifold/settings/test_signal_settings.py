@@ -69,7 +69,9 @@ def test_the_current_secret_comes_first_and_each_is_listed_once() -> None:
 
 
 def test_no_secret_is_in_printed_settings() -> None:
-    given = {name: "hidden-text" for name in SECRETS if name not in ("signals_hmac_accepted", "signals_keys")}
+    schemes = {"signals_amqp_url": "amqp://", "signals_operator_url": "amqp://", "signals_redis_url": "redis://"}
+    own_form = ("signals_hmac_accepted", "signals_keys")
+    given = {name: f"{schemes.get(name, '')}hidden-text" for name in SECRETS if name not in own_form}
     settings = load_settings(**given, signals_hmac_accepted='["hidden-text"]')
 
     assert "hidden-text" not in f"{settings!r} {settings.model_dump(mode='json')}"
