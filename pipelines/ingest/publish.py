@@ -74,13 +74,14 @@ class PinnedSnapshot:
     snapshot_id: int
 
 
-def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True) -> bool:
+def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False) -> bool:
     """Make the run count, and bring it to every main; false if it has nothing to publish. Doing it again changes nothing.
 
-    `may` is asked about the very snapshot that would count.
+    `may` is asked about the very snapshot that would count; `must`: the caller has written the run.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began; or what lies there now may not be published.
+        ConcurrentPublish: another run was published since this one began; what lies there now may not be published; or, where
+            something must lie there, another job has closed the run.
         LeaseLost: this job rewrites tables, and another one has taken its lease. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
@@ -88,6 +89,8 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
         log.info("run counts already", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
+        if must:
+            raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
         log.info("run has nothing to publish", run_id=run_id)
         return False
     elif not may(written):

@@ -127,10 +127,10 @@ def test_an_outcome_without_an_entry_hides_no_entry_that_is_open(history: SparkL
 def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*arguments: Any) -> None:
+    def die(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_bring_to_main")):
+    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_fast_forward")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, die)
             with pytest.raises(KeyboardInterrupt):
@@ -145,12 +145,12 @@ def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
 def test_a_removal_goes_in_although_maintenance_has_rewritten_main_meanwhile(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rewrite_first(catalog: Any, run_id: str) -> bool:
+    def rewrite_first(catalog: Any, run_id: str, *, must: bool) -> bool:
         for table in (DATA, META):
             name = f"{history.settings.catalog_name}.{table.identifier}"
             options = "options => map('rewrite-all', 'true')"
             history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
-        return publish(catalog, run_id)
+        return publish(catalog, run_id, must=must)
 
     monkeypatch.setattr(garbage_run, "publish", rewrite_first)
     collect(history)
