@@ -58,8 +58,7 @@ class MaintenanceRun:
         with self._closed_if_it_cannot_count():
             how(branches.branch_of(self.run_id), properties)
             self.pins[SEGMENTS.name] = self._head(SEGMENTS)
-            if not publish(self._catalog, self.run_id):
-                raise self._closed()
+            publish(self._catalog, self.run_id, must=True)
 
     def _head(self, table: Table) -> int:
         head = branches.head_of(self._catalog, table, self.run_id)
@@ -68,11 +67,8 @@ class MaintenanceRun:
             or branches.properties_of(head).get(branches.ATTEMPT) != self._properties[branches.ATTEMPT]
             or head.parent_snapshot_id != self._base[table.name]
         ):
-            raise self._closed()
+            raise ConcurrentPublish(f"another job has closed run {self.run_id}; do it again")
         return head.snapshot_id
-
-    def _closed(self) -> ConcurrentPublish:
-        return ConcurrentPublish(f"another job has closed run {self.run_id}; start it again")
 
     @contextmanager
     def _closed_if_it_cannot_count(self) -> Iterator[None]:

@@ -74,13 +74,14 @@ class PinnedSnapshot:
     snapshot_id: int
 
 
-def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True) -> bool:
+def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False) -> bool:
     """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
 
-    `may` is called with the very snapshot that would be committed.
+    `may` is called with the very snapshot that would be committed. `must`: the caller has written the run, so there is something.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began, or `may` refused the snapshot on the branch.
+        ConcurrentPublish: another run was published since this one began, `may` refused the snapshot on the branch, or, with
+            `must`, another job has closed the run.
         LeaseLost: another job has taken the lease of this job, which rewrites tables. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
@@ -88,6 +89,8 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
         log.info("run counts already", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
+        if must:
+            raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
         log.info("run has nothing to publish", run_id=run_id)
         return False
     elif not may(written):

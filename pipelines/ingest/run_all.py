@@ -186,8 +186,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
                 # A distinct instant: the audit result of an earlier attempt is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
                 written, judged = ingest_and_judge(mine)
-                if not publish(run.catalog, run.run_id, partial(may_be_published, run.catalog)) and written.segments:
-                    raise ConcurrentPublish(f"another job has closed run {run.run_id}; ingest it again")
+                publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)
     finally:
         settle_reports(run.catalog, run.settings)
     tell_lineage(run.catalog, run.settings, run.run_id)

@@ -1,6 +1,7 @@
 """A long backlog is published in chunks, each a whole run, and resumes after an interruption."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -66,11 +67,11 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -
 def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [2]
 
-    def dies(*args: object) -> bool:
+    def dies(*args: Any, **named: Any) -> bool:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return publish(*args)  # type: ignore[arg-type]
+        return publish(*args, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(run_all, "publish", dies)

@@ -127,10 +127,10 @@ def test_an_outcome_without_an_entry_hides_no_open_entry(history: SparkLake, red
 def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*arguments: Any) -> None:
+    def die(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_bring_to_main")):
+    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_fast_forward")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, die)
             with pytest.raises(KeyboardInterrupt):
@@ -145,12 +145,12 @@ def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
 def test_a_removal_is_published_although_maintenance_rewrote_main(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rewrite_first(catalog: Any, run_id: str) -> bool:
+    def rewrite_first(catalog: Any, run_id: str, *, must: bool) -> bool:
         for table in (DATA, META):
             name = f"{history.settings.catalog_name}.{table.identifier}"
             options = "options => map('rewrite-all', 'true')"
             history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
-        return publish(catalog, run_id)
+        return publish(catalog, run_id, must=must)
 
     monkeypatch.setattr(garbage_run, "publish", rewrite_first)
     collect(history)

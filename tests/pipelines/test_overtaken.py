@@ -17,6 +17,7 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import ACTIONS, IDS, INSTANT, QUALITY, RUN_TABLES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import MAIN, append_nothing, append_rows
+from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import run_all
@@ -188,6 +189,20 @@ def test_branches_that_a_closed_run_makes_anew_are_dropped_after_a_day(one_run: 
     ingest(catalog, one_run.settings, run_id="late", now=datetime.now(UTC) + timedelta(hours=25))
     assert branches(one_run) == []
     assert vehicles(one_run) == ["V1", "V2"]
+
+
+def test_an_erasure_drops_branches_that_no_open_run_owns(one_run: Lake) -> None:
+    one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
+    catalog = open_catalog(one_run.settings)
+    slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
+    close_run(catalog, branch_of("slow"))
+    slow.go(2).kill()  # the branch, and its rows
+    assert branches(one_run) == [(IDS.name, "run_slow")]
+    about_to_count(one_run, "open", 3)
+    published = catalog.load_table(SEGMENTS.identifier).metadata.current_snapshot_id
+    assert published is not None
+    expire(catalog, published, datetime.now(UTC))
+    assert {name for _, name in branches(one_run)} == {"run_open"}
 
 
 def test_of_two_processes_at_one_run_the_second_to_write_is_told_so(one_run: Lake) -> None:
