@@ -123,5 +123,5 @@ def _size(size: int | str | None, whole: int) -> int:
     if size is None:
         return 0
     if isinstance(size, int):
-        return size
+        return min(size, whole)  # JSON's numbers have no end
     return whole if size == REST else max(1, share(size) * whole // WHOLE)

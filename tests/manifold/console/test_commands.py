@@ -243,6 +243,23 @@ def test_a_repeated_trigger_is_a_duplicate_and_a_bad_one_is_refused(platform: Se
             ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
         ),
         pytest.param(["report"], "there is no report in", id="no report"),
+        pytest.param(
+            ["vin", "show", "V", "--before", "1" + "0" * 30],
+            "less than or equal to 9223372036854775807",
+            id="a seq that no one can have",
+        ),
+        pytest.param(
+            ["batch", "cancel", "r", "--before", "1" + "0" * 30],
+            "less than or equal to 9223372036854775807",
+            id="the same of a batch",
+        ),
+        pytest.param(["quarantine", "drop", "1" + "0" * 30], "no refused message has seq 1000", id="the same of a refusal"),
+        pytest.param(["quarantine", "show", "9" * 30], "no refused message has seq 9999", id="the same to look at"),
+        pytest.param(
+            ["lake", "check", "--days", "1e308"], "is no number of days since the year 1", id="more days than there are"
+        ),
+        pytest.param(["lake", "check", "--days", "inf"], "is no number of days since the year 1", id="endless days"),
+        pytest.param(["ecq", "write", "c", "k", "--data", "/no\\[/b]"], "cannot read /no\\[/b]", id="a name like markup"),
     ],
 )
 def test_a_user_error_is_one_line_with_a_remedy(arguments: list[str], message: str, tmp_path: Path) -> None:

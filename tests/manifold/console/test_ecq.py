@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from manifold.console import _demo_ecq
-from manifold.console._ecq import printable
 from manifold.contracts.names import Owner
 from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet
@@ -135,10 +134,6 @@ def test_an_invalid_message_is_refused_before_it_is_sent(line: list[str], messag
 
     assert (done.returncode, done.stdout) == (2, "")
     assert message in " ".join(done.stderr.split())
-
-
-def test_control_characters_in_a_key_are_escaped() -> None:
-    assert printable("a\x1b[2Jb\nc\u202e größe/温度") == "a\\x1b[2Jb\\nc\\u202e größe/温度"
 
 
 def test_the_compacted_queue_stage_of_the_demo_succeeds(platform: Settings) -> None:

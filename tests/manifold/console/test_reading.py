@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from manifold.console._app import COMMANDS
 from manifold.console._demo import STEPS
-from manifold.console._output import err, out
+from manifold.console._output import err, fail, out, printable
 from manifold.console._table import Rows, table
 from tests.support.servers import ROOT
 
@@ -59,6 +60,24 @@ def test_a_narrow_terminal_gets_one_field_per_line() -> None:
 
     assert lines[1:5] == [f"seq          {SEQ}", f"vin          {VIN}", f"accepted at  {WHEN}", "state        failed"]
     assert lines.count("") == 1, "between the rows"
+
+
+def test_what_others_have_written_steers_no_terminal() -> None:
+    spoken = "a\x1b[2Jb\nc\u202e größe/温度\ud800"
+    escaped = "a\\x1b[2Jb\\nc\\u202e größe/温度\\ud800"
+
+    assert printed(table("", ("why",), [(spoken,)]), width=80, terminal=False)[1].strip() == escaped
+    assert printable(spoken, kept="\n") == escaped.replace("\\n", "\n")
+
+
+@pytest.mark.parametrize("text", ["[/b]", "\\[/b]", "[bold]x", ":car:", "\\", "a\nb"])
+def test_what_looks_like_markup_is_printed_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        fail(f"no {text} here")
+    out.print(f"no {text} here")
+
+    told = capsys.readouterr()
+    assert (told.err, told.out) == (f"error: no {text} here\n", f"no {text} here\n")
 
 
 def test_no_command_prints_a_table_of_another_kind() -> None:
