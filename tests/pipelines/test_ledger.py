@@ -53,7 +53,7 @@ def test_segments_without_a_day_and_rows_of_older_ledgers_are_found(days: Lake) 
 
 
 def test_new_segments_are_found_a_few_days_at_a_time_oldest_first(days: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "AT_ONCE", 2)
+    monkeypatch.setattr(store, "SEGMENT_BATCH_SIZE", 2)
     new = [days.archive(Stream.TRIGGER, [trigger(day * DAY_MS + 5, ["V"])]) for day in (7, 2, 12)]
     (days.settings.home / "archive/trigger/others.jsonl").write_text("")
     catalog, archive = open_catalog(days.settings), Archive(days.settings.archive)

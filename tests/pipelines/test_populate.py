@@ -76,7 +76,7 @@ def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
 def test_entries_left_over_by_direct_enqueue_are_queued_in_seq_order(
     filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(population, "FEW", few)
+    monkeypatch.setattr(population, "MAX_BROADCAST_ROWS", few)
     done = run(filled)
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]
     assert queued(redis, "V2") == queued(redis, "V3") == []
