@@ -80,8 +80,10 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
     """Create the run's branch of `table` at `snapshot_id`.
 
     Raises:
-        Retryable: another process works on the same run.
+        Retryable: another process works on the same run, or another job has closed it.
     """
+    if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
+        raise Retryable(f"another job has closed run {run_id}; start again")
     with Change(_without_branch(catalog, table, run_id)) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 

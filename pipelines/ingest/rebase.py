@@ -54,7 +54,7 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
     PyIceberg assumes the table's current spec for all files, so the local copy of the metadata gets theirs. Only the snapshot is
     committed, and the commit is not retried, because a retry would reload the metadata.
     """
-    files = _added_files(table, written)
+    files = added_files(table, written)
     specs = {file.spec_id for file in files}
     if specs - {table.metadata.default_spec_id}:
         (spec,) = specs  # a run writes a table once, hence with one spec
@@ -65,7 +65,8 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
             append.append_data_file(file)
 
 
-def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+    """The data files that a snapshot added."""
     return [
         entry.data_file
         for manifest in written.manifests(table.io)

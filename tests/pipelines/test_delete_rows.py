@@ -43,6 +43,7 @@ def test_a_commit_race_on_main_is_retried(lake: Lake) -> None:
     catalog = open_catalog(lake.settings)
     catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V1", 1), ended("V2", 1)]))
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    open_run(catalog, "run", base[SEGMENTS.name], at(0))
     create_branch(catalog, OUTCOMES, "run", base[OUTCOMES.name])
     named = pa.table({"vin": ["V1"], "seq": [seq_at(1)]})
     player = lake.player(lambda own: remove_rows(own, OUTCOMES, named, branch_of("run"), {}), fine=True).go(0)

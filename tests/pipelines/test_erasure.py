@@ -224,12 +224,10 @@ def test_an_ingest_that_already_read_the_segment_revives_nothing(known: Lake, di
                 player.go()
         ingest(open_catalog(known.settings), known.settings, run_id="next", now=at(60))
         catalog = open_catalog(known.settings)
-        if not dies and named_in(known.settings.home, GONE):  # it wrote a file after the proof; the next erasure removes it
-            assert erased(known, ms=90_000).proved, player.steps
         assert named_in(known.settings.home, GONE) == [], player.steps
         assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 40)], player.steps
         assert check(catalog, known.settings, now=NOW).agree, player.steps
-        steps += 5
+        steps += 3
 
 
 @pytest.mark.parametrize("steps", [5, 16, 17, 19, 21, 24, 29, 32])

@@ -175,14 +175,27 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
     assert vehicles(one_run) == ["V1", "V2"]
 
 
-def test_branches_that_a_closed_run_makes_anew_are_dropped_after_a_day(one_run: Lake) -> None:
+def test_a_run_that_was_closed_removes_what_it_still_wrote(one_run: Lake) -> None:
+    one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
+    catalog = open_catalog(one_run.settings)
+    before = sorted(path for path in (one_run.settings.home / "lake").rglob("*.parquet"))
+    slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
+    close_run(catalog, branch_of("slow"))
+    with pytest.raises(Retryable, match="run slow"):
+        slow.go()
+    assert branches(one_run) == []
+    assert sorted(path for path in (one_run.settings.home / "lake").rglob("*.parquet")) == before
+    ingest(catalog, one_run.settings, run_id="next", now=datetime.now(UTC))
+    assert vehicles(one_run) == ["V1", "V2"]
+
+
+def test_a_branch_that_a_killed_process_recreated_is_dropped_after_a_day(one_run: Lake) -> None:
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     catalog = open_catalog(one_run.settings)
     slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
     close_run(catalog, branch_of("slow"))
-    with pytest.raises(Retryable, match="another process works at run slow"):
-        slow.go()
-    assert branches(one_run) == [(IDS.name, "run_slow"), (SEGMENTS.name, "run_slow")]
+    slow.go(2).kill()  # the branch, and its rows
+    assert branches(one_run) == [(IDS.name, "run_slow")]
     assert not any(name.startswith(BEGAN) for name in catalog.load_table(SEGMENTS.identifier).properties)
     ingest(catalog, one_run.settings, run_id="soon", now=datetime.now(UTC) + timedelta(hours=23))
     assert branches(one_run)
