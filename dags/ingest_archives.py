@@ -4,8 +4,7 @@
 queues. `discover` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that
 nobody reads, and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine;
 `audit` holds the run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the
-queues do not have. Each task's result (XCom) has its numbers. A small run is done to the end by `ingest`, without Spark; the
-tasks after it find that, and are green at once.
+queues do not have. Each task's result (XCom) has its numbers.
 
 **A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause leaves no hole.
 **Triggered by hand** it takes all that is new, or what lies between `from` and `to`. To backfill, trigger one run with both, or

@@ -1,8 +1,8 @@
 """The dispatcher: a long-running process that publishes the entries of the queues to the broker.
 
-It promises to deliver each entry at least once, in seq order per owner, one in flight at a time, until the vehicle acknowledges,
-with any number of replicas side by side. It decides in a pure function (`step`), keeps no lasting state of its own, writes no
-archive, and imports neither Spark nor the doors.
+Guarantees: each entry is delivered at least once, in seq order per owner, one in flight at a time, until the vehicle
+acknowledges, with any number of replicas side by side. Decisions are made by a pure function (`step`). The dispatcher keeps no
+durable state, writes no archive, and imports neither Spark nor the ingress services.
 """
 
 from dispatcher._policy import DispatchPolicy

@@ -30,7 +30,7 @@ def main(replica: Annotated[int, typer.Option(min=0, help="Number of this proces
         look_at_what_is_new()
         uvloop.run(_serve(Dispatcher(settings, replica)))
     except (SettingsError, Permanent) as exc:
-        print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user's mistake gets a sentence, not a traceback
+        print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user error gets a sentence, not a traceback
         raise SystemExit(2) from exc
 
 

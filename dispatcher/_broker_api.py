@@ -1,6 +1,6 @@
-"""The sessions and the banned clients of the broker, through EMQX's REST API.
+"""Sessions and banned clients of the broker, through EMQX's REST API.
 
-Written from the documentation and the source of EMQX 5.8, and run against a 5.8.9 of one node.
+Written from the documentation and the source of EMQX 5.8, and run against a single-node 5.8.9.
 """
 
 import json
@@ -18,30 +18,30 @@ from manifold.contracts.errors import Retryable
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
-PAGE = 1000  # sessions that one request asks for; the API allows 10,000
+PAGE = 1000  # sessions per request; the API allows 10,000
 _ANSWER_S = 30
-BANNED_BY = "manifold"  # who has banned a client, as EMQX lists it
+BANNED_BY = "manifold"  # the author of a ban, as EMQX lists it
 _OK, _NO_CONTENT, _BAD_REQUEST, _NOT_FOUND = 200, 204, 400, 404
 _REFUSED = (401, 403)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session of one client id, as the broker reports it. Instants in Unix milliseconds."""
+    """A session of one client id, as the broker reports it. Instants are in Unix ms."""
 
     client_id: str
     connected: bool
     connected_at_ms: int  # of the last connection
-    created_at_ms: int  # of the session: older than the connection that resumed it
+    created_at_ms: int  # of the session; earlier than a connection that resumed it
     clean_start: bool
     expiry_s: int
 
 
 def session_of(row: Mapping[str, Any]) -> Session:
-    """One row of `GET /clients`, or the answer of `GET /clients/<client id>`.
+    """Parse one row of `GET /clients`, or the reply to `GET /clients/<client id>`.
 
     Raises:
-        ValueError: a field is missing or not what it should be; the text says which.
+        ValueError: a field is missing or malformed; the text says which.
     """
     try:
         return Session(
@@ -57,10 +57,10 @@ def session_of(row: Mapping[str, Any]) -> Session:
 
 
 class BrokerApi:
-    """`async with BrokerApi(settings) as api`. By HTTPS it trusts the CAs in `tls_ca`.
+    """A client of the API: `async with BrokerApi(settings) as api`. Over HTTPS it trusts the CAs in `tls_ca`.
 
     Raises:
-        Retryable: from every method, where the API is away, refuses the key, or answers with something else.
+        Retryable: from every method, if the API is unavailable, rejects the key, or replies with something else.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class BrokerApi:
         await self._http.close()
 
     async def sessions(self) -> AsyncIterator[Session]:
-        """All sessions, of disconnected clients too. A session that moves between two pages may be missing, or come twice."""
+        """Yield all sessions, including disconnected clients. One that moves between two pages may be missing or come twice."""
         page, more = 1, True
         while more:
             answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE)})
@@ -97,7 +97,7 @@ class BrokerApi:
             page += 1
 
     async def session(self, client_id: str) -> Session | None:
-        """The session of one client id; None if the broker has none."""
+        """Read the session of one client id; None if the broker has none."""
         answer = await self._get(f"/clients/{quote(client_id, safe='')}", {})
         try:
             return session_of(answer) if answer else None
@@ -105,9 +105,9 @@ class BrokerApi:
             raise Retryable(f"{self._url}/clients/{client_id}: {exc}") from exc
 
     async def ban(self, client_id: str, until: datetime) -> bool:
-        """Ban this client id until then; whether EMQX did not do so already. It ends an open connection, and refuses new ones.
+        """Ban this client id until then; returns whether the ban is new. Ends an open connection and refuses new ones.
 
-        EMQX changes no ban that there is: one that ends earlier is replaced, one that ends later stays.
+        EMQX does not change an existing ban: one that ends earlier is replaced, one that ends later stays.
         """
         row = {
             "as": "clientid",
@@ -125,12 +125,12 @@ class BrokerApi:
             return False
         await self.release(client_id)
         status, answer = await self._ask("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
-        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # a replica may have done the same meanwhile
+        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # a replica may have banned it meanwhile
             raise self._refusal("POST", "/banned", status, answer)
         return True
 
     async def release(self, client_id: str) -> bool:
-        """End the ban of this client id; whether there was one."""
+        """End the ban of this client id; returns whether there was one."""
         path = f"/banned/clientid/{quote(client_id, safe='')}"
         return (await self._ask("DELETE", path, (_NO_CONTENT, _NOT_FOUND)))[0] == _NO_CONTENT
 
@@ -141,7 +141,7 @@ class BrokerApi:
     async def _ask(
         self, method: str, path: str, expected: tuple[int, int], *, params: Mapping[str, str] | None = None, row: object = None
     ) -> tuple[int, dict[str, Any]]:
-        """The status, which is one of `expected`, and the document that came with it; an empty one where none did."""
+        """Send a request; returns the status, one of `expected`, and the JSON reply, or {} without one."""
         assert self._http is not None
         try:
             async with self._http.request(method, f"{self._url}{path}", params=params, json=row) as answer:
@@ -160,7 +160,7 @@ class BrokerApi:
 
 
 def _read(told: bytes) -> dict[str, Any]:
-    """The document of a refusal; an empty one where it is something else, such as a proxy's page."""
+    """Parse the body of a refusal; {} if it is something else, such as a proxy's page."""
     try:
         found = json.loads(told)
     except ValueError:
@@ -169,10 +169,10 @@ def _read(told: bytes) -> dict[str, Any]:
 
 
 def _ends_at(answer: Mapping[str, Any]) -> datetime:
-    """When the ban ends that EMQX names because it exists already; never, where it is `infinity`.
+    """When the existing ban that EMQX names ends; `infinity` is datetime.max.
 
     Raises:
-        Retryable: it names none.
+        Retryable: it names no end.
     """
     try:
         until = json.loads(answer["message"])["until"]

@@ -1,4 +1,4 @@
-"""Collects keys that are asked for one by one, and looks them up many at once."""
+"""Coalesces single lookups into batches."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,9 +9,9 @@ Key = TypeVar("Key")
 
 
 class Gathering(Generic[Key]):
-    """Keys to look up: `look` gets at most `at_once` of them, and runs at most `readers` times side by side.
+    """Keys to look up: `look` gets at most `at_once` of them, and runs at most `readers` times concurrently.
 
-    Keys that are added while all readers are busy go together to the next free one.
+    Keys added while all readers are busy go together to the next free one.
     """
 
     def __init__(self, name: str, look: Callable[[Sequence[Key]], Awaitable[None]], *, at_once: int, readers: int = 1) -> None:
@@ -20,7 +20,7 @@ class Gathering(Generic[Key]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, key: Key) -> None:
-        """Have `key` looked up; once, if it is added again before that."""
+        """Look up `key`; only once, if it is added again before that."""
         self._keys[key] = None
         self._begin()
 
@@ -39,7 +39,7 @@ class Gathering(Generic[Key]):
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._begin()  # an error that nobody has foreseen ends one look, and not those that follow
+        self._begin()  # an unexpected error ends one lookup, not the following ones
 
     async def _run(self) -> None:
         while self._keys:

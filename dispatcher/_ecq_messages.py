@@ -14,7 +14,7 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues
 from manifold.queues.verbs.ecq import Append
 
-IN_REDIS, IN_LAKE = 16, 100  # messages that are looked for at once: each may be as large as max_data_bytes
+IN_REDIS, IN_LAKE = 16, 100  # messages per read, each up to max_data_bytes large
 Entry = tuple[QueueName, int]
 
 
@@ -29,12 +29,12 @@ class EcqMessages:
         self._of_lake = Gathering[Entry]("messages.lake", self._look_in_lake, at_once=IN_LAKE)
 
     def fetch(self, queue: QueueName, seq: int, answer: Answer) -> None:
-        """Read a message and call `answer` with it, or with `MissingData`. A repeated question is answered once."""
+        """Read a message and call `answer` with it, or with `MissingData`. A repeated request is answered once."""
         self._answers[queue, seq] = answer
         self._of_redis.add((queue, seq))
 
     async def close(self) -> None:
-        """Stop reading; open questions stay unanswered."""
+        """Stop reading; pending requests stay unanswered."""
         await self._of_redis.close()
         await self._of_lake.close()
 

@@ -1,4 +1,4 @@
-"""The effects on many queues that Redis carries out, in one batch and one round trip."""
+"""The effects on many queues that Redis carries out, as one batch in one round trip."""
 
 import structlog
 from redis.exceptions import RedisError
@@ -18,19 +18,19 @@ log = structlog.get_logger(__name__)
 class EffectBatch:
     """The verbs and watches of one batch of effects.
 
-    It can be sent again: the time in every verb stays, and the same verb sent twice changes nothing the second time.
+    It can be sent again: every verb keeps its time, and the same verb changes nothing the second time.
     """
 
     def __init__(self, queues: Queues, now_ms: int, asked_at: int, request_id_of: RequestIdOf = lambda _: None) -> None:
         self._queues, self._now_ms, self._asked_at, self._request_id_of = queues, now_ms, asked_at, request_id_of
         self._verbs: list[tuple[QueueName, Verb]] = []
-        self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to look
+        self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to check, Unix ms
 
     def __len__(self) -> int:
         return len(self._verbs) + len(self._watches)
 
     def add(self, queue: QueueName, effect: Effect) -> bool:
-        """Add `effect`; whether it is a verb, which Redis answers."""
+        """Add `effect`; returns whether it is a verb, which Redis replies to."""
         if isinstance(effect, verb.Verb):
             self._verbs.append((queue, effect))
             return True
@@ -39,10 +39,10 @@ class EffectBatch:
         return False
 
     async def run(self, *, repeated: bool) -> list[Answered | None]:
-        """The answers of the verbs, in the order in which they were added; None to one whose queue has spoilt keys.
+        """Send the batch; returns the verbs' replies in order, None for a verb whose queue has corrupt keys.
 
         Raises:
-            redis.RedisError: the connection failed, or Redis refused a command; send it again.
+            redis.RedisError: the connection failed, or Redis rejected a command; send it again.
         """
         batch, now_ms = self._queues.batch(), self._now_ms
         for queue, each in self._verbs:
@@ -51,7 +51,7 @@ class EffectBatch:
             batch.watch(shard, watches)
         replies = await batch.run(tolerant=True)
         for reply in replies[len(self._verbs) :]:
-            if isinstance(reply, RedisError):  # the deadline index is nobody's alone
+            if isinstance(reply, RedisError):  # the deadline index is shared by all owners
                 raise reply
         answers: list[Answered | None] = []
         for (queue, each), reply in zip(self._verbs, replies, strict=False):
@@ -64,6 +64,6 @@ class EffectBatch:
 
 
 def _give_up(queue: QueueName, what: Verb) -> None:
-    """Skip a queue with spoilt keys, so that it does not block the others."""
+    """Skip a queue with corrupt keys, so that it does not block the others."""
     _metrics.GIVEN_UP.inc()
     log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=queue, verb=repr(what))

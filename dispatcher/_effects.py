@@ -1,4 +1,4 @@
-"""The effects that follow from an event of one queue. The verbs of `manifold.queues.verbs` are effects, too."""
+"""The effects of an event on one queue. The verbs of `manifold.queues.verbs` are effects, too."""
 
 from msgspec import Struct
 
@@ -7,28 +7,28 @@ from manifold.contracts.queue_names import QueueName
 
 
 class Load(Struct, frozen=True):
-    """Read what the claimed entry sends; answered by `Loaded` or `Missing`."""
+    """Read trigger and payload of the claimed entry; answered by `Loaded` or `Missing`."""
 
     seq: int
     claimed_ms: int
 
 
 class Publish(Struct, frozen=True):
-    """Send it to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
+    """Publish the entry to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
 
     what: Loaded
     send_by: int  # by `steady_ms`
-    takes: int = 0  # bytes of the largest packet that the vehicle takes; 0: any, or it is not known
+    takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 
 
 class Watch(Struct, frozen=True):
-    """Look at this queue again at that time (Unix ms)."""
+    """Check this queue again at that time (Unix ms)."""
 
     at_ms: int
 
 
 class Forward(Struct, frozen=True):
-    """Offer this event to another queue of the same vehicle, too."""
+    """Also offer this event to another queue of the same vehicle."""
 
     queue: QueueName
     event: Woken

@@ -1,4 +1,4 @@
-"""Turns MQTT messages into events. A message is acknowledged when the effects of its event are carried out."""
+"""Turns MQTT messages into events. A message is acknowledged once the effects of its event are carried out."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,25 +35,25 @@ NEEDED = (
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = Heard()
-CROWD = 10_000  # owners: more than wake-ups, deadlines and the receive maximum bring together
-SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking one up costs more than counting
+CROWD = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
+SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking up a label costs more than counting
 
 log = structlog.get_logger(__name__)
 Offer = Callable[[QueueName, Event, Callable[[], Any] | None], None]
 
 
 def filters(*, in_a_group: bool) -> tuple[str, ...]:
-    """The topic filters of a dispatcher. In a group, each message goes to one of the replicas."""
+    """The topic filters of a dispatcher. In a shared subscription, each message goes to one of the replicas."""
     return tuple(shared(DISPATCHER_GROUP, each) for each in FILTERS) if in_a_group else FILTERS
 
 
 def read(message: Message) -> tuple[QueueName, Event] | None:
-    """The event in `message` and the queue that it is about; None for a client that is no vehicle.
+    """Parse the event in `message` and the queue that it concerns; None if the client is not a vehicle.
 
-    An event of a vehicle's connection is one of its fanout queue, which forwards it.
+    A vehicle's connection event belongs to its fanout queue, which forwards it.
 
     Raises:
-        ValueError: the message is no event; the text says why.
+        ValueError: the message is not an event; the text says why.
     """
     sign = sign_of(message.topic)
     if sign is not None:
@@ -63,7 +63,8 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
     if named is None:
         raise ValueError("neither an event nor a sign")
     name, client_id = named
-    # A client id may be what a VIN may not: a topic made of it would have the broker cut this dispatcher off.
+    # A client id may contain what a VIN may not: publishing to a topic built from it would make the broker disconnect this
+    # dispatcher.
     if is_service(client_id) or not is_vin(client_id):
         return None
     event = parse_event(name, client_id, message.payload)
@@ -79,7 +80,7 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
 class EventReader:
     """Reads the broker's messages and offers their events to the scheduler.
 
-    Messages of QoS 1 are bounded by the receive maximum, those of QoS 0 by `crowd`, the number of owners with events in hand.
+    QoS 1 messages are bounded by the receive maximum, QoS 0 messages by `crowd`, the number of owners with events in hand.
     """
 
     def __init__(self, mqtt: Mqtt, offer: Offer, crowd: Callable[[], int]) -> None:
@@ -87,9 +88,9 @@ class EventReader:
         self.open = True
 
     def take(self, message: Message) -> None:
-        """The broker's message handler."""
+        """Handle a message from the broker."""
         if not self.open:
-            return  # not acknowledged: another replica, or the next run of this one, gets it
+            return  # not acknowledged, so another replica, or the next run of this one, gets it
         if not message.qos and self._crowd() >= CROWD:
             _metrics.DROPPED_SIGNS.inc()
             return
@@ -99,7 +100,7 @@ class EventReader:
             _metrics.REFUSED_EVENTS.inc()
             log.warning("not an event", topic=message.topic, reason=str(exc))
             read_as = None
-        except Exception:  # not acknowledged, it would take a place of the receive maximum for good
+        except Exception:  # without an ack, it would occupy a place of the receive maximum for good
             _metrics.REFUSED_EVENTS.inc()
             log.exception("an event could not be read", topic=message.topic)
             read_as = None
@@ -107,11 +108,11 @@ class EventReader:
             self._mqtt.ack(message)
             return
         queue, event = read_as
-        # Waiting takes no more memory than it must: a vehicle chooses how large the payload of its sign is.
+        # Drop the payload while the event waits: a vehicle chooses how large it is.
         slip = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
         self._offer(queue, event, partial(self._mqtt.ack, slip) if message.qos else None)
 
     def take_unreadable(self, message: Message) -> None:
-        """Acknowledge a message whose packet cannot be read. What it may have told is repaired like a lost event."""
+        """Acknowledge a message whose packet cannot be parsed. The event it may have held is recovered like any lost event."""
         _metrics.REFUSED_EVENTS.inc()
         self._mqtt.ack(message)

@@ -1,4 +1,4 @@
-"""The events of one queue: what others tell, what becomes of an open claim, what Redis answers."""
+"""The events of one queue: from vehicles and broker, about an open claim, and replies from Redis."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from manifold.queues.verbs.ends import Ack, End
 
 
 class Woken(Struct, frozen=True):
-    """There may be something to claim: new entries, or a parked entry whose data has come.
+    """There may be something to claim: new entries, or a parked entry whose data has arrived.
 
     `released` is the seq that a compacted queue had in flight when its client's session ended. Without `claim`, nothing is
-    claimed: the first subscription of a new session does that.
+    claimed, because the first subscription of the new session does that.
     """
 
     released: int | None = None
@@ -26,7 +26,7 @@ class DeadlinePassed(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """The claimed entry can be sent. `claimed_ms` names the claim for which it was loaded."""
+    """The payload of the claimed entry is loaded. `claimed_ms` identifies the claim."""
 
     seq: int
     claimed_ms: int
@@ -52,11 +52,11 @@ class Published(Struct, frozen=True):
 
 
 class PublishLost(Struct, frozen=True):
-    """The connection broke before the PUBACK came; the broker may or may not have the message."""
+    """The connection broke before the PUBACK; the broker may or may not have the message."""
 
     seq: int
     claimed_ms: int
-    alone: bool = False  # it has been there before when a connection broke, and this time nothing else was under way
+    alone: bool = False  # a suspect from earlier losses that was sent alone this time
 
 
 class Unsendable(Struct, frozen=True):
@@ -69,28 +69,27 @@ class Unsendable(Struct, frozen=True):
 
 
 class NotPublished(Struct, frozen=True):
-    """The deadline passed before there was a connection, or room, to publish the entry."""
+    """The deadline passed before there was a connection, or room in the window, to publish the entry."""
 
     seq: int
     claimed_ms: int
 
 
-Verb = (
-    Claim | UpdatePresence | Ack | End | Release | Park | Acknowledge | Subscription
-)  # Redis answers these, and the answer is the next event
+# Redis replies to these, and the reply is the next event.
+Verb = Claim | UpdatePresence | Ack | End | Release | Park | Acknowledge | Subscription
 
 
 class Answered(Struct, frozen=True):
-    """Redis has carried out a verb; `reply` is that of the verb."""
+    """Redis has carried out a verb; `reply` is the verb's reply."""
 
     verb: Verb
     reply: Any
-    now_ms: int  # the time that the verb was given
-    asked_at: int  # the same instant, by `steady_ms`
-    repeated: bool = False  # it was sent before with the same time, and that answer was lost
+    now_ms: int  # the time passed to the verb, Unix ms
+    asked_at: int  # the same instant by `steady_ms`
+    repeated: bool = False  # it was sent before with the same time, and that reply was lost
 
 
 Seen = Woken | Heard | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
-# What becomes of a claim that this process has open.
+# Events of a claim that this process has open.
 OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable
 Event = Seen | OfClaim | Answered

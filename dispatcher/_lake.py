@@ -1,4 +1,4 @@
-"""Reads data and triggers that Redis has lost from the lake. It is slow: read in threads, and a miss once for each snapshot."""
+"""Reads data and triggers that Redis has lost from the lake. Slow, so reads run in threads, and a miss is cached per snapshot."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ from manifold.settings import Settings
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-READERS = 4  # of payloads, and as many of triggers; a look that is slow holds up one of them
+READERS = 4  # reader threads for payloads, and as many for triggers; a slow read blocks one of them
 TRIGGER_BATCH_SIZE = 64
-LOOK_S = 60  # for one piece, or one look for triggers: readers of files give up after 30 s; a peer that is dead never answers
+LOOK_S = 60  # timeout of one payload piece or trigger lookup: file reads give up after 30 s, but a dead peer never answers
 MISSES_KEPT = 10_000
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 
 
 class Lake:
-    """Reads single rows. A lake that is away, or hangs for `look_s`, counts as one without the row; the caller asks again later.
+    """Reads single rows. If the lake is unavailable, or hangs for `look_s`, a row counts as missing; the caller retries later.
 
-    Threads of a lake that hangs may go on; payloads and triggers have threads of their own.
+    Threads that hang in the lake may keep running; payloads and triggers have separate threads.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,7 +43,7 @@ class Lake:
         self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGER_BATCH_SIZE, readers=READERS)
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
-        """Yields the payloads of `data_ids` in pieces of a few MiB; None for one that the lake does not have.
+        """Yield the payloads of `data_ids` in pieces of a few MiB; None for those that the lake does not have.
 
         A data_id that is in no piece could not be read.
         """
@@ -60,7 +60,7 @@ class Lake:
         return await asyncio.shield(answer)
 
     async def ecq_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
-        """Key and payload of those of `entries` (client id and seq) that the lake has."""
+        """Read key and payload of those `entries` (client id and seq) that the lake has."""
 
         def read(catalog: "Catalog") -> dict[Entry, tuple[str, bytes]]:
             from manifold.lake.ecq_payloads import read_messages
@@ -70,14 +70,14 @@ class Lake:
         return await self._ask(self._data, ECQ_PAYLOAD, read, {})
 
     def close(self) -> None:
-        """Let the threads end after their present read."""
+        """Let the threads end after their current read."""
         self._data.close()
         self._triggers.close()
 
     async def _ask(self, lake: AsyncLake, table: Table, question: "Callable[[Catalog], T]", otherwise: T) -> T:
         try:
             return await lake.ask(question, self.look_s)
-        except ManifoldError as exc:  # nothing of the lake may stop deliveries
+        except ManifoldError as exc:  # no failure of the lake may stop deliveries
             log.warning("lake not readable", table=table.name, reason=str(exc))
             return otherwise
 
@@ -94,7 +94,7 @@ class Lake:
             yield piece
 
     async def _look_for(self, entries: Sequence[Entry]) -> None:
-        found: dict[Entry, Trigger] = {}  # filled by the thread, so that what it has found before it hangs is told
+        found: dict[Entry, Trigger] = {}  # filled by the thread, so that rows found before a timeout count
         try:
             await self._ask(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, found), None)
         finally:
@@ -113,13 +113,13 @@ class Lake:
             return  # nothing has been ingested yet
         failed = 0
         for entry in self._lacks_triggers.unknown(entries, snapshot):
-            if time.monotonic() > until:  # nobody waits for the rest any more
+            if time.monotonic() > until:  # the caller has timed out
                 break
             try:
                 row = read_trigger(catalog, *entry)
-            except Exception:  # catalogs and object stores fail in many ways; each entry by itself
+            except Exception:  # catalogs and object stores fail in many ways; one entry's failure must not stop the others
                 failed += 1
-                if failed == 1:  # the others are mostly of the same file
+                if failed == 1:  # the others are mostly in the same file
                     log.exception("entry of the lake not readable", table=IDS.name, vin=entry[0], seq=entry[1])
                 continue
             if row is not None:
@@ -131,13 +131,13 @@ class Lake:
 
 
 class _Misses(Generic[Key]):
-    """The keys that were missing in a table, each with the snapshot in which it was. Used by several threads."""
+    """Keys that are missing in a table, each with the snapshot in which it was missing. Used by several threads."""
 
     def __init__(self) -> None:
         self._snapshots: dict[Key, int] = {}
 
     def unknown(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
-        """The `keys` that were not missing in this snapshot."""
+        """The `keys` that are not known to be missing in this snapshot."""
         return [key for key in keys if snapshot is None or self._snapshots.get(key) != snapshot]
 
     def note(self, keys: Iterable[Key], snapshot: int | None) -> None:

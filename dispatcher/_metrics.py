@@ -47,7 +47,7 @@ RECONCILED = Counter("manifold_dispatcher_reconciled", "Events that the broker's
 RECONCILE_FAILURES = Counter("manifold_dispatcher_reconcile_failures", "Comparisons with the broker's sessions that failed")
 CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")
 
-# Of all queues together, from the last queue statistics: every replica tells the same.
+# Totals over all queues, from the last queue statistics: every replica reports the same.
 ENTRIES = {
     "pending": Gauge("manifold_queues_pending_entries", "Entries that wait, those in flight left out"),
     "parked": Gauge("manifold_queues_parked_entries", "Entries whose data has not come"),

@@ -1,4 +1,4 @@
-"""Metrics and log lines of a batch: a line for each entry that was not simply delivered."""
+"""Metrics and log lines of a batch: one line for each entry that was not simply delivered."""
 
 import logging
 from collections import Counter
@@ -14,7 +14,7 @@ from manifold.queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, U
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import Ack, AckReply, End
 
-RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
+RequestIdOf = Callable[[int], str | None]  # of a seq, if this process knows it
 
 log = structlog.get_logger(__name__)
 

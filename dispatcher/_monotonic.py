@@ -1,11 +1,11 @@
-"""A clock that nobody sets: durations within this process are measured by it."""
+"""A monotonic clock, which measures durations within this process."""
 
 import time
 
-# It counts on while the machine is suspended, where the system has such a clock: a publish that was late before is late after it.
+# CLOCK_BOOTTIME, where it exists, continues while the machine is suspended: a publish that was late before is late afterwards.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_ms() -> int:
-    """Milliseconds since some instant. They mean nothing in another process."""
+    """Milliseconds since an arbitrary instant; not comparable between processes."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000

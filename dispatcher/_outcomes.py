@@ -1,4 +1,4 @@
-"""Outcomes of entries that must not be sent any more."""
+"""Outcomes of entries that may no longer be sent."""
 
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -9,11 +9,11 @@ WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelle
 
 
 def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
-    """The record for the recorder of an entry that must not be sent any more."""
+    """Build the outcome record of an entry that may no longer be sent."""
     return OutcomeRecord(owner, entry.seq, entry.outcome, now_ms, attempts=entry.attempts, reason=WHY.get(entry.outcome))
 
 
 def expired(queue: QueueName, entry: MustEnd, now_ms: int) -> EcqAck:
-    """The record of a message of a compacted queue that is past its retention."""
+    """Build the record of a compacted queue's message that is past its retention."""
     owner = owner_of_queue(queue)
     return EcqAck(owner, entry.seq, now_ms, reason=WHY[Outcome.EXPIRED], passed_over=True, outcome=Outcome.EXPIRED)

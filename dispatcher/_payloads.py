@@ -1,4 +1,4 @@
-"""Finds what an entry sends: trigger and payload, from memory, then Redis, then the lake, each read once for all owners."""
+"""Finds an entry's trigger and payload in memory, then Redis, then the lake, and reads each once for all owners."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def at_once() -> None:
-    """Return at once: reading need not wait."""
+    """Return at once: the default for `may_read`."""
 
 
 class Found(NamedTuple):
@@ -40,7 +40,7 @@ Trigger = tuple[str, str]  # request_id and data_id
 
 
 class Payloads:
-    """The triggers and payloads in memory: payloads up to `max_bytes`; the least recently used are dropped first.
+    """A cache of triggers and payloads, with payloads up to `max_bytes`; the least recently used are dropped first.
 
     Waits for `may_read` before each read.
     """
@@ -50,14 +50,14 @@ class Payloads:
         self._triggers: OrderedDict[int, Trigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._asking: dict[int, dict[str, Answer]] = {}  # those who wait for the entry's trigger and data, by seq and owner
-        self._wanted: dict[int, str] = {}  # seqs that this turn of the loop asks for, each with an owner who has it
+        self._asking: dict[int, dict[str, Answer]] = {}  # callbacks that wait for an entry's trigger and data, by seq and owner
+        self._wanted: dict[int, str] = {}  # seqs requested in this turn of the event loop, each with one owner that has it
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = at_once
 
     def cached(self, seq: int) -> Found | None:
-        """What the entry sends; None if it is not in memory."""
+        """Trigger and payload of the entry; None if they are not in memory."""
         trigger = self._triggers.get(seq)
         payload = self._payloads.get(trigger[1]) if trigger else None
         if trigger is None or payload is None:
@@ -72,9 +72,9 @@ class Payloads:
         return trigger[0] if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
-        """Find what the entry sends and call `answer` with `Found` or `MissingData`.
+        """Find trigger and payload of the entry and call `answer` with `Found` or `MissingData`.
 
-        An owner that asks again has another claim; its earlier question is not answered any more.
+        A repeated request of an owner belongs to a new claim; its earlier request is not answered any more.
         """
         asking = self._asking.get(seq)
         if asking is not None:
@@ -86,15 +86,15 @@ class Payloads:
             self._spawn(self._fetch_together(), "dispatcher.triggers")
 
     def learn(self, seq: int, request_id: str, data_id: str) -> None:
-        """Keep a trigger that came with a wake-up, so that it need not be read."""
+        """Cache a trigger that came with a wake-up, so that it need not be read."""
         self._keep_trigger(seq, (request_id, data_id))
 
     async def read(self, data_id: str) -> bytes | None:
-        """The payload, from Redis or the lake; None if neither has it. One from the lake is put back into Redis."""
+        """Read the payload from Redis or the lake; None if neither has it. A payload from the lake is put back into Redis."""
         return await asyncio.shield(self._reader.read(data_id))
 
     async def close(self) -> None:
-        """Stop reading; open questions stay unanswered."""
+        """Stop reading; pending requests stay unanswered."""
         await self._reader.close()
         for task in self._tasks:
             task.cancel()
@@ -140,7 +140,7 @@ class Payloads:
 
     @when_redis_is_back
     async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, Trigger]:
-        """The triggers that Redis knows, by seq; they are kept in memory, too."""
+        """Read the triggers that Redis has, by seq, and cache them."""
         found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
         known = {seq: trigger for seq, trigger in found if trigger is not None}
         for seq, trigger in known.items():

@@ -1,4 +1,4 @@
-"""The settings by which the dispatcher decides, as plain numbers, and the calculations over them."""
+"""The settings that drive the dispatcher's decisions, as plain numbers, and the calculations over them."""
 
 import zlib
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from manifold.contracts.topics import ECQ, request_topic, without_group
 from manifold.queues import Policy
 from manifold.settings import Settings
 
-JITTER = 0.1  # of the time that the attempt had; a batch whose deadlines pass together is not published again together
-ANY_REQUEST = "\x00"  # stands for a request id in a comparison of filters; no name can hold it
+JITTER = 0.1  # fraction of the attempt's deadline; spreads the retries of a batch whose deadlines pass together
+ANY_REQUEST = "\x00"  # placeholder for a request id when filters are compared; no name contains it
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class DispatchPolicy:
     """The settings that `step` uses; durations are in milliseconds."""
 
     topic_prefix: str
-    waits_ms: tuple[int, ...]  # that the first, second, … attempt has; the last one serves for all further attempts
+    waits_ms: tuple[int, ...]  # ack deadline of the first, second, … attempt; the last value applies to all further attempts
     max_attempts: int  # 0: no limit
     dispatch_on_connect: bool
     dispatch_on_subscribe: bool
 
     @classmethod
     def of(cls, settings: Settings) -> "DispatchPolicy":
-        """The policy that these settings describe."""
+        """Build the policy from the settings."""
         return cls(
             topic_prefix=settings.topic_prefix,
             waits_ms=Policy.of(settings).waits_ms,
@@ -34,16 +34,16 @@ class DispatchPolicy:
         )
 
     def wait_ms(self, attempt: int) -> int:
-        """How long the vehicle has to acknowledge this attempt (counted from 1)."""
+        """The ack deadline of this attempt (counted from 1)."""
         return self.waits_ms[min(attempt, len(self.waits_ms)) - 1]
 
     def recheck_at_ms(self, owner: str, seq: int, attempt: int, deadline_ms: int) -> int:
-        """The Unix ms at which to look whether it is overdue: the deadline and a jitter that all replicas compute alike."""
+        """When to check whether an entry is overdue, in Unix ms: its deadline plus a jitter that is the same on all replicas."""
         share = zlib.crc32(f"{owner}:{seq}:{attempt}".encode()) / 0xFFFFFFFF
         return deadline_ms + 1 + int(share * JITTER * self.wait_ms(attempt))
 
     def used_up(self, attempts: int) -> bool:
-        """Whether an entry that was published this often has failed."""
+        """Whether an entry that was published this often has used up its attempts."""
         return 0 < self.max_attempts <= attempts
 
     def reaches(self, topic_filter: str, queue: QueueName) -> bool:

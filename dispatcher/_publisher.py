@@ -1,8 +1,8 @@
-"""Publishes to the broker: a window of unconfirmed publishes, bounded in number and bytes, and a backlog behind it.
+"""Publishes to the broker: a window of unconfirmed publishes, bounded in number and bytes, with a backlog behind it.
 
-A broker, or a proxy before it, may end the connection because of one publish, and does not say which. All publishes under way
-are lost then. So a publish that was lost twice goes alone from then on. If the connection breaks once more, it waits for its
-deadline, which counts as an attempt, and the others go on.
+A broker, or a proxy in front of it, may close the connection because of one publish without saying which. All publishes under way
+are lost then. So a publish that was lost twice is sent alone from then on. If the connection breaks again, that publish waits for
+its deadline, which counts as an attempt, and the others continue.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms
 from manifold.messaging.mqtt import FIRST_REFUSAL, Mqtt
 
-SUSPECT = 2  # losses of the connection that a publish was under way at
+SUSPECT = 2  # connection losses after which a publish is suspect
 SUSPECTS_KEPT = 10_000
 TAKEN = _metrics.REASON_CODES.labels("0")
 
 log = structlog.get_logger(__name__)
-TopicOf = Callable[[QueueName, str], str]  # of a request id, or of a key
+TopicOf = Callable[[QueueName, str], str]  # called with a request id or a key
 Report = Callable[[QueueName, OfClaim], None]
 
 
 class Window(NamedTuple):
-    """The bounds of what is under way to the broker; a single publish may be larger."""
+    """The bounds of the unconfirmed publishes; a single publish may be larger."""
 
     publishes: int
     bytes_: int
 
 
 class Publisher:
-    """Sends publishes in the order of the calls, and reports what became of each.
+    """Sends publishes in the order of the calls, and reports the result of each.
 
-    A publish whose time has passed before there was room is not sent, since another replica may have claimed it. A publish
-    under way is a copy of its payload in the connection's buffer. `is_light` is set while the payloads in the backlog, and those
-    being read for it, have fewer bytes than may be under way; more are read only then.
+    A publish whose `send_by` passes before there is room is not sent, since another replica may have claimed it. An unconfirmed
+    publish holds a copy of its payload in the connection's buffer. `is_light` is set while the payloads in the backlog, and those
+    being read for it, are fewer bytes than the window allows; more are read only then.
     """
 
     def __init__(self, mqtt: Mqtt, *, topic_of: TopicOf, window: Window, report: Report, room: Callable[[], None]) -> None:
@@ -53,18 +53,16 @@ class Publisher:
         self.is_light = asyncio.Event()
         self.is_light.set()
         self._under_way: set[asyncio.Future[int]] = set()
-        self._losses: OrderedDict[tuple[QueueName, int], int] = (
-            OrderedDict()
-        )  # of the connection, by the publishes that they struck
-        # Of a suspect that is under way: nothing else is sent until it is answered, or its deadline has passed.
+        self._losses: OrderedDict[tuple[QueueName, int], int] = OrderedDict()  # connection losses by publish
+        # An unconfirmed suspect: nothing else is sent until it is confirmed, or its deadline has passed.
         self._alone: asyncio.Future[int] | None = None
         self._alone_until = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
+        self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will make room for it
 
     @property
     def backlog(self) -> int:
-        """The number of publishes that wait for room."""
+        """The number of publishes that wait for room in the window."""
         return len(self._backlog)
 
     @property
@@ -73,13 +71,13 @@ class Publisher:
         return len(self._under_way)
 
     def send(self, queue: QueueName, publish: Publish) -> None:
-        """Publish now, or as soon as there is room, after those that wait."""
+        """Publish after the backlog: now, or as soon as there is room."""
         self._backlog.append((queue, publish))
         self.expect(len(publish.what.payload))
         self._fill()
 
     def expect(self, more: int) -> None:
-        """Count so many more bytes of payload in the backlog, or being read for it."""
+        """Count this many more bytes of payload in the backlog, or being read for it."""
         self._backlog_bytes += more
         if self._backlog_bytes < self._window.bytes_:
             self.is_light.set()
@@ -87,7 +85,7 @@ class Publisher:
             self.is_light.clear()
 
     async def run(self) -> None:
-        """Send the backlog whenever the connection is back; runs forever. Otherwise each PUBACK makes room."""
+        """Send the backlog whenever the connection is back; runs forever. While connected, each PUBACK makes room."""
         while True:
             await self._stuck.wait()
             await self._mqtt.wait_connected()
@@ -95,7 +93,7 @@ class Publisher:
             self._fill()
 
     async def settle(self) -> None:
-        """Wait for the PUBACKs of all publishes under way."""
+        """Wait for the PUBACKs of all unconfirmed publishes."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -104,7 +102,7 @@ class Publisher:
             return self._mqtt.connected.is_set()
         if self._is_suspect(queue, publish):
             self._look_again(publish.send_by)
-            return steady_ms() >= publish.send_by  # then it is not sent at all
+            return steady_ms() >= publish.send_by  # then `_start` reports it as not published
         few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
         return few and self._alone is None and self._mqtt.connected.is_set()
 
@@ -165,7 +163,7 @@ class Publisher:
             self._fill()
 
     def _look_again(self, at: int) -> None:
-        """Call `_on_time` at `at` (by `steady_ms`): deadlines of the backlog pass although no PUBACK comes."""
+        """Call `_on_time` at `at` (by `steady_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
         if self._timer is None:
             after_s = max(0, at - steady_ms()) / 1000 + 0.001
             self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)

@@ -1,6 +1,6 @@
-"""One of the dispatchers walks over all queues, slowly: it counts what they hold, and ends entries that have expired.
+"""Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired.
 
-Two dispatchers that walk at the same time do no harm: they count the same, and end the same entries the same way.
+Two dispatchers that scan at the same time do no harm: they count the same, and end the same entries the same way.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from manifold.queues import Queues, QueueStats, is_spoilt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
-KEYS_PER_SLICE = 200  # Redis stands still for some 0.3 ms
-MAX_CPU_SHARE = 0.04  # of one core, at most, that a walk takes
+KEYS_PER_SLICE = 200  # blocks Redis for about 0.3 ms
+MAX_CPU_SHARE = 0.04  # of one core
 LONGEST_PAUSE_S = 1.0
-LOOK_S = 5.0  # between two walks of a small fleet, and between two looks at what another replica has counted
+LOOK_S = 5.0  # between two scans of a small fleet, and between two reads of another replica's statistics
 LEASE_MS = 15_000
-GRACE_MS = 60_000  # by which the clocks of replicas may differ: none must end what another still sends
+GRACE_MS = 60_000  # max clock difference between replicas: none may end an entry that another still sends
 
 SPOILT = "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`"
 
@@ -33,13 +33,13 @@ log = structlog.get_logger(__name__)
 
 
 class QueueStatsCollector:
-    """Collects the queue statistics while no other replica does, and sets the metrics of the last ones."""
+    """Collects the queue statistics while no other replica does, and sets the metrics from the latest ones."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues, self._name = queues, name
 
     async def run(self) -> None:
-        """Walk forever, with pauses; a Redis that is away is tried again."""
+        """Scan forever, with pauses; retry if Redis is unavailable."""
         while True:
             try:
                 if await self._is_mine():
@@ -50,7 +50,7 @@ class QueueStatsCollector:
             await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
 
     async def _is_mine(self) -> bool:
-        """Take the lease or renew it; whether this dispatcher has it."""
+        """Acquire or renew the lease; returns whether this dispatcher holds it."""
         redis = self._queues.redis
         if await redis.set(keys.QUEUE_STATS_LEASE, self._name, nx=True, px=LEASE_MS):
             return True
@@ -76,7 +76,7 @@ class QueueStatsCollector:
         await stats.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:
-        """End expired entries of these owners, which have not come for them."""
+        """End the expired entries of these owners, who did not connect in time to claim them."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
             batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
@@ -99,7 +99,7 @@ class QueueStatsCollector:
 
 
 def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The replies without those of owners with spoilt keys, which must not block the others."""
+    """The replies without those of owners with corrupt keys, which must not block the others."""
     for owner, reply in zip(owners, replies, strict=True):
         if is_spoilt(reply):
             _metrics.GIVEN_UP.inc()
@@ -127,5 +127,5 @@ def _tell(stats: QueueStats | None) -> None:
 
 
 def _age_s(oldest: list[tuple[str, int]], now_ms: int) -> float:
-    """The age of the first of these in seconds; 0 if there is none."""
+    """The age of the first of `oldest` in seconds; 0 if there is none."""
     return (now_ms - unix_ms_of(oldest[0][1])) / 1000 if oldest else 0

@@ -1,4 +1,4 @@
-"""How the flavours of queue differ for a dispatcher: topics, acknowledgements, and what follows if an entry cannot be sent."""
+"""How the queue types differ for a dispatcher: topics, acknowledgements, and what happens if an entry cannot be sent."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
 
 
 def acked(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
-    """The effect of an acknowledgement. Only that of the vehicle whose topic it is ends an entry; others may listen there."""
+    """The effect of an acknowledgement. Only the vehicle that owns the topic ends an entry; others may be subscribed too."""
     owner = owner_of_queue(queue)
     to = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
     if event.seq is None or to is None or to[0] != owner:
@@ -49,12 +49,12 @@ def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> E
 
 
 def missing(queue: QueueName, event: Missing) -> Verb | None:
-    """The effect if data is missing. An entry is parked; a message of a compacted queue waits for its deadline (None)."""
+    """The effect if data is missing. An entry is parked; a compacted queue's message waits for its deadline (None)."""
     return None if is_ecq(queue) else Park(event.seq, event.data_id, event.claimed_ms)
 
 
 def subscribed_since(queue: QueueName) -> Verb:
-    """The effect if the broker had no subscriber for a publish, and the vehicle gave a sign since."""
+    """The effect if the broker had no subscriber for a publish, but the vehicle has been heard from since."""
     return Claim() if is_ecq(queue) else UpdatePresence(Heard(), claim=True)
 
 
@@ -64,19 +64,22 @@ def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
 
 
 def unsendable(queue: QueueName, event: Unsendable) -> Verb:
-    """The effect if the broker, or the vehicle, does not accept an entry's packet."""
+    """The effect if the broker or the vehicle does not accept an entry's packet."""
     return _given_up(queue, event.seq, event.at_ms, event.why, None)
 
 
 def forced(queue: QueueName, entries: Sequence[MustEnd], now_ms: int) -> Verb:
-    """The verb that ends entries that must not be sent any more; of a compacted queue one, and its next claim lists the rest."""
+    """The verb that ends entries that may no longer be sent; only the first one in a compacted queue.
+
+    The next claim of a compacted queue lists the rest.
+    """
     if is_ecq(queue):
         return Acknowledge(_outcomes.expired(queue, entries[0], now_ms))
     return End(tuple(_outcomes.forced(queue, each, now_ms) for each in entries))
 
 
 def _given_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:
-    """The verb that gives an entry up: it ends. A message of a compacted queue is passed over, and a rewind can bring it back."""
+    """The verb that gives up an entry. A compacted queue's message is passed over, and a rewind can bring it back."""
     if is_ecq(queue):
         return Acknowledge(EcqAck(owner_of_queue(queue), seq, at_ms, reason=why, passed_over=True))
     return Ack(OutcomeRecord(queue, seq, Outcome.FAILED, at_ms, attempts=attempts, reason=why))

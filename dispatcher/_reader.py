@@ -1,7 +1,7 @@
 """Reads payloads by data_id, from Redis, then from the lake, each once for all callers.
 
-Payloads that were read and not used yet are bounded in bytes. Data_ids that wait are not bounded: they are small, and the more
-of them are looked up together, the less each costs.
+Payloads that were read but not used yet are bounded in bytes. Waiting data_ids are not: they are small, and looking up more of
+them together costs less for each.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_spoilt
 
-MAX_UNMEASURED_PAYLOADS = 16  # payloads that are taken from Redis without a look at how large they are
-TAKEN_BYTES = 16 << 20  # of more: what is taken from Redis at once; a single one may be larger
-LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # names at once
+MAX_UNMEASURED_PAYLOADS = 16  # payloads read from Redis without asking for their sizes first
+TAKEN_BYTES = 16 << 20  # bytes read from Redis at once if there are more payloads; a single payload may be larger
+LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # data_ids per lookup
 
 log = structlog.get_logger(__name__)
 when_redis_is_back = retry(
@@ -32,7 +32,7 @@ when_redis_is_back = retry(
 
 @contextmanager
 def without_room() -> Iterator[None]:
-    """Logs an OutOfMemoryError of the block instead of raising it: Redis need not have payloads of the lake."""
+    """Log an OutOfMemoryError of the block instead of raising it: Redis need not hold payloads that are in the lake."""
     try:
         yield
     except OutOfMemoryError as exc:
@@ -40,7 +40,7 @@ def without_room() -> Iterator[None]:
 
 
 class Reader:
-    """Reads payloads, waiting for `may_read` before each read, and gives them to `keep`."""
+    """Reads payloads, waiting for `may_read` before each read, and passes them to `keep`."""
 
     def __init__(
         self, queues: Queues, lake: Lake, *, keep: Callable[[str, bytes], None], may_read: Callable[[], Awaitable[Any]]
@@ -52,7 +52,7 @@ class Reader:
         self._unparking: set[asyncio.Task[None]] = set()
 
     def read(self, data_id: str) -> "asyncio.Future[bytes | None]":
-        """A future of the payload, shared by all callers: do not cancel it. None: nobody has it, or the lake cannot be read."""
+        """Return a future of the payload, shared by all callers: do not cancel it. None: not found, or the lake is unreadable."""
         answer = self._answers.get(data_id)
         if answer is None:
             answer = self._answers[data_id] = asyncio.get_running_loop().create_future()
@@ -60,7 +60,7 @@ class Reader:
         return answer
 
     async def close(self) -> None:
-        """Stop reading; open questions stay unanswered."""
+        """Stop reading; pending requests stay unanswered."""
         await self._of_redis.close()
         await self._of_lake.close()
         for task in self._unparking:
@@ -78,7 +78,7 @@ class Reader:
                     self._of_lake.add(data_id)
                 else:
                     self._found(data_id, payload, "redis")
-            await asyncio.sleep(0)  # those who asked take it, and may have enough for now
+            await asyncio.sleep(0)  # let the callers take it; they may have enough for now
 
     async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
         left = set(data_ids)
@@ -89,14 +89,14 @@ class Reader:
                     await self._put_back({data_id: payload for data_id, payload in piece.items() if payload is not None})
                     left.difference_update(piece)
                     for data_id in tuple(piece):
-                        self._found(data_id, piece.pop(data_id), "lake")  # else whoever read the piece would keep it
+                        self._found(data_id, piece.pop(data_id), "lake")  # pop, or this loop would keep the payload alive
                     await asyncio.sleep(0)
                     await self._may_read()
         except asyncio.CancelledError:
             left.clear()
             raise
         finally:
-            for data_id in left:  # could not be read, and will be asked for again
+            for data_id in left:  # could not be read; the caller retries
                 self._found(data_id, None, "lake")
 
     def _found(self, data_id: str, payload: bytes | None, where: str) -> None:
@@ -124,7 +124,7 @@ class Reader:
                 self._unpark(await self._queues.put_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
-        """Queue the entries that waited for these, in the background, since there may be many."""
+        """Queue the entries that waited for this data, in the background, since there may be many."""
         if data_ids:
             task = asyncio.create_task(self._queue_again(data_ids), name="dispatcher.unpark")
             self._unparking.add(task)

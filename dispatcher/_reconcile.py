@@ -1,4 +1,4 @@
-"""Compares presence with the broker's sessions, and revoked vehicles with its bans, and makes up for what is missing.
+"""Reconciles presence with the broker's sessions, and revoked vehicles with its bans, to make up for lost events.
 
 One replica at a time does it. Two would do no harm: a repeated event changes nothing.
 """
@@ -25,7 +25,7 @@ from manifold.queues import Queues
 from manifold.settings import Settings
 
 OWNERS_PER_LOOK = 500
-GRACE_MS = 10_000  # what is younger, or by which the broker's clock may differ: its own event tells it
+GRACE_MS = 10_000  # connections younger than this are left to their own events; also covers a difference of the broker's clock
 UNKNOWN = "the broker has no such session"
 
 log = structlog.get_logger(__name__)
@@ -33,15 +33,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the queues know of one vehicle's connection. Instants are in Unix ms."""
+    """The presence of one vehicle in Redis. Instants are in Unix ms."""
 
-    connected: str = ""  # `yes`, `no`, `heard`, or empty where nothing is known
-    since_ms: int = 0  # of the last connection that was seen to begin
-    in_flight: bool = False  # of either queue
+    connected: str = ""  # `yes`, `no`, `heard`, or empty if unknown
+    since_ms: int = 0  # when the last known connection began
+    in_flight: bool = False  # in either queue
 
 
 def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
-    """The event that was missed, if `known` does not agree with the session at `at_ms`; None if it does."""
+    """Return the event that was lost, if `known` disagrees with the session at `at_ms`; None if they agree."""
     if session is None:
         if known.since_ms > at_ms - GRACE_MS or (known.connected != "yes" and not known.in_flight):
             return None
@@ -58,18 +58,18 @@ def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> C
 
 
 class Reconciler:
-    """Compares at start and then at intervals. Without `emqx_api_url` it does nothing."""
+    """Compares at start and then at intervals. Does nothing without `emqx_api_url`."""
 
     def __init__(self, settings: Settings, queues: Queues, offer: Offer) -> None:
         self._settings, self._queues, self._offer = settings, queues, offer
 
     async def run(self) -> None:
-        """Compare forever; a broker or Redis that is away is asked again the next time."""
+        """Compare forever; if the broker or Redis is unavailable, retry at the next interval."""
         every_s, at_start = self._settings.reconcile_seconds, True
         while self._settings.emqx_api_url:
             try:
                 is_mine = await self._queues.redis.set(keys.RECONCILE_LEASE, 1, nx=True, px=int(every_s * 900))
-                if is_mine or at_start:  # nobody may have listened until now
+                if is_mine or at_start:  # events before the start may be lost
                     at_start = False
                     await self._ban_revoked()
                     await self._compare()
@@ -81,7 +81,7 @@ class Reconciler:
     async def _ban_revoked(self) -> None:
         try:
             done = await revocations.reconcile(self._settings, self._queues.redis)
-        except Retryable as exc:  # the sessions are another question, which this must not keep from being asked
+        except Retryable as exc:  # must not prevent the comparison of sessions
             _metrics.RECONCILE_FAILURES.inc()
             log.warning("revoked vehicles not reconciled", reason=str(exc))
             return
@@ -97,9 +97,9 @@ class Reconciler:
                 for owner, known in found.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed(owner, known, None, at_ms) is not None:
-                        session = await api.session(owner)  # it may have moved between two pages
+                        session = await api.session(owner)  # it may have moved between two pages of the list
                     told += await self._tell(missed(owner, known, session, at_ms))
-        for client_id, session in sessions.items():  # nothing is known of these
+        for client_id, session in sessions.items():  # sessions of vehicles without presence
             told += await self._tell(missed(Owner(client_id), Known(), session, at_ms))
         log.info("presence reconciled", told=told)
 
@@ -108,13 +108,13 @@ class Reconciler:
             return 0
         _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
         await all_handled(self._offer, [fanout_queue(event.owner)], event)
-        if isinstance(event, Connected):  # its SUBSCRIBE was missed, too: the broker says whether anybody listens
+        if isinstance(event, Connected):  # its SUBSCRIBE was lost, too: the broker's PUBACK shows whether it is subscribed
             await all_handled(self._offer, [ecq_queue(event.owner)], WOKEN)
         return 1
 
 
 async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
-    """Yields what is known of every vehicle, by owner, some hundred at a time."""
+    """Yield the known presence of every vehicle, by owner, a few hundred at a time."""
     some: list[Owner] = []
     async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_LOOK):
         some.append(keys.owner_of(key.decode())[0])

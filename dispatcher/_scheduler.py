@@ -1,4 +1,4 @@
-"""Handles the events of one queue in order, and those of all queues side by side, in batches of one round trip each."""
+"""Handles the events of one queue in order and those of all queues concurrently, in batches of one round trip each."""
 
 import asyncio
 import time
@@ -34,14 +34,14 @@ JOBS_PER_BATCH = 200
 OF_CLAIM = frozenset(get_args(OfClaim))
 
 log = structlog.get_logger(__name__)
-Parked = Callable[[str], None]  # told the data id of an entry that has just stepped aside
+Parked = Callable[[str], None]  # called with the data_id of an entry that was just parked
 
 
 class Scheduler:
-    """Takes events, asks `step` for the effects, and executes them.
+    """Takes events, gets their effects from `step`, and carries them out.
 
-    While entries wait for room at the broker no new event is begun, so that claimed entries are published before their deadline.
-    Events that are not begun stay unacknowledged at the broker or in the stream, which bounds them.
+    While entries wait for room at the broker, no new event is started, so that claimed entries are published before their
+    deadline. Events that are not started stay unacknowledged at the broker or in the stream, which bounds them.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Scheduler:
         self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
-        self._queued: dict[QueueName, deque[Job] | None] = {}  # what waits behind the job that the queue has in hand
+        self._queued: dict[QueueName, deque[Job] | None] = {}  # events that wait behind the queue's job in hand
         self._ready: deque[Job] = deque()
-        self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
-        self._turns: list[tuple[Job, Event]] = []  # answers that lead to the next step of jobs in hand
+        self._claims: deque[Job] = deque()  # ready events of open claims; they make room, so they never wait for it
+        self._turns: list[tuple[Job, Event]] = []  # replies that lead to the next step of jobs in hand
         self._open_claims: dict[QueueName, OpenClaim] = {}
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -76,7 +76,7 @@ class Scheduler:
     def offer(self, queue: QueueName, event: Event, done: Done | None = None) -> None:
         """Handle `event` after all earlier events of the same queue, and call `done` when its effects are carried out.
 
-        `join` bounds the number of events that wait behind another.
+        `join` bounds the number of waiting events.
         """
         job = Job(queue, event, done)
         if queue not in self._queued:
@@ -88,19 +88,19 @@ class Scheduler:
             self._queued[queue] = deque((job,))
         elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, queue):
             join(waiting, job)
-        elif done is not None:  # a filter that gets none of its requests, of which one packet may name thousands
+        elif done is not None:  # a filter that matches none of its topics; one packet may have thousands
             done()
 
     def go_on(self) -> None:
-        """Begin new events: there is room at the broker again."""
+        """Start new events: there is room at the broker again."""
         self._work.set()
 
     def report(self, queue: QueueName, event: OfClaim) -> None:
-        """Handle an event of a claim that is open."""
+        """Handle an event of an open claim."""
         if type(event) is not Published or event.reason_code != 0:
             self.offer(queue, event)
             return
-        claim = self._open_claims.get(queue)  # as `step` would say: it is closed, and nothing is to be done, so it needs no turn
+        claim = self._open_claims.get(queue)  # as `step` would: the claim is closed without effects, so it needs no batch
         if claim is not None and claim.is_of(event):
             del self._open_claims[queue]
 
@@ -133,7 +133,7 @@ class Scheduler:
 
     async def _run_batch(self) -> None:
         turns = self._take()
-        if not turns:  # nothing is ready, or everything waits for room
+        if not turns:  # nothing is ready, or everything waits for room in the window
             self._work.clear()
             return
         now = wall_clock_ms()
@@ -143,11 +143,11 @@ class Scheduler:
             asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
             if any(asked):
                 unanswered.append(job)
-            if isinstance(event, Loaded):  # it is with the publisher now, or came too late
+            if isinstance(event, Loaded):  # it is with the publisher now, or was too late
                 self.publisher.expect(-len(event.payload))
-        self._mqtt.flush()  # what is published is on its way before Redis is asked for more
+        self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
-            await asyncio.sleep(0)  # nothing is waited for: let others run
+            await asyncio.sleep(0)  # there is nothing to await: let other tasks run
         answers = await self._send(batch)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
@@ -169,7 +169,7 @@ class Scheduler:
         return effects
 
     def _execute(self, job: Job, effect: Effect, batch: EffectBatch) -> bool:
-        """Begin `effect`; true if it waits for a reply of Redis."""
+        """Start `effect`; returns whether it waits for a reply of Redis."""
         queue = job.queue
         match effect:
             case Publish():
@@ -177,7 +177,7 @@ class Scheduler:
             case Load(seq, claimed_ms):
                 self._load(queue, seq, claimed_ms)
             case Forward(other, event):
-                # Whoever brought the event is told when both queues are done with it.
+                # The event is done once both queues have handled it.
                 job.done = done = None if job.done is None else at_the_second_call(job.done)
                 self.offer(other, event, done)
             case _:
@@ -191,7 +191,7 @@ class Scheduler:
             elif queue in self._queued:
                 self.publisher.expect(len(found.payload))
                 self.offer(queue, Loaded(seq, claimed_ms, *found))
-            else:  # no verb follows, so it need not wait for the round that is under way
+            else:  # no verb follows, so it need not wait for the current batch
                 self._publish(queue, Loaded(seq, claimed_ms, *found))
 
         if is_ecq(queue):
@@ -209,7 +209,7 @@ class Scheduler:
                 self.publisher.send(queue, effect)
 
     async def _send(self, batch: EffectBatch) -> list[Answered | None]:
-        """The replies to the verbs of this batch. Tries until Redis answers, since every verb may run twice."""
+        """Send the batch and return the verbs' replies. Retries until Redis answers, since every verb may run twice."""
         if not batch:
             return []
         try:
@@ -224,7 +224,7 @@ class Scheduler:
         return answers
 
     def redis_is_back(self) -> None:
-        """Note that Redis has answered."""
+        """Note that Redis answers."""
         self.redis_up = True
         _metrics.REDIS_UP.set(1)
         log.info("redis reachable")

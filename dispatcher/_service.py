@@ -1,4 +1,4 @@
-"""One dispatcher process: its parts, the order of its start, and its end."""
+"""One dispatcher process: its parts, and the order in which they start and stop."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -28,24 +28,25 @@ from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
-SETTLE_S = 5.0  # for what is in hand when the process is asked to end
-# A member of a shared subscription that is away keeps getting its share: after this the others get it. With nobody to share, all
-# events of that time would be lost, and what vehicles acknowledge be sent again: one alone has as long as a machine takes to come
-# back. How much the broker keeps meanwhile is bounded there (max_mqueue_len in infra/emqx/manifold.conf).
+SETTLE_S = 5.0  # to finish the events in hand at shutdown
+# A disconnected member of a shared subscription keeps getting its share until its session expires; then the others get it.
+# Without other members, all events of that time would be lost, and acknowledged entries sent again, so a single dispatcher's
+# session lasts as long as a machine takes to come back. The broker bounds what it keeps meanwhile (max_mqueue_len in
+# infra/emqx/manifold.conf).
 SHARING_S, ALONE_S = 30, 600
-MAX_LOOK_S = 1.0  # between two looks at the deadlines
+MAX_LOOK_S = 1.0  # between two checks of the deadlines
 
 log = structlog.get_logger(__name__)
 
 
 def session_expiry_s(settings: Settings) -> int:
-    """How long the broker keeps the session of a dispatcher that is away."""
+    """How long the broker keeps a disconnected dispatcher's session, in seconds."""
     shares = settings.shares_subscriptions and settings.dispatchers > 1
     return min(SHARING_S if shares else ALONE_S, settings.mqtt_session_expiry_seconds)
 
 
 class Dispatcher:
-    """Replica number `replica` of any number of dispatchers."""
+    """One dispatcher replica, with the number `replica`."""
 
     def __init__(self, settings: Settings, replica: int) -> None:
         self.settings, self.name = settings, f"sdv-dispatcher-{replica}"
@@ -105,7 +106,7 @@ class Dispatcher:
                 work.cancel()
             await asyncio.wait((work,))
             if not work.cancelled():
-                work.result()  # it ends by itself only by an error
+                work.result()  # it ends on its own only with an error
 
     def health(self) -> Health:
         """Healthy while Redis answers, the broker is connected, and every subscription is confirmed."""
@@ -113,7 +114,7 @@ class Dispatcher:
         return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
 
     async def _work(self) -> None:
-        """Connect to Redis first, since a resumed session sends events as soon as it is connected, and they need Redis."""
+        """Connect to Redis, then to the broker: a resumed session receives events at once, and they need Redis."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
@@ -129,7 +130,7 @@ class Dispatcher:
             await self._mqtt.wait_connected()
             try:
                 await self._mqtt.subscribe(*filters(in_a_group=self.settings.shares_subscriptions))
-            except Permanent as exc:  # it is tried again, and health says that it is not ready
+            except Permanent as exc:  # retried, and health reports not ready
                 log.warning("subscription refused", reason=str(exc))
             self._subscribed = True
             self._sources = [
@@ -151,14 +152,14 @@ class Dispatcher:
         }
 
     def _note(self, lag_s: float) -> None:
-        """Set the metrics of the loop's lag and of what waits in this process."""
+        """Set the metrics of the loop's lag and of this process's backlogs."""
         _metrics.LOOP_LAG_SECONDS.set(lag_s)
         _metrics.JOBS.set(self._scheduler.jobs)
         _metrics.BACKLOG.set(self._scheduler.publisher.backlog)
         _metrics.UNCONFIRMED.set(self._scheduler.publisher.unconfirmed)
 
     async def _settle(self) -> None:
-        """Take no new events and finish those in hand; those that are not finished in time come again."""
+        """Take no new events and finish those in hand; those not finished in time are redelivered."""
         self._events_in.open = False
         for source in self._sources:
             source.cancel()

@@ -1,4 +1,4 @@
-"""The sources of events in Redis: wake-ups, passed deadlines, and data for which entries are parked."""
+"""Event sources in Redis: wake-ups, passed deadlines, and data for which entries are parked."""
 
 import asyncio
 import random
@@ -18,9 +18,9 @@ from manifold.queues import Queues, Wake
 
 WAKES_PER_READ = 4  # records, each with up to a thousand owners
 WAKE_BLOCK_MS = 1000
-STALE_WAKE_MS = 15_000  # a wake-up that a replica has had for so long without settling it is taken over
+STALE_WAKE_MS = 15_000  # a wake-up that a replica has not settled for this long is taken over
 DUE_PER_LOOK = 500
-PARKED_BATCH_SIZE = 1_000  # data ids; one look into the lake costs much the same for one and for many
+PARKED_BATCH_SIZE = 1_000  # data_ids per lookup; one lookup in the lake costs about the same for one as for many
 RETRY_S = 1.0
 
 WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
@@ -30,7 +30,7 @@ Offer = Callable[[QueueName, Event, Callable[[], Any]], None]
 
 
 async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None:
-    """Offer `event` for each queue, and wait until its effects are carried out for all of them."""
+    """Offer `event` to each queue, and wait until its effects are carried out for all of them."""
     left = 0
     handled = asyncio.Event()
 
@@ -48,7 +48,7 @@ async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None
 
 
 async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` forever; a Redis that is away is tried again after a pause."""
+    """Run `once` again and again; if Redis is unavailable, retry after a pause."""
     while True:
         try:
             await once()
@@ -58,13 +58,13 @@ async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
 
 
 class Wakes:
-    """Owners with new entries, from the wake-up streams. A wake-up is settled when the entries are claimed."""
+    """Owners with new entries, from the wake-up streams. A wake-up is settled once its entries are claimed."""
 
     def __init__(self, queues: Queues, consumer: str, offer: Offer, payloads: Payloads) -> None:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """Offer the wake-ups that this consumer had in hand when it died, then new ones; runs forever."""
+        """Offer the unsettled wake-ups of this consumer's last run, then new ones; runs forever."""
         await _for_ever("wakes", self._read)
 
     async def run_stale(self) -> None:
@@ -72,7 +72,7 @@ class Wakes:
         await _for_ever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
-        await self._queues.join_wakes()  # also after Redis was wiped
+        await self._queues.join_wakes()  # again after Redis was wiped
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)
@@ -95,7 +95,7 @@ class Wakes:
 
 
 class Deadlines:
-    """Owners whose entry in flight may be overdue. Every replica looks; only one of them can release an entry."""
+    """Owners whose entry in flight may be overdue. Every replica checks them; only one can release an entry."""
 
     def __init__(self, queues: Queues, offer: Offer, *, every_s: float) -> None:
         self._queues, self._offer, self._every_s = queues, offer, every_s
@@ -105,7 +105,7 @@ class Deadlines:
         await _for_ever("deadlines", self._look)
 
     async def _look(self) -> None:
-        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that look together work twice
+        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that check at the same time duplicate work
         for shard in range(self._queues.policy.wake_shards):
             while await self._look_at(shard) == DUE_PER_LOOK:
                 pass
@@ -119,7 +119,7 @@ class Deadlines:
 
 
 class ParkedEntries:
-    """Parked entries. They are looked at again at intervals, because their data may come through the lake alone."""
+    """Parked entries, which are checked at intervals, because their data may arrive through the lake alone."""
 
     def __init__(self, queues: Queues, payloads: Payloads, *, every_s: float) -> None:
         self._queues, self._payloads, self._every_s = queues, payloads, every_s
@@ -127,17 +127,17 @@ class ParkedEntries:
         self._some_are_fresh = asyncio.Event()
 
     def parked(self, data_id: str) -> None:
-        """Note that an entry was just parked; its data may have come between the read and the parking."""
+        """Note that an entry was just parked; its data may have arrived between the read and the parking."""
         if data_id:
             self._fresh.add(data_id)
             self._some_are_fresh.set()
 
     async def run(self) -> None:
-        """Look at all parked entries at intervals; runs forever."""
+        """Check all parked entries at intervals; runs forever."""
         await _for_ever("parked entries", self._look)
 
     async def run_fresh(self) -> None:
-        """Look once more at entries that were just parked; runs forever."""
+        """Check entries once more just after they were parked; runs forever."""
         await _for_ever("fresh parked entries", self._look_at_fresh)
 
     async def _look(self) -> None:
@@ -150,7 +150,7 @@ class ParkedEntries:
                     await self._queues.unpark_waiting(data_id, wall_clock_ms())
 
     async def _has_come(self, data_id: str) -> bool:
-        """Whether data may have come. Entries without a trigger have an empty data_id: they are claimed and looked up again."""
+        """Whether data may have arrived. Entries without a trigger have an empty data_id: they are claimed and read again."""
         return not data_id or await self._payloads.read(data_id) is not None
 
     async def _look_at_fresh(self) -> None:

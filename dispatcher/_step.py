@@ -1,10 +1,10 @@
-"""The decision for one event of one queue: the next state and the effects. It is pure: no await, no clock, no Redis.
+"""Decides on one event of one queue: the next state and the effects. Pure: no await, no clock, no Redis.
 
-The lasting state of an owner lies in Redis, and each verb's reply tells it. `OwnerState` adds what only this process knows: its
+The durable state of an owner is in Redis, and each verb's reply reports it. `OwnerState` adds what only this process knows: its
 open claim, from the claim until the broker's PUBACK.
 
-Every event may come again, since the broker and the wake-up stream repeat what was not acknowledged, and other replicas handle
-other events of the same owner. Each effect therefore names its seq, and Redis decides.
+Every event may be repeated, since the broker and the wake-up stream redeliver what was not acknowledged, and other replicas
+handle other events of the same owner. So each effect names its seq, and Redis decides.
 """
 
 from msgspec import Struct
@@ -44,33 +44,33 @@ from manifold.queues.verbs.ecq import AckReply as EcqAckReply
 from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
-SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
+SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # disconnect reasons that end the session
 
 
 class OpenClaim(Struct, frozen=True):
-    """A claim that this process made and the broker has not confirmed yet."""
+    """A claim of this process that the broker has not confirmed yet."""
 
     seq: int
     claimed_ms: int  # tells two claims of one seq apart
-    send_by: int  # by `steady_ms`: when it is too late to publish, for later attempts too (`note_sent` in _owner.lua)
-    heard: bool = False  # the vehicle gave a sign since
-    sent: bool = False  # it was handed to the publisher
-    takes: int = 0  # bytes of the largest packet that the vehicle takes; 0: any, or it is not known
+    send_by: int  # by `steady_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
+    heard: bool = False  # the vehicle has been heard from since
+    sent: bool = False  # handed to the publisher
+    takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 
     def is_of(self, event: OfClaim) -> bool:
-        """Whether `event` speaks of this very claim."""
+        """Whether `event` is about this claim."""
         return self.seq == event.seq and self.claimed_ms == event.claimed_ms
 
 
 class OwnerState(Struct, frozen=True):
-    """The input of `step`: the policy, the name of the queue, and the claim that this process has open for it."""
+    """The input of `step`: the policy, the queue's name, and this process's open claim on it."""
 
     policy: DispatchPolicy
     queue: QueueName
     open_claim: OpenClaim | None = None
 
     def without(self, seq: int | None) -> "OwnerState":
-        """The state in which no claim of `seq` is open."""
+        """The state with no open claim of `seq`."""
         return replace(self, open_claim=None) if self.open_claim is not None and self.open_claim.seq == seq else self
 
 
@@ -78,7 +78,7 @@ Step = tuple[OwnerState, list[Effect]]
 
 
 def step(state: OwnerState, event: Event) -> Step:
-    """The next state and the effects of `event`. Effects are carried out in their order; at most one is a verb."""
+    """Return the next state and the effects of `event`. Effects are carried out in order; at most one is a verb."""
     match event:
         case Answered():
             return _answered(state, event)
@@ -104,7 +104,7 @@ def step(state: OwnerState, event: Event) -> Step:
 
 
 def _of_claim(state: OwnerState, event: OfClaim) -> Step:
-    """What follows from an event of a claim. An event of a claim that is not open any more is ignored."""
+    """Handle an event of a claim. An event of a claim that is no longer open is ignored."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
         return state, [Ignore("late word of a claim that is closed")]
@@ -158,13 +158,13 @@ def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresenc
 
 def _fanout_presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
     if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
-        # What is in flight, if anything, got a full deadline from here, and it may have been put off until the session's end.
+        # An entry in flight got a full deadline from here, and its check may have been postponed until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
     return _claimed(_heard(state, reply.next) if update.claim else state, answer, reply.next)
 
 
 def _heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
-    """What follows when the vehicle gives a sign that it listens while a claim is open."""
+    """Note on the open claim that the vehicle was heard from, which shows that it may be subscribed."""
     open_claim = state.open_claim
     if open_claim is None or claim.word is not ClaimWord.BUSY or claim.seq != open_claim.seq:
         return state
@@ -175,26 +175,26 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
-        looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is there now may be overdue, too
+        looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # it may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
         return state, [flavours.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
     may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed
     if not (release.again or may_listen):
         return state, []
-    if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
+    if release.reason is ReleaseReason.UNSUBSCRIBED:  # heard from after the publish, so it may have subscribed since
         return state, [flavours.subscribed_since(state.queue)]
     return state, [Claim()]
 
 
 def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
-    """The effects of a claim. An entry that is found in flight is watched, too: so a repeated event repairs a missing watch."""
+    """The effects of a claim. An entry already in flight is watched, too, so a repeated event restores a missing watch."""
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
             return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
-        # Redis gives as long from the moment in which it makes the claim, and so longer.
+        # Redis counts from the execution of the claim, so its own `send_by` is later.
         send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
         open_claim = OpenClaim(claim.seq, answer.now_ms, send_by, sent=sent, takes=claim.takes)
         if claim.message:
@@ -212,7 +212,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
 
 
 def _overdue(state: OwnerState, seq: int) -> Release:
-    """An attempt counts from the publish: what this process is still loading was none."""
+    """Release an overdue entry; one that this process is still loading was never published, so it counts no attempt."""
     open_claim = state.open_claim
     if open_claim is not None and open_claim.seq == seq and not open_claim.sent:
         return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, again=True)
@@ -220,6 +220,6 @@ def _overdue(state: OwnerState, seq: int) -> Release:
 
 
 def _was_mine(state: OwnerState, answer: Answered, claim: ClaimReply) -> bool:
-    """Whether the first sending of this verb made the claim, and only its answer was lost: the deadline tells."""
+    """Whether this verb's first sending made the claim and only its reply was lost; the deadline shows it."""
     mine = claim.word is ClaimWord.BUSY and claim.deadline_ms == answer.now_ms + state.policy.wait_ms(claim.attempts)
     return answer.repeated and mine and (state.open_claim is None or state.open_claim.seq != claim.seq)

@@ -1,8 +1,8 @@
-"""The events that wait behind the one that a queue has in hand, bounded for each vehicle.
+"""Events that wait behind the one that a queue has in hand, bounded per vehicle.
 
-A later heartbeat replaces one that waits, and a later subscription an earlier one, which then counts as carried out. Connections
-do not replace each other, so their number is bounded. A vehicle loses its own oldest events by that. The broker's events may be
-lost anyway, and the next heartbeat, or a deadline, makes up for them.
+A later heartbeat replaces a waiting one, and a later subscription an earlier one, which then counts as carried out. Connections
+do not replace each other, so their number is bounded: a vehicle loses its own oldest events. Broker events may be lost anyway,
+and the next heartbeat, or a deadline, makes up for that.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dispatcher._events import Event
 from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
 from manifold.contracts.queue_names import QueueName
 
-CONNECTIONS_KEPT = 20  # that began or ended, of one queue; a vehicle that flaps every few seconds never has so many waiting
+CONNECTIONS_KEPT = 20  # connects and disconnects per queue; a vehicle that flaps every few seconds never has this many waiting
 _CONNECTION = (Connected, Disconnected)
 
 Done = Callable[[], Any]
@@ -31,7 +31,7 @@ class Job:
 
 
 def join(waiting: deque[Job], job: Job) -> None:
-    """Put `job` at the end of those that wait. Jobs that it replaces are removed and done."""
+    """Append `job` to the waiting ones. Jobs that it replaces are removed and done."""
     kind = type(job.event)
     if kind is Heard or kind is Subscribed:
         earlier = next((each for each in waiting if type(each.event) is kind), None)
@@ -49,13 +49,13 @@ def join(waiting: deque[Job], job: Job) -> None:
 
 
 def at_the_second_call(done: Done) -> Done:
-    """For an event that two queues have to be done with."""
+    """Return a callback that calls `done` at its second call: two queues handle the event."""
     calls = iter((lambda: None, done))
     return lambda: next(calls)()
 
 
 def _give_way(earlier: Job, later: Job) -> None:
-    """`later` says it, too. Where nothing would bring that again (QoS 0), the earlier message stays unacknowledged instead."""
+    """Let `later` replace `earlier`. If `later` is never redelivered (QoS 0), the earlier message stays unacknowledged."""
     if later.done is None:
         later.done = earlier.done
     elif earlier.done is not None:

@@ -1,8 +1,7 @@
-"""Vehicles whose certificates are revoked where EMQX is the broker: recorded in Redis, and banned by EMQX.
+"""Revocation of vehicles' certificates with EMQX as the broker: recorded in Redis, and enforced as bans by EMQX.
 
-EMQX reads no revocation list unless it is told to, so it is their client id that is banned: an open connection ends within two
-seconds, and new ones are refused, with whatever certificate. The record makes good what an EMQX that was away, or came back
-without its data, has not.
+EMQX reads no revocation list unless configured to, so the client id is banned: an open connection ends within two seconds, and
+new ones are refused with any certificate. The record restores bans that an EMQX missed while it was down, or lost with its data.
 """
 
 from dataclasses import dataclass
@@ -19,18 +18,18 @@ from manifold.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a comparison of the record with EMQX has done; client ids."""
+    """The result of comparing the record with EMQX, in client ids."""
 
-    banned: list[str]  # which EMQX had not banned
+    banned: list[str]  # newly banned by EMQX
     already: int
-    ended: list[str]  # taken from the record: their time is over
+    ended: list[str]  # expired, and removed from the record
 
 
 async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) -> bool:
-    """Record that this vehicle is revoked until then, and have EMQX ban it; whether EMQX had not done so already.
+    """Record that this vehicle is revoked until then, and ban it at EMQX; returns whether the ban is new.
 
     Raises:
-        Retryable: it is on record, but EMQX cannot be asked or refuses. A dispatcher bans it when it next compares.
+        Retryable: it is on record, but EMQX is unavailable or refuses. The next comparison by a dispatcher bans it.
         redis.RedisError: EMQX bans it, but it is not on record.
     """
     problem = is_new = None
@@ -46,11 +45,11 @@ async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) ->
 
 
 async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
-    """End the ban, then forget it; whether there was one at EMQX or on record.
+    """End the ban, then delete the record; returns whether EMQX or the record had one.
 
     Raises:
-        Retryable: nothing was changed: EMQX cannot be asked or refuses.
-        redis.RedisError: the ban has ended, but a dispatcher that compares will ban the vehicle again.
+        Retryable: EMQX is unavailable or refuses; nothing was changed.
+        redis.RedisError: the ban has ended, but the next comparison by a dispatcher will ban the vehicle again.
     """
     async with BrokerApi(settings) as api:
         was_banned = await api.release(vin)
@@ -58,17 +57,17 @@ async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
 
 
 async def revoked(redis: Redis) -> dict[str, datetime]:
-    """Every vehicle on record, and until when it is revoked (UTC)."""
+    """Read every vehicle on record, and until when it is revoked (UTC)."""
     found: Any = await redis.hgetall(keys.REVOKED_VEHICLES)
     return {vin.decode(): datetime.fromtimestamp(int(until), UTC) for vin, until in sorted(found.items())}
 
 
 async def reconcile(settings: Settings, redis: Redis) -> Reconciled:
-    """Have EMQX ban everything on record that has not ended. EMQX is not asked where nothing is on record.
+    """Ban everything on record that has not expired at EMQX. EMQX is not contacted if nothing is on record.
 
     Raises:
-        Retryable: EMQX cannot be asked or refuses.
-        redis.RedisError: Redis cannot be asked.
+        Retryable: EMQX is unavailable or refuses.
+        redis.RedisError: Redis is unavailable.
     """
     done, now = Reconciled([], 0, []), datetime.now(UTC)
     on_record = await revoked(redis)
@@ -84,6 +83,6 @@ async def reconcile(settings: Settings, redis: Redis) -> Reconciled:
                 already += 1
             elif await redis.hexists(keys.REVOKED_VEHICLES, vin):
                 done.banned.append(vin)
-            else:  # somebody has undone it meanwhile
+            else:  # undone meanwhile
                 await api.release(vin)
     return Reconciled(done.banned, already, done.ended)

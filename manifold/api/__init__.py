@@ -1,8 +1,7 @@
-"""The read side as an HTTP service: what the queues, the archive and the lake know, under /api/v1, for people and programs.
+"""The read side as an HTTP service: the contents of queues, archive and lake under /api/v1, for people and programs.
 
-It promises that an answer is bounded and comes in pages, that every error is a problem with its remedy, and that it listens
-beyond loopback only with a token. It changes nothing, except that it publishes a rewind of a compacted queue for whoever asks.
+Guarantees: answers are bounded and paged, every error is a problem document with its remedy, and without a token it listens on
+loopback only. It is read-only, except that it publishes the rewind of a compacted queue on request.
 
-Run as `python -m manifold.api`. This file loads nothing: a process may be told to leave pandas out before anything loads it.
-
+Run as `python -m manifold.api`. This file imports nothing, so that the process can exclude pandas before anything imports it.
 """

@@ -6,20 +6,20 @@ import sys
 from manifold.runtime.service import run_service
 from manifold.settings import Settings
 
-GC_OBJECTS = 20_000  # new objects between two collections
+GC_OBJECTS = 20_000  # allocations between two garbage collections
 
 
 async def _serve(settings: Settings) -> None:
     from manifold.api._server import serve
 
-    # What is loaded by now stays: looking through it for garbage would hold up answers.
+    # Modules loaded so far are permanent; scanning them in each collection would delay answers.
     gc.freeze()
     gc.set_threshold(GC_OBJECTS, 20, 50)
     await serve(settings)
 
 
 def main() -> int:
-    """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
+    """Run the service; return the exit status: 0 after an orderly stop, 2 for a problem that the operator must fix."""
     return run_service("api", _serve)
 
 

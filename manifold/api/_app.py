@@ -1,4 +1,4 @@
-"""The application: its routes, what every one of them shares, and the document that describes them."""
+"""The ASGI application: its routes, their shared behaviour, and the OpenAPI document."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ Authorization = Annotated[str, Header()]
 
 
 def application(settings: Settings) -> Any:
-    """The ASGI application of these settings. Nothing is opened before it starts; what is away then may come later."""
+    """Build the ASGI application. Sources are opened on startup, and may become available later."""
     sources = Sources(settings)
     token = settings.http_token.get_secret_value()
 
@@ -40,7 +40,7 @@ def application(settings: Settings) -> Any:
         async with sources.open():
             yield
 
-    # FastAPI's own pages load scripts from a public host; `_docs_page` needs none.
+    # FastAPI's own pages load scripts from a CDN; `_docs_page` needs none.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
     for routes in (
         vehicle_routes,
@@ -61,7 +61,7 @@ def application(settings: Settings) -> Any:
 
 
 def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
-    """/healthz, /livez and /metrics, as every service has them, and the page of its document."""
+    """Add /healthz, /livez and /metrics, as in every service, and the documentation page."""
 
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(authorization: Authorization = "") -> Response:

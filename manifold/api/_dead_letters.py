@@ -1,4 +1,4 @@
-"""`/dead-letters`: the refused signals, as the AMQP door lists them. `/signal-keys`: the keys under which signals are sealed."""
+"""`/dead-letters`: refused signals, as listed by the AMQP door. `/signal-keys`: the keys that seal signals."""
 
 from typing import Annotated, Any
 
@@ -17,13 +17,13 @@ from manifold.lake.day_keys import DayKeys
 from manifold.runtime.tls import verified
 
 PAGE = 100
-WAIT_S = 20.0  # longer than the door itself takes
+WAIT_S = 20.0  # longer than the door's own timeout
 Place = Annotated[int, Path(ge=1, le=999_999, examples=[1], description="its place in the queue, the oldest is 1")]
 OnlyCode = Annotated[Code | None, Query(description="only those that were refused with this code")]
 
 
 def dead_letter_routes(sources: Sources) -> APIRouter:
-    """The routes of dead letters, and of the keys of signals."""
+    """Return the routes of dead letters and signal keys."""
     router = APIRouter(tags=["signals"])
     settings = sources.settings
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page for people. It has no script and names no other host, so it reads the same everywhere."""
+"""Renders the OpenAPI document as an HTML page, without scripts or external resources, so that it works offline."""
 
 import json
 import re
@@ -11,18 +11,18 @@ from markupsafe import Markup, escape
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 CODE = re.compile(r"`([^`]+)`")
 BOUNDS = {"minimum": "at least {}", "maximum": "at most {}", "maxLength": "up to {} characters", "default": "default {}"}
-MAX_BOUND = 1 << 62  # larger bounds are those of the integer type, and say nothing
+MAX_BOUND = 1 << 62  # larger bounds are those of the integer type, and not worth showing
 
 
 def docs_page(document: Mapping[str, Any]) -> str:
-    """The HTML page of an OpenAPI document."""
+    """Return the HTML page of an OpenAPI document."""
     page = Environment(loader=PackageLoader("manifold.api", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {"kind": _kind, "marked": _marked, "name_of": _name_of, "pretty": _pretty}
     return page.get_template("docs.html").render(document, schemas=document["components"]["schemas"])
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """The values of a schema in a few words."""
+    """Describe the values of a schema in a few words."""
     if "$ref" in schema:
         return _name_of(schema["$ref"])
     if "anyOf" in schema:
@@ -41,7 +41,7 @@ def _is_telling(bound: object) -> bool:
 
 
 def _marked(text: str) -> Markup:
-    """The text with what stands between backticks as code."""
+    """Escape the text and mark up text in backticks as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped here
 
 

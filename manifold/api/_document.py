@@ -30,7 +30,7 @@ def describe(app: FastAPI) -> None:
             app.openapi_schema = _document(app)
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]  # as the library's pages say
+    app.openapi = document  # type: ignore[method-assign]  # the way that FastAPI documents
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

@@ -24,12 +24,12 @@ from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_spoilt
 
 PAGE = 100
-REWINDS = 8  # at once: each is a connection to the broker
+REWINDS = 8  # concurrent rewinds: each opens a connection to the broker
 PASSED_ON = FAILURES[413] | FAILURES[415]
 
 
 def ecq_routes(sources: Sources) -> APIRouter:
-    """The routes of compacted queues."""
+    """Return the routes of compacted queues."""
     router = APIRouter(tags=["compacted queues"])
     under_way = asyncio.Semaphore(REWINDS)
 
@@ -69,12 +69,12 @@ def _page(queue: history.CompactedQueue) -> CompactedQueue:
 
 
 async def _queued(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
-    """The page in Redis; None where that is away, or does not know all of it: then archive and lake are asked."""
+    """Return the page from Redis; None if Redis is unavailable or incomplete, so that archive and lake must be read."""
     batch = AsyncBatch(sources.redis, sources.policy)
     ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
         return page_told(await batch.run(), client_id, sources.settings.ecq_pending_retention)
-    except AuthenticationError:  # the library takes it for one of the connection
+    except AuthenticationError:  # redis-py derives it from ConnectionError
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None

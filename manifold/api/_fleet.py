@@ -19,7 +19,7 @@ Count = Annotated[int, Query(ge=1, le=20, description="queues of each kind")]
 
 
 def fleet_routes(sources: Sources) -> APIRouter:
-    """The routes that the queue statistics answer."""
+    """Return the routes served from the queue statistics."""
     router = APIRouter(tags=["fleet"])
 
     @router.get("/fleet")
@@ -55,7 +55,7 @@ def _counts(stats: queues.QueueStats) -> dict[str, Any]:
 
 
 async def _look_again(sources: Sources, vins: list[str]) -> list[Queue]:
-    """The same queues as they are now; those that are empty or spoilt by now are left out."""
+    """Return the current state of these queues; queues that are now empty or corrupt are omitted."""
     batch = AsyncBatch(sources.redis, sources.policy)
     for vin in vins:
         batch.call(("ZCARD", keys.pending(vin)), int)

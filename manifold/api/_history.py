@@ -29,7 +29,7 @@ Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="rows of the lake tha
 
 
 def history_routes(sources: Sources) -> APIRouter:
-    """The routes of what happened."""
+    """Return the history routes."""
     router = APIRouter()
 
     async def ask(question: Callable[[History], T]) -> T:

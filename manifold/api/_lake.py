@@ -1,4 +1,4 @@
-"""Runs reads of the lake or the archive in a bounded pool of threads, with a time limit. The lake may be away."""
+"""Runs reads of lake and archive in a bounded thread pool, with a timeout. The lake may be unavailable."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from manifold.lake.async_lake import AsyncLake
 from manifold.settings import Settings
 
 THREADS = 4
-MAX_CONCURRENT_LOOKUPS = 64  # questions at once, those that wait for a thread among them
-LOOK_S, LOOK_AGAIN_S = 15.0, 1.0  # between two looks whether the lake can be read; while it cannot
+MAX_CONCURRENT_LOOKUPS = 64  # concurrent reads, including those that wait for a thread
+LOOK_S, LOOK_AGAIN_S = 15.0, 1.0  # interval of the readability checks; while unreadable
 T = TypeVar("T")
 
 
 class Lake:
-    """The lake, of which only so much is asked at once, and whether it can be read."""
+    """The lake with bounded concurrency, and whether it is readable."""
 
     def __init__(self, settings: Settings) -> None:
         self.problem: str | None = "the lake has not been looked at yet"
@@ -29,15 +29,15 @@ class Lake:
         self._places = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
 
     def close(self) -> None:
-        """Close without waiting for reads that are under way: their answers are not needed any more."""
+        """Close without waiting for running reads."""
         self._lake.close()
 
     async def ask(self, question: Callable[[Catalog], T], within_s: float | None = None) -> T:
-        """What `question` finds, in a thread.
+        """Run `question` in a thread and return its result.
 
         Raises:
-            Retryable: the lake cannot be read, too many ask, or the answer takes longer than `api_timeout_seconds`.
-            Permanent: what the lake says is for good, such as a login that is refused.
+            Retryable: the lake cannot be read, too many reads are waiting, or the read exceeds `api_timeout_seconds`.
+            Permanent: an error of the lake that retrying cannot fix, such as a rejected login.
         """
         if self._places.locked():
             raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} questions to the lake wait already; ask again later")
@@ -46,7 +46,7 @@ class Lake:
                 return await self._lake.ask(question, within_s or self._settings.api_timeout_seconds)
 
     async def watch(self) -> None:
-        """See, again and again, whether the lake can be read."""
+        """Check periodically whether the lake is readable; sets `problem`."""
         while True:
             try:
                 await self.ask(_look)
@@ -59,5 +59,5 @@ class Lake:
 def _look(catalog: Catalog) -> None:
     try:
         catalog.load_table(SEGMENTS.identifier)
-    except NoSuchTableError:  # nothing has been ingested yet
+    except NoSuchTableError:  # nothing ingested yet
         return

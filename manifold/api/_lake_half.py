@@ -1,6 +1,6 @@
-"""`/lake/entries` and `/lake/triggers`: what the lake alone knows, for a client that adds the rest itself, as the console does.
+"""`/lake/entries` and `/lake/triggers`: the lake's half of a history, for clients that merge the rest, like the console.
 
-The console reads queues and archive as quickly as the API does; loading what opens the lake takes it longer than an answer.
+The console reads queues and archive as fast as the API, but importing PyIceberg would take it longer than an answer.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from manifold.contracts.seq import MAX_SEQ
 from manifold.history import Bounds, EntryHistory
 from manifold.history.from_lake import Lake
 
-MAX_ENTRIES = 20_000  # entries of one answer, whatever is asked for
+MAX_ENTRIES = 20_000  # hard limit of one answer
 
 Since = Annotated[
     datetime, Query(description="of the segments that are named: when they were taken in; ISO 8601, UTC where it names no zone")
@@ -35,7 +35,7 @@ From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `s
 
 
 def lake_half_routes(sources: Sources) -> APIRouter:
-    """The routes that read the lake alone."""
+    """Return the routes that read only the lake."""
     router = APIRouter(tags=["lake"])
 
     async def answer(read: Callable[[Catalog], dict[str, Any]]) -> Response:

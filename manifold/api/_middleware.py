@@ -1,4 +1,4 @@
-"""The middleware of every request: it checks the token, counts the request, and answers an unforeseen error with a problem."""
+"""Middleware for every request: checks the token, limits the body, counts the request, and turns errors into problems."""
 
 import time
 
@@ -10,21 +10,21 @@ from manifold.api._metrics import REQUESTS, SECONDS
 from manifold.api._problems import failed, problem
 from manifold.runtime.http import REFUSED, shows
 
-HEALTH, ALIVE = "/healthz", "/livez"  # the probes of an orchestrator have no token to show
+HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
 MAX_BODY_BYTES = 64 * 1024  # of a request
-ELSEWHERE = "none"  # the route of what is not here
+ELSEWHERE = "none"  # route label of unknown paths
 
 log = structlog.get_logger(__name__)
 
 
 class RequestMiddleware:
-    """The ASGI application around the whole of the API."""
+    """ASGI middleware around the whole API."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -45,7 +45,7 @@ class RequestMiddleware:
                 await self._app(scope, receive, noted)
         except Exception:
             log.exception("a request failed", path=scope["path"])
-            if status:  # part of the answer is out: breaking off says that it is not whole
+            if status:  # the response has started: abort it to signal that it is incomplete
                 raise
             await failed()(scope, receive, noted)
         finally:
@@ -55,7 +55,7 @@ class RequestMiddleware:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """The same body, as far as it is not too long."""
+    """Wrap `receive` to raise 413 if the body is too long."""
     taken = 0
 
     async def bounded() -> Message:

@@ -1,4 +1,4 @@
-"""The query parameters, each with its form and bounds; a parameter that a route does not know is refused."""
+"""Path and query parameters with their formats and bounds; unknown parameters are refused."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from manifold.contracts.ecq import refused_client
 from manifold.contracts.names import ID_PATTERN, MAX_ID, MAX_VIN, VIN_PATTERN
 from manifold.contracts.seq import MAX_SEQ
 
-MAX_ENTRIES = 1000  # of one page, whatever is asked for
+MAX_ENTRIES = 1000  # maximum page size
 VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
 
 
@@ -40,13 +40,13 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a grea
 
 
 async def only_json(request: Request) -> None:
-    """Refuse a body of another kind: a browser sends such a one for any page that it shows, without asking."""
+    """Refuse bodies that are not JSON: browsers send form bodies cross-site without a preflight request."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "send the body as Content-Type: application/json")
 
 
 async def no_others(request: Request) -> None:
-    """Refuse a parameter that the route does not know: one that is misspelt would be left out unseen."""
+    """Refuse unknown query parameters: a misspelt one would be ignored silently."""
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     unknown = [name for name in request.query_params if name not in known]
     if unknown:

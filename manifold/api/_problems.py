@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): what went wrong, the value, and what to do."""
+"""Errors as problem details (RFC 9457): what went wrong, the value, and the remedy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from manifold.contracts.errors import Permanent, Retryable
 
 MEDIA_TYPE = "application/problem+json"
-AGAIN_S = 5  # after which asking again may help
-SHOWN = 200  # characters of a value that is wrong
-TITLES = {  # the phrases of RFC 9110, as RFC 9457 asks of problems without a type of their own
+AGAIN_S = 5  # Retry-After in seconds
+SHOWN = 200  # characters quoted of an invalid value
+TITLES = {  # reason phrases of RFC 9110, as RFC 9457 requires for problems without their own type
     401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
@@ -71,7 +71,7 @@ class Problem(BaseModel):
 def problem(
     status: int, detail: str, *, headers: Mapping[str, str] | None = None, errors: Sequence[Mapping[str, str]] = ()
 ) -> Response:
-    """A response with these problem details as its body."""
+    """Build a response with these problem details."""
     body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
     if errors:
         body["errors"] = list(errors)
@@ -79,12 +79,12 @@ def problem(
 
 
 def failed() -> Response:
-    """The response to an unforeseen error. It gives no details: they are in the log."""
+    """Build the response to an unexpected error. The details are only in the log."""
     return problem(500, "an error that should not be; the log of the api has it")
 
 
 def tell_problems(app: FastAPI) -> None:
-    """Register the handlers that answer every error with a problem."""
+    """Register handlers that turn every error into a problem."""
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, exc: HTTPException) -> Response:
@@ -92,7 +92,7 @@ def tell_problems(app: FastAPI) -> None:
             404: f"there is no {_shown(request.url.path)} here; /api/v1/openapi.json lists what there is",
             405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
         }
-        if exc.status_code == 400:  # what FastAPI says of bytes that are no text
+        if exc.status_code == 400:  # FastAPI's status for a body that is not valid UTF-8
             return problem(422, "the body is no JSON in UTF-8")
         return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
 
@@ -123,7 +123,7 @@ def tell_problems(app: FastAPI) -> None:
 
 def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
     place, *name = (str(part) for part in error["loc"])
-    if error["type"] == "json_invalid":  # FastAPI gives the position in the body as the name, and no value
+    if error["type"] == "json_invalid":  # FastAPI puts the position into the name, and no value
         problem = f"is no JSON: {error['ctx']['error']} at character {name[0]}"
         return {"name": place, "place": place, "value": "", "problem": problem}
     message = str(error["msg"])

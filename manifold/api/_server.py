@@ -1,4 +1,4 @@
-"""One API process: where it listens, and how it ends."""
+"""One API process: its listener and its shutdown."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from manifold.runtime.expiry import tell_expiry
 from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings
 
-SETTLE_S = 5  # for answers that are being given when the process is asked to end
-BACKLOG = 2048  # connections that wait to be accepted
+SETTLE_S = 5  # grace period for running requests at shutdown
+BACKLOG = 2048  # of the listen socket
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `serve`: the library would end the process by the signal, as if it had been killed."""
+    """Leaves signal handling to `serve`; uvicorn would re-raise the signal, as if the process had been killed."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -29,13 +29,13 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until the process is told to end, then finish the requests that are under way.
+    """Serve until SIGTERM or SIGINT, then finish the running requests.
 
     Raises:
-        Permanent: the port is taken, or the host is not loopback and there is no token.
+        Permanent: the port is in use, or the host is not loopback and no token is set.
     """
     require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by the supervisor
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs its start and end
     listener = _listen(settings.api_listens, settings.api_port)
     shown = settings.http_shows
     tell_expiry(settings)

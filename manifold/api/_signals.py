@@ -1,4 +1,4 @@
-"""`/signals/{device_id}`: signals of a device, and what processing has made of them."""
+"""`/signals/{device_id}`: the signals of a device and their processing results."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ DeviceId = Annotated[
 
 
 def signal_routes(sources: Sources) -> APIRouter:
-    """The routes of signals."""
+    """Return the signal routes."""
     router = APIRouter(tags=["signals"])
 
     @router.get("/signals/{device_id}")

@@ -1,4 +1,4 @@
-"""The sources that the routes read, Redis and the lake, opened once for all of them."""
+"""The data sources of all routes, Redis and the lake, opened once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,12 +16,12 @@ from manifold.runtime.http import Health
 from manifold.runtime.redis import connect as connect_blocking
 from manifold.settings import Settings
 
-REDIS_S = 5.0  # that one answer of Redis may take
+REDIS_S = 5.0  # timeout of a Redis reply
 
 
 @dataclass(slots=True)
 class Sources:
-    """Redis and the lake, and how they are."""
+    """Redis and the lake, and their health."""
 
     settings: Settings
     redis: Redis = field(init=False)
@@ -36,7 +36,7 @@ class Sources:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Keep an eye on the lake while the block runs; then let go of everything."""
+        """Watch the lake's readability within the block; then close everything."""
         watching = asyncio.create_task(self.lake.watch(), name="api.lake")
         try:
             yield
@@ -49,10 +49,10 @@ class Sources:
                 self._blocking.close()
 
     def blocking(self) -> BlockingRedis:
-        """A client for the threads that read the lake; a cluster is asked for its nodes as soon as there is one.
+        """Return the client for the threads that read the lake; connects on first use, which for a cluster fetches its nodes.
 
         Raises:
-            redis.RedisError: a cluster is away.
+            redis.RedisError: the cluster is unavailable.
         """
         with self._connecting:
             if self._blocking is None:
@@ -60,7 +60,7 @@ class Sources:
             return self._blocking
 
     async def health(self) -> Health:
-        """Ready to answer: Redis answers now, and the lake could be read lately."""
+        """Report readiness: Redis answers now, and the last check could read the lake."""
         problems: dict[str, object] = {}
         try:
             await self.redis.ping()

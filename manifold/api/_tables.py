@@ -1,4 +1,4 @@
-"""`/quarantine` and `/lake/freshness`: the refused messages, and how far the lake is behind the archive."""
+"""`/quarantine` and `/lake/freshness`: the refused messages, and the lag of the lake behind the archive."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ Before = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", d
 
 
 def table_routes(sources: Sources) -> APIRouter:
-    """The routes of quarantine and freshness."""
+    """Return the routes of quarantine and freshness."""
     router = APIRouter(tags=["lake"])
 
     @router.get("/quarantine")

@@ -1,4 +1,4 @@
-"""`/vins/{vin}`: what the queues know of a vehicle now, from Redis alone, in two round trips."""
+"""`/vins/{vin}`: the state of a vehicle's queue, from Redis alone, in two round trips."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,12 +19,12 @@ from manifold.history.entry import EntryHistory, instant_of
 from manifold.queues import AsyncBatch, is_spoilt
 
 PAGE = 100
-SAME_SCORE = 1024  # Redis orders a queue by the seq as a double, and at most so many seqs are the same double
+SAME_SCORE = 1024  # maximum number of seqs with the same score: Redis stores the score as a double
 PRESENCE = ("connected", "since", "heard", "subscribed")
 
 
 def vehicle_routes(sources: Sources) -> APIRouter:
-    """The route of a vehicle's queue."""
+    """Return the route of a vehicle's queue."""
     router = APIRouter(tags=["vehicles"])
 
     @router.get("/vins/{vin}")
@@ -74,14 +74,14 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
 
 
 def _from(key: str, after: int, limit: int) -> tuple[Any, ...]:
-    """One more than a page has: so it is known whether there are others."""
+    """Return the command for one entry more than a page, which shows whether there are others."""
     if not after:
         return ("ZRANGE", key, 0, limit)
     return ("ZRANGEBYSCORE", key, after, "+inf", "LIMIT", 0, limit + 1 + SAME_SCORE)
 
 
 async def _histories(sources: Sources, vin: str, seqs: list[int]) -> dict[int, EntryHistory]:
-    """The entries as they were queued, with what a trigger says and how often each was published before."""
+    """Return the entries as queued, with their trigger's ids and the attempts so far."""
     if not seqs:
         return {}
     batch = AsyncBatch(sources.redis, sources.policy)
@@ -97,7 +97,7 @@ async def _histories(sources: Sources, vin: str, seqs: list[int]) -> dict[int, E
 
 
 def _texts(trigger: object) -> tuple[str, str]:
-    """request_id and data_id; empty where the trigger is not there any more, or something else lies in its place."""
+    """Return request_id and data_id; empty if the trigger is gone or its key has the wrong type."""
     request_id, data_id = trigger if isinstance(trigger, list) else (None, None)
     return (request_id or b"").decode(errors="replace"), (data_id or b"").decode(errors="replace")
 
@@ -111,7 +111,7 @@ def _standing(entry: EntryHistory, inflight: list[bytes | None], aside: set[int]
 
 
 def _presence(fields: list[bytes | None], presence_ms: int) -> Presence | None:
-    """As the queues judge it: one that was only heard is here until that is too long ago."""
+    """Return the presence by the queues' rule: a vehicle that was only heard is present until the presence timeout."""
     if not any(fields):
         return None
     connected, since, heard, subscribed = (field.decode() if field else "" for field in fields)

@@ -1,6 +1,5 @@
-"""The archive: the journal of a door, the segments that it becomes, and how every file of the archive is found, read and decoded.
+"""The archive: the journal of an ingress service, its segments, and the listing, reading and decoding of archive files.
 
-It promises that what the journal has taken is on disk, that a segment appears whole or not at all and never changes (an erasure
-alone rewrites one), and that a file that cannot be read is told apart from a storage that is away. It knows nothing of queues,
-tables of the lake, or Spark.
+Guarantees: what the journal accepts is on disk, a segment appears whole or not at all and never changes (only an erasure rewrites
+one), and an unreadable file is distinguished from unavailable storage. Knows nothing of queues, lake tables, or Spark.
 """

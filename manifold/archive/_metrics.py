@@ -1,4 +1,4 @@
-"""Counters of a door's journal and segments, for Prometheus."""
+"""Metrics of an ingress service's journal and segments, for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""Claims to a recorder number: one for each epoch of a journal folder, in the archive and in Redis."""
+"""Claims to a recorder number, one per epoch of a journal folder, in the archive and in Redis."""
 
 import asyncio
 from typing import Any, Protocol
@@ -14,49 +14,49 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.storage import S3
 from manifold.lake.storage import open_storage, write_bytes
 
-ANSWER_S = 5.0  # a store that takes longer counts as away
+ANSWER_S = 5.0  # a store that takes longer counts as unavailable
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The claim of a recorder to its number, written by its own folder alone. Instants: Unix milliseconds, by its clock.
+    """A recorder's claim to its number, written only by its own folder. Instants are Unix ms by its own clock.
 
-    Each epoch of a place has a claim of its own, so that whoever removes one that is over, late, does not remove its successor.
+    Each epoch of a place has its own claim, so that a late removal of an expired claim does not remove its successor.
     """
 
     place: str
     journal: str
-    where: str  # for an operator: host, folder, process
-    epoch: int  # greater than that of every claim before it: the greatest one counts
-    after_ms: int  # it gives no seq up to here: others had them
-    upto_ms: int  # it gives no seq of a later millisecond, unless it has said so first ...
-    until_ms: int  # ... or can reach nobody to say it to; then none later than this
-    released: bool = False  # it has ended, and gave none later than upto_ms
+    where: str  # for operators: host, folder, process
+    epoch: int  # greater than in all earlier claims; the greatest epoch counts
+    after_ms: int  # it assigns no seq up to here, because others did
+    upto_ms: int  # it assigns no later seq without renewing this claim first ...
+    until_ms: int  # ... unless no store is reachable; then none after this
+    released: bool = False  # it has ended, and assigned none after upto_ms
 
     @property
     def name(self) -> str:
-        """Under what stores keep it."""
+        """The key under which stores keep the claim."""
         return f"{self.place}.{self.epoch}"
 
 
 class Store(Protocol):
-    """Keeps the claims of one number. What `put` has returned from, every later `claims` of anybody has, and never less.
+    """Stores the claims of one number. Once `put` returns, every later `claims` call of any process includes that claim.
 
     Raises:
-        Retryable: from every method: the store is away; a `put` may have happened.
+        Retryable: from every method: the store is unavailable; a `put` may have taken effect.
     """
 
     async def put(self, claim: Claim) -> None:
-        """Write one's own claim, in place of the one before of the same epoch."""
+        """Write this process's claim, replacing its earlier one of the same epoch."""
 
     async def claims(self) -> list[Claim]:
-        """All claims."""
+        """Read all claims."""
 
     async def remove(self, claim: Claim) -> None:
-        """Forget a claim, whatever its place has made of it since."""
+        """Remove a claim, even if its place has changed it since."""
 
 
 class ArchiveClaims:
-    """A small file for each claim, in `<archive>/recorders/<node>/`."""
+    """Stores each claim as a small file in `<archive>/recorders/<node>/`."""
 
     name = "the archive"
 
@@ -66,17 +66,17 @@ class ArchiveClaims:
         self._call: asyncio.Future[Any] | None = None
 
     async def put(self, claim: Claim) -> None:
-        """As `Store` has it."""
+        """See `Store`."""
         wire = msgspec.json.encode(claim)
         await self._ask(lambda: write_bytes(self._fs, self._root, self._path(claim), wire))
 
     async def claims(self) -> list[Claim]:
-        """As `Store` has it."""
+        """See `Store`."""
         found: list[Claim] = await self._ask(self._read)
         return found
 
     async def remove(self, claim: Claim) -> None:
-        """As `Store` has it."""
+        """See `Store`."""
         await self._ask(lambda: self._fs.delete_file(f"{self._root}/{self._path(claim)}"))
 
     def _path(self, claim: Claim) -> str:
@@ -92,11 +92,11 @@ class ArchiveClaims:
         try:
             with self._fs.open_input_file(path) as file:
                 return msgspec.json.decode(file.read(), type=Claim)
-        except FileNotFoundError:  # its owner took it away meanwhile
+        except FileNotFoundError:  # removed by its owner meanwhile
             return None
 
     async def _ask(self, question: Any) -> Any:
-        """In a thread, one at a time: what hangs there must not be overtaken by what is newer."""
+        """Run `question` in a thread, one at a time: a newer call must not overtake one that hangs."""
         if self._call is not None and not self._call.done():
             raise Retryable("the archive does not answer")
         self._call = asyncio.ensure_future(asyncio.to_thread(question))
@@ -109,7 +109,7 @@ class ArchiveClaims:
 
 
 class RedisClaims:
-    """A field for each claim, in one hash."""
+    """Stores each claim as a field of one hash."""
 
     name = "Redis"
 
@@ -117,11 +117,11 @@ class RedisClaims:
         self._redis, self._key = redis, keys.recorders(node)
 
     async def put(self, claim: Claim) -> None:
-        """As `Store` has it."""
+        """See `Store`."""
         await self._ask("HSET", self._key, claim.name, msgspec.json.encode(claim))
 
     async def claims(self) -> list[Claim]:
-        """As `Store` has it."""
+        """See `Store`."""
         found = await self._ask("HVALS", self._key)
         try:
             return [msgspec.json.decode(wire, type=Claim) for wire in found]
@@ -129,7 +129,7 @@ class RedisClaims:
             raise Retryable(f"Redis: {self._key} holds no claims: {exc}") from exc
 
     async def remove(self, claim: Claim) -> None:
-        """As `Store` has it."""
+        """See `Store`."""
         await self._ask("HDEL", self._key, claim.name)
 
     async def _ask(self, *command: Any) -> Any:
@@ -141,6 +141,6 @@ class RedisClaims:
 
 
 def _hear(call: "asyncio.Future[Any]") -> None:
-    """An error that comes after nobody waits any more is no news."""
+    """Retrieve the exception of an abandoned call so that asyncio does not warn."""
     if not call.cancelled():
         call.exception()

@@ -1,4 +1,4 @@
-"""The decoded content of an archive file, and the seqs derived for a file that has none."""
+"""The decoded content of an archive file, and derived seqs for a file that has none."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, SKIPPED_MS, TIME_SHIFT
 
-# A derived seq has this bit, and no recorder with a node number below 512 gives such a one.
+# Set in every derived seq; recorders with a node number below 512 never set it.
 DERIVED = 1 << (TIME_SHIFT - 1)
 MAX_MESSAGES_PER_MS = 1 << 16
 
@@ -17,36 +17,36 @@ Integers = npt.NDArray[np.int64]
 
 
 class Unreadable(Exception):
-    """A file in the archive is no segment; the message says why. It will not become one: segments never change."""
+    """A file in the archive is not a segment; the message says why. Permanent, because segments never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFile:
-    """The messages of one file. A line that is no message is a refused row with a negative seq."""
+    """The messages of one file. An invalid line becomes a refused row with a negative seq."""
 
     messages: pa.Table
-    derived: bool  # the file gives no seq: they follow from its path and from when the messages came
+    derived: bool  # the file has no seqs: they are derived from its path and the times of receipt
 
     @property
     def seqs(self) -> Integers:
-        """The seqs of its messages, in its order."""
+        """The seqs of the file's messages, in its order."""
         seqs: Integers = self.messages["seq"].to_numpy()
         return seqs[seqs >= 0]
 
 
 def own_seq(name: str) -> int:
-    """The quarantine key of a file, or of a line, that is no message: negative, so no message has it, and the same each time."""
+    """The quarantine key of an invalid file or line: negative, so that no message has it, and always the same."""
     return -int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest()) - 1
 
 
 def derived_seqs(path: str, received_ms: Integers) -> Integers:
-    """The seqs of a file that gives none: in the order of time, and within a millisecond in the order of the rows.
+    """Derive seqs for a file without any: in order of time, and within a millisecond in the order of the rows.
 
-    The time's part is when the message came; the rest is a number that follows from the path, plus the place within the
-    millisecond. Two files that share a millisecond have a chance of one in a million to meet; `pipelines.ingest.planning` looks.
+    The time part is the time of receipt; the rest is a number derived from the path, plus the position within the millisecond.
+    Two files that share a millisecond collide with a probability of one in a million; `pipelines.ingest.planning` checks for it.
 
     Raises:
-        Unreadable: a time that no seq can hold, or too many messages of one millisecond.
+        Unreadable: a time that does not fit into a seq, or too many messages in one millisecond.
     """
     ms = np.where(received_ms == SKIPPED_MS, SKIPPED_MS + 1, received_ms)
     if len(ms) and not (ms.min() >= EPOCH_MS and ms.max() <= (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS):
@@ -63,5 +63,5 @@ def derived_seqs(path: str, received_ms: Integers) -> Integers:
 
 
 def one_line(exc: Exception) -> str:
-    """The message of an exception, shortened to one line."""
+    """Shorten the message of an exception to one line."""
     return " ".join(str(exc).split())[:200]

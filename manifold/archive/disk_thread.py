@@ -1,7 +1,7 @@
-"""A thread for calls that wait for a disk, one after the other.
+"""A thread for blocking disk calls, one after the other.
 
-A `ThreadPoolExecutor` of one thread does the same, and takes twice as long to be there and back, for which each message waits
-that is acknowledged.
+A `ThreadPoolExecutor` with one thread does the same, but its round trip takes twice as long, and every acknowledged message waits
+for one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class DiskThread:
-    """Runs calls in the order in which they are given. The first one starts the thread; `stop` ends it."""
+    """Runs calls in order. The first call starts the thread; `stop` ends it."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -24,7 +24,7 @@ class DiskThread:
         self._stopped = False
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """What `function` returns or raises. It runs also where nobody waits for it any more."""
+        """Run `function` and return or raise its result. It runs even if the caller is cancelled."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -32,19 +32,19 @@ class DiskThread:
             tell: Callable[[], None]
             try:
                 tell = partial(answer.set_result, function(*args))
-            except Exception as exc:  # noqa: BLE001  # it is for whoever waits
+            except Exception as exc:  # noqa: BLE001  # passed on to the caller
                 tell = partial(answer.set_exception, exc)
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            with suppress(RuntimeError):  # the event loop has ended meanwhile
                 loop.call_soon_threadsafe(_tell, answer, tell)
 
         self.submit(call)
         return await answer
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run `call`, for which nobody waits; what it raises is lost.
+        """Run `call` in the background; its exceptions are ignored.
 
         Raises:
-            RuntimeError: it was stopped.
+            RuntimeError: the thread was stopped.
         """
         if self._stopped:
             raise RuntimeError(f"the thread {self._thread.name} was stopped")
@@ -53,7 +53,7 @@ class DiskThread:
         self._calls.put(call)
 
     def stop(self) -> None:
-        """Return when all calls are through and the thread has ended."""
+        """Finish all calls and end the thread."""
         self._stopped = True
         if self._thread.ident is not None:
             self._calls.put(None)
@@ -61,10 +61,10 @@ class DiskThread:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            with suppress(Exception):  # nobody waits for it, and where the disk is full not even a line of the log can be written
+            with suppress(Exception):  # nobody waits for it, and on a full disk not even a log line can be written
                 call()
 
 
 def _tell(answer: "asyncio.Future[T]", tell: Callable[[], None]) -> None:
-    if not answer.done():  # else nobody waits any more
+    if not answer.done():  # otherwise the caller was cancelled
         tell()

@@ -1,4 +1,4 @@
-"""Asks the doors to close their open segments, so that an ingest or a query sees everything accepted so far."""
+"""Asks the ingress services to close their open segments, so that an ingest or a query sees everything accepted so far."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,18 +9,18 @@ from urllib.request import Request, urlopen
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
-TIMEOUT_S = 60.0  # a segment of many megabytes is written first
+TIMEOUT_S = 60.0  # a segment of many megabytes may be written first
 
 Answer = dict[str, Any] | str
 
 
 def flush(settings: Settings) -> bool:
-    """Whether every recorder has closed its open segments; those that cannot be asked, or are not named, are logged."""
+    """Close every recorder's open segments; returns whether all did. Logs recorders that failed or have no known address."""
     answers = _ask_all(settings)
     failures = _failures(answers)
     problems = [*failures.items(), *(() if failures else _unnamed(settings, answers.values()))]
     if problems:
-        import structlog  # here: answers that people wait for use the other function, and loading it takes them long
+        import structlog  # here, because interactive commands use the other function, and this import is slow
 
         log = structlog.get_logger(__name__)
         for which, reason in problems:
@@ -29,12 +29,12 @@ def flush(settings: Settings) -> bool:
 
 
 def close_segments(settings: Settings) -> dict[str, str]:
-    """Ask every recorder, whatever another one answers. Why not, of each that has not closed them, by its URL."""
+    """Ask every recorder, even if another one fails; returns the failures by URL."""
     return _failures(_ask_all(settings))
 
 
 def close_signal_segments(settings: Settings) -> bool:
-    """Ask the AMQP door alone, if there is one. Whether nothing is left in a journal of signals, as far as can be told."""
+    """Ask only the AMQP service, if there is one; returns whether no signals are left in its journal, as far as is known."""
     return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals(settings))
 
 
@@ -43,7 +43,7 @@ def _failures(answers: dict[str, Answer]) -> dict[str, str]:
 
 
 def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[str, str]]:
-    """The recorders that hold a number and were not asked, and why that is; none where one that answers does not say its own."""
+    """Yield recorders that hold a number but were not asked, each with the reason; nothing if one does not report its number."""
     nodes = [answer.get("node") if isinstance(answer, dict) else None for answer in answers]
     asked = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):
@@ -60,19 +60,19 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
 
 
 def _ask_all(settings: Settings) -> dict[str, Answer]:
-    """What each door says, by its URL: a text where it cannot be asked, or has not closed them."""
+    """Return each service's reply by URL: a text if it cannot be reached, or has not closed its segments."""
     return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals(settings))}
 
 
 def _signals(settings: Settings) -> list[str]:
-    """The AMQP door, if there is one: it holds its number, or has died with it."""
+    """The URL of the AMQP service while its number is leased, which includes some time after a crash; otherwise none."""
     if not settings.with_signals:
         return []
     from manifold.archive.lease_holders import unasked  # here, as above
 
     try:
         return [settings.signals] if settings.signals_node in unasked(settings, ()) else []
-    except OSError:  # then what the others say is all that can be told
+    except OSError:  # then only the other services' replies are known
         return []
 
 
@@ -81,7 +81,7 @@ def _ask(settings: Settings, url: str) -> Answer:
         request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
             body = json.load(answer)
-    except (OSError, HTTPException) as exc:  # also what urllib raises
+    except (OSError, HTTPException) as exc:  # urllib's errors are OSErrors
         return str(exc)
     except ValueError:
         return "its answer is not a recorder's"

@@ -1,4 +1,4 @@
-"""Closes a door's open segments when somebody asks, so that an ingest sees everything that was accepted so far."""
+"""Closes a service's open segments on request, so that an ingest sees everything accepted so far."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 async def flush_journal(journal: Journal, writer: SegmentWriter, node: int) -> web.Response:
-    """Answers with the paths of the segments when they are in the archive; 503 where some are not in time."""
+    """Close the open segments; replies with their paths once they are in the archive, or 503 if some are late."""
     journal.rotate()
     files = list(journal.files)
     try:

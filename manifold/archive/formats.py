@@ -1,6 +1,6 @@
-"""Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/archives.md`.
+"""Decodes the bytes of an archive file into messages with the envelope's columns. See `docs/guides/archives.md` for the formats.
 
-It needs no Spark, so that workers and commands can use it too.
+Needs no Spark, so that workers and commands can use it too.
 """
 
 from datetime import UTC, datetime
@@ -23,16 +23,16 @@ ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
 def decode(path: str, content: bytes) -> DecodedFile:
-    """The messages of the file at `path` (below the archive's root), each seq once.
+    """Decode the file at `path` (below the archive's root); each seq occurs once.
 
     Raises:
-        Unreadable: these bytes are no segment.
+        Unreadable: these bytes are not a segment.
     """
     try:
         found = _from_parquet(path, content) if is_parquet(path) else from_lines(path, content)
-    except (Unreadable, MemoryError):  # with more memory it may be one
+    except (Unreadable, MemoryError):  # with more memory, it may be readable
         raise
-    except Exception as exc:  # of whatever library met what somebody sent
+    except Exception as exc:  # any library may fail on foreign bytes
         raise Unreadable(f"reading it failed ({type(exc).__name__}: {one_line(exc)})") from exc
     seqs = found.messages["seq"].to_numpy()
     if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
@@ -42,36 +42,39 @@ def decode(path: str, content: bytes) -> DecodedFile:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Check that a Parquet file has the columns that cannot be derived, and no seq that has lost digits.
+    """Check that a Parquet file has each column once, all that cannot be derived, and no seq that has lost digits.
 
     Raises:
-        Unreadable: it has not.
+        Unreadable: a column is missing, or of the wrong type.
     """
+    if doubled := [name for name in SEGMENT_SCHEMA.names if schema.names.count(name) > 1]:
+        raise Unreadable(f"columns {', '.join(doubled)} are there more than once")
     missing = [name for name in REQUIRED if name not in schema.names]
     if missing:
         raise Unreadable(f"columns {', '.join(missing)} are missing")
     if "seq" not in schema.names and "received_at" not in schema.names:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
     seq = schema.field("seq").type if "seq" in schema.names else pa.int64()
-    if not pa.types.is_integer(seq):  # 63 bits do not fit into a float: neighbours become one
+    if not pa.types.is_integer(seq):  # 63 bits do not fit into a float: neighbours would become equal
         raise Unreadable(f"column seq is of type {seq}; write it as a 64-bit integer (BIGINT)")
 
 
-@cache  # and not when it is imported: the first conversion of a Python value loads pandas
+@cache  # not at import time: the first conversion of a Python value loads pandas
 def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
-    """The first and the last instant that Python can hold; a column of Arrow's holds more."""
+    """The first and the last instant that Python can represent; an Arrow column can hold others."""
     first, last = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
     return first, last
 
 
 def _from_parquet(path: str, content: bytes) -> DecodedFile:
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table loads data sets, and those pandas: half a second
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table would load pyarrow.dataset and pandas: half a second
     except (pa.ArrowException, OSError) as exc:
         raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
     check_columns(table.schema)
     try:
         columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
+        columns["stream"] = pa.repeat(path.split("/")[0], table.num_rows)  # that of its folder, whatever a column says
         pa.table(columns).validate(full=True)  # a text that is no UTF-8 would end whoever reads it, and not this file alone
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
@@ -95,17 +98,18 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.schema.names:
         return pa.nulls(table.num_rows, field.type)
     column = table[field.name]
-    if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
-        column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
-    finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut, as in JSON Lines
+    given = column.type
     try:
+        if pa.types.is_timestamp(field.type) and pa.types.is_integer(given):
+            column = column.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
+        finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut, as in JSON Lines
         return column.cast(field.type, safe=not finer)
     except (pa.ArrowException, ValueError) as exc:
-        raise Unreadable(f"column {field.name} of type {column.type} is not {field.type} ({one_line(exc)})") from exc
+        raise Unreadable(f"column {field.name} of type {given} is not {field.type} ({one_line(exc)})") from exc
 
 
 def _given_at(columns: dict[str, Any]) -> pa.Array:
-    """`received_at`, or, where it is null, the instant in the seq."""
+    """`received_at`, or the time in the seq where it is null."""
     seqs = columns["seq"].to_numpy()
     instants = pa.array((seqs >> TIME_SHIFT) + EPOCH_MS).cast(pa.timestamp("ms", tz="UTC"))
     return pc.coalesce(columns["received_at"], instants.cast(SEGMENT_SCHEMA.field("received_at").type))

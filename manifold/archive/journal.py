@@ -1,4 +1,4 @@
-"""The journal: local files that are on disk before anything is acknowledged. One thread writes; the loop goes on."""
+"""The journal: local files that are synced before anything is acknowledged. One thread writes; the event loop continues."""
 
 import asyncio
 import os
@@ -21,27 +21,27 @@ log = structlog.get_logger(__name__)
 
 
 class JournalFile:
-    """One file of the journal. It takes messages until it is closed, and annotations until all its messages are settled."""
+    """One file of the journal. It accepts messages until it is closed, and annotations until all its messages are settled."""
 
     def __init__(self, path: Path, fd: int, first_seq: int, size: int = 0) -> None:
         self.path, self.first_seq, self.last_seq = path, first_seq, first_seq
-        self.size = size  # bytes that are complete records
+        self.size = size  # bytes of complete records
         self.opened_at = time.monotonic()
-        self.closed = False  # takes no more messages
-        self.unsettled = 0  # messages whose hand-off was not tried yet
+        self.closed = False  # accepts no more messages
+        self.unsettled = 0  # messages that are not settled yet
         self.annotations: dict[int, Annotation] = {}
-        self.sealed = asyncio.Event()  # its messages are in the archive, in `segments`
+        self.sealed = asyncio.Event()  # all its messages are in the archive, in `segments`
         self.segments: list[str] = []
         self._fd = fd
 
     def write(self, records: bytes, *, sync: bool) -> None:
-        """Append records, all or none. Runs in the journal's thread.
+        """Append records atomically. Runs in the journal's thread.
 
         Raises:
-            OSError: nothing was added, and the file must take no more messages.
+            OSError: nothing was added, and the file must accept no more messages.
         """
         if self._fd < 0:
-            return  # a late annotation on a file that is becoming segments
+            return  # a late annotation of a file that is becoming segments
         try:
             rest = memoryview(records)
             while rest:
@@ -50,24 +50,24 @@ class JournalFile:
                 os.fdatasync(self._fd)
         except OSError:
             self.closed = True
-            os.ftruncate(self._fd, self.size)  # a torn record would hide whatever follows it
+            os.ftruncate(self._fd, self.size)  # a torn record would hide all that follow
             raise
         self.size += len(records)
 
     def close(self) -> None:
-        """Give the file descriptor back."""
+        """Close the file descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class Journal:
-    """The files of one recorder, oldest first. `on_closed` is called when a file takes no more messages."""
+    """The files of one recorder, oldest first. `on_closed` is called when a file accepts no more messages."""
 
     def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, retry_s: float, on_closed: Callable[[], None]) -> None:
         self.files: list[JournalFile] = []
         self.problem: str | None = None
-        self.last_seq = 0  # the greatest that is on disk, of any stream
+        self.last_seq = 0  # the greatest on disk, of any stream
         self._folder, self._max_bytes, self._max_age_s, self._retry_s = folder, max_bytes, max_age_s, retry_s
         self._on_closed = on_closed
         self._current: JournalFile | None = None
@@ -75,7 +75,7 @@ class Journal:
         self._thread = DiskThread("journal")
 
     def recover(self) -> list[tuple[JournalFile, JournalContent]]:
-        """Open what an earlier process left: torn tails are cut off, and every file is closed for messages."""
+        """Open the files of an earlier process: torn tails are truncated, and every file is closed for messages."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
@@ -91,7 +91,7 @@ class Journal:
         return found
 
     async def append(self, envelopes: Sequence[Envelope]) -> JournalFile:
-        """Write the envelopes (in seq order) and return when they are on disk, however long the disk refuses."""
+        """Write the envelopes (in seq order) and return once they are on disk; retries for as long as the disk refuses."""
         records = frames(envelopes)
         while True:
             self._writing = True
@@ -115,20 +115,20 @@ class Journal:
             return file
 
     def annotate(self, file: JournalFile, annotations: Sequence[Annotation]) -> None:
-        """Remember what became of messages. Not synced: an annotation that a crash loses only means one more offer."""
+        """Record the results of enqueueing. Not synced: an annotation lost in a crash only causes one more offer."""
         file.annotations.update({annotation.seq: annotation for annotation in annotations})
         records = b"".join(map(frame, annotations))
         self._thread.submit(partial(self._write_notes, file, records))
 
     def rotate(self) -> None:
-        """Close the current file for messages, if it has any; a group that is being written still belongs to it."""
+        """Close the current file for messages, if there is one; a group that is being written still belongs to it."""
         self._rotate_after = self._writing
         if self._current is not None and not self._writing:
             self._current.closed = True
             self._roll()
 
     def rotate_if_old(self) -> None:
-        """Close the current file if it has reached its age."""
+        """Close the current file if it has reached its maximum age."""
         if self._current is not None and time.monotonic() - self._current.opened_at >= self._max_age_s:
             self.rotate()
 
@@ -144,11 +144,11 @@ class Journal:
         file.sealed.set()
 
     async def finish_writing(self, file: JournalFile) -> None:
-        """Return when every annotation of `file` is written."""
+        """Return once all annotations of `file` are written."""
         await self._thread.run(file.close)
 
     def stop(self) -> None:
-        """End the thread; the files stay as they are."""
+        """Stop the thread; the files stay as they are."""
         self._thread.stop()
         for file in self.files:
             file.close()
@@ -169,7 +169,7 @@ class Journal:
     def _open(self, first_seq: int) -> JournalFile:
         path = self._folder / f"{first_seq}{SUFFIX}"
         attempt = 0
-        while path.exists():  # an earlier attempt at the same message ended in the middle
+        while path.exists():  # an earlier attempt at the same message failed halfway
             attempt += 1
             path = self._folder / f"{first_seq}.{attempt}{SUFFIX}"
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o640)
@@ -179,7 +179,7 @@ class Journal:
     def _write_notes(self, file: JournalFile, records: bytes) -> None:
         try:
             file.write(records, sync=False)
-        except OSError as exc:  # the annotations are in memory too; after a crash the messages are offered once more
+        except OSError as exc:  # the annotations are in memory too; after a crash, the messages are offered again
             log.warning("journal notes not written", file=file.path.name, reason=exc.strerror)
 
     def _delete(self, file: JournalFile) -> None:

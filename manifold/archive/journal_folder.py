@@ -1,4 +1,4 @@
-"""The folder of a recorder's journal: a lock that one process holds, and a name that no copy of the folder has."""
+"""The folder of a recorder's journal: a lock held by one process, and a name that no copy of the folder shares."""
 
 import fcntl
 import hashlib
@@ -18,21 +18,21 @@ _NAME_LENGTH = 16
 
 
 class JournalFolder:
-    """The folder of a journal on this machine since its start. While it is held, no other process writes that journal.
+    """A journal folder on this machine since its boot. While it is held, no other process writes that journal.
 
-    `name` is the same only for processes that follow one another under the same lock of the same kernel; `journal` stays the
-    same when the machine is started anew, or when the folder is moved or copied.
+    `name` is the same only for successive processes that hold the same lock on the same kernel; `journal` stays the same after a
+    reboot, or if the folder is moved or copied.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.name = self.journal = ""
-        self.epoch = 0  # of the last claim that was made here; 0: none was, or it was released
-        self.after_ms = 0  # what it began after
+        self.epoch = 0  # of the last claim made here; 0: none, or it was released
+        self.after_ms = 0  # the seqs of that claim begin after this millisecond
         self._fd = -1
 
     def enter(self) -> None:
-        """Hold the place until `leave`, or until the process ends, however it ends.
+        """Hold the folder until `leave`, or until the process ends in any way.
 
         Raises:
             Permanent: another process holds it.
@@ -57,23 +57,23 @@ class JournalFolder:
 
     @property
     def told_ms(self) -> int:
-        """When (Unix milliseconds) the number was last known to be this place's; 0: never."""
+        """When this folder was last known to hold the number, in Unix ms; 0: never."""
         return os.fstat(self._fd).st_mtime_ns // 1_000_000 if self.epoch else 0
 
     def tell(self, now_ms: int, epoch: int, after_ms: int) -> None:
-        """Remember that the number is this place's now."""
+        """Save that this folder holds the number now."""
         if epoch != self.epoch:
             self._write({"journal": self.journal, "place": self.name, "epoch": epoch, "after_ms": after_ms})
             self.epoch, self.after_ms = epoch, after_ms
         os.utime(self._fd, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
     def forget(self) -> None:
-        """The number is anybody's now."""
+        """Save that this folder does not hold the number any more."""
         self._write({"journal": self.journal})
         self.epoch = self.after_ms = 0
 
     def leave(self) -> None:
-        """Let others in."""
+        """Release the folder."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -87,10 +87,10 @@ class JournalFolder:
 
 
 def _boot() -> str:
-    """An id that stays the same until the machine is restarted.
+    """An id that stays the same until the machine is rebooted.
 
-    Elsewhere than on Linux, setting the clock changes it too: the recorder then takes its own last claim for somebody else's, and
-    waits until that has run out.
+    On systems other than Linux, setting the clock changes it too: the recorder then takes its own last claim for another
+    recorder's and waits until it has expired.
     """
     try:
         return _BOOT.read_text().strip()
@@ -101,6 +101,6 @@ def _boot() -> str:
 def _read(fd: int) -> dict[str, Any]:
     try:
         found = json.loads(os.pread(fd, 1 << 12, 0))
-    except ValueError:  # new, or torn when it was new
+    except ValueError:  # new, or torn while it was new
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,8 +1,9 @@
-"""The lease of a recorder number: while one process holds it, no other gives seqs with that number. No clock is trusted.
+"""The lease of a recorder number: while one process holds it, no other assigns seqs with that number. No clock is trusted.
 
-A holder writes into its claim the millisecond up to which it will give seqs, then checks whether another process has claimed the
-number since, and only then gives them. A process that takes the number over writes a claim of its own, then reads what the former
-holder has written, and begins after it. Whatever runs late, one sees the other: the newcomer begins later, or the holder stops.
+A holder writes into its claim the millisecond up to which it will assign seqs, then checks whether another process has claimed
+the number since, and only then assigns them. A process that takes the number over first writes its own claim, then reads the
+former holder's, and begins after it. Under any delay, at least one process sees the other's claim: the newcomer begins later, or
+the holder stops.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from manifold.archive.journal_folder import JournalFolder
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.seq import EPOCH_MS, MAX_COUNTER, SeqSource, seq_of, unix_ms_of, wall_clock_ms
 
-RANGE_MS = 30_000  # of seqs that are claimed ahead
-RENEWALS = 3  # in the time of a range
+RANGE_MS = 30_000  # span of seqs claimed ahead
+RENEWALS = 3  # per range
 RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -30,9 +31,8 @@ Away = Mapping[Store, Retryable]
 class Lease:
     """The lease of one recorder number.
 
-    `archive` must be there when a folder takes a number for the first time; `others` may be away, unless the number is held.
-
-    A holder that reaches one of the stores goes on. One that reaches none goes on until its last claim runs out.
+    `archive` must be available when a folder takes a number for the first time; `others` may be unavailable, unless the number is
+    held. A holder that reaches one of the stores continues. One that reaches none continues until its last claim expires.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class Lease:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.problem: str | None = None
-        self.lost: str | None = None  # who has the number now: this process must end
+        self.lost: str | None = None  # set when another process has the number: this one must end
         self._node, self._place, self._archive, self._stores = node, place, archive, [archive, *others]
         self._lease_ms = round(lease_s * 1000)
         self._range_ms = min(RANGE_MS, self._lease_ms)
-        self._epoch = self._after_ms = self._until_ms = 0  # of the claim that was heard last
+        self._epoch = self._after_ms = self._until_ms = 0  # of the last claim that a store accepted
         self._clock_ms = clock_ms
-        self._archive_heard = False  # the last claim
+        self._archive_heard = False  # whether the archive has the latest claim
         self._seqs = SeqSource(node, clock_ms=clock_ms)
         self._renewing = asyncio.Lock()
 
     async def take(self, last_seq: int) -> SeqSource:
-        """The seqs that are this process's to give: after `last_seq`, its own last one, and after those of former holders.
+        """Acquire the lease; returns a source of seqs after `last_seq`, this process's own last one, and former holders' seqs.
 
-        Waits for a store that has to be asked and is away; `problem` says which.
+        Waits for a required store that is unavailable; `problem` names it.
 
         Raises:
-            Permanent: somebody else holds the number.
+            Permanent: another process holds the number.
         """
         while True:
             try:
@@ -74,7 +74,7 @@ class Lease:
                 return self._seqs
 
     async def held(self) -> None:
-        """Return when a seq may be given now. It does not return once the lease is lost."""
+        """Wait until a seq may be assigned. Never returns once the lease is lost."""
         while self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
             if self.lost is None:
                 await self._renew()
@@ -88,9 +88,9 @@ class Lease:
             await self._renew()
 
     async def release(self) -> None:
-        """Record the last seq, so that the next holder need not wait. Call it after `keep` has ended; no seq is given any more.
+        """Record the last seq, so that the next holder need not wait. Call after `keep` has ended; no seq is assigned afterwards.
 
-        While the archive is away the number is kept: this place can then go on without asking.
+        If the archive is unavailable, the number is kept: this folder can then continue without asking.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_heard:
@@ -114,7 +114,7 @@ class Lease:
         self._refuse_if_away(away, rivals)
         for other in self._of_others(again):
             if other.epoch >= self._epoch or other not in found:
-                self._place.forget()  # or, begun again with no store to ask, it would give what the other takes for released
+                self._place.forget()  # or a restart without any store would assign seqs that the other considers released
                 await self._hear(self._claim(self._after_ms, released=True))
                 raise Permanent(self._held_by(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
@@ -125,13 +125,13 @@ class Lease:
         return seqs
 
     def _refuse_if_away(self, away: Away, rivals: Sequence[Claim]) -> None:
-        """Raises Retryable where a claim may have been made that cannot be read."""
+        """Raise Retryable if an unavailable store may hold a claim."""
         told_lately = self._clock_ms() < self._place.told_ms + self._lease_ms
         if away and (rivals or (self._archive in away and not told_lately)):
             raise Retryable(_reasons(away))
 
     async def _see_no_life(self, rivals: Sequence[Claim]) -> None:
-        """Return when what former holders have claimed is over, and none has claimed more. Clocks differ: a range is enough."""
+        """Wait until the former holders' claims are over, and check that none was renewed. Clocks differ: one range is enough."""
         left_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
         await asyncio.sleep(max(0, min(left_ms, self._range_ms)) / 1000)
         found, away = await self._hear()
@@ -172,7 +172,7 @@ class Lease:
         return Claim(self._place.name, self._place.journal, where, self._epoch, self._after_ms, upto_ms, until_ms, released)
 
     def _rivals(self, found: Iterable[Claim]) -> list[Claim]:
-        """Who may hold the number: the claims of the greatest epoch, unless they are released or were made here."""
+        """The possible holders: the claims with the greatest epoch that are neither released nor made here."""
         epoch = max((claim.epoch for claim in found), default=0)
         return [claim for claim in self._of_others(found) if claim.epoch == epoch and not claim.released]
 
@@ -180,13 +180,13 @@ class Lease:
         return [claim for claim in found if claim.place != self._place.name]
 
     def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
-        """The last millisecond for which others may have given seqs, as far as `claim` knows."""
+        """The last millisecond for which others may have assigned seqs, as far as `claim` shows."""
         if claim.place == self._place.name:
-            return claim.after_ms  # what was given here since is in the journal
+            return claim.after_ms  # later seqs of this folder are in the journal
         return claim.until_ms if claim in rivals and claim.journal != self._place.journal else claim.upto_ms
 
     async def _hear(self, claim: Claim | None = None) -> tuple[list[Claim], Away]:
-        """Every claim in the stores, after `claim` was written there; and which of them are away, with what they say."""
+        """Write `claim` to every store, if given, and read all claims; also returns the errors of unavailable stores."""
 
         async def ask(store: Store) -> list[Claim] | Retryable:
             try:

@@ -1,7 +1,6 @@
-"""The holders of recorder numbers, by the claims in the archive: a recorder that is not asked may hold accepted messages.
+"""The holders of recorder numbers, by their claims in the archive: a recorder that was not asked may hold accepted messages.
 
-The recorders write the claims (`manifold/archive/claims.py`); each says until when its number is held,
-and whether it was given back.
+Recorders write the claims (`manifold/archive/claims.py`); each says until when its number is held, and whether it was released.
 """
 
 from collections.abc import Collection
@@ -13,11 +12,11 @@ from pyarrow import fs
 from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 
-FOLDER = "recorders"  # beside the archive's streams, with a folder for each number
+FOLDER = "recorders"  # next to the archive's streams, with a folder per number
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The part of a claim that tells who holds the number, and until when (Unix milliseconds)."""
+    """The part of a claim that says who holds the number, and until when (Unix ms)."""
 
     where: str
     epoch: int
@@ -26,10 +25,10 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def unasked(settings: Settings, asked: Collection[int], now: datetime | None = None) -> dict[int, Holder]:
-    """By number, the recorders that hold one now and are not among those that were `asked`.
+    """By number, the recorders that hold one now and are not among those `asked`.
 
     Raises:
-        OSError: the archive is away.
+        OSError: the archive is unavailable.
     """
     now_ms = (now or datetime.now(UTC)).timestamp() * 1000
     return {
@@ -49,7 +48,7 @@ def _holders(settings: Settings) -> dict[int, Holder]:
         try:
             with filesystem.open_input_file(info.path) as file:
                 holder = msgspec.json.decode(file.read(), type=Holder)
-        except (FileNotFoundError, msgspec.MsgspecError):  # taken away meanwhile; or no claim, of which its recorder complains
+        except (FileNotFoundError, msgspec.MsgspecError):  # removed meanwhile; or not a claim, which its recorder reports
             continue
         if holder.epoch >= newest.get(int(node), holder).epoch:
             newest[int(node)] = holder

@@ -1,4 +1,4 @@
-"""JSON Lines of the archive, as others and EMQX's object storage sink write them."""
+"""JSON Lines in the archive, as written by other programs and by EMQX's object storage sink."""
 
 import base64
 from datetime import UTC, datetime, timedelta
@@ -15,14 +15,14 @@ from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LOST = "\ufffd"  # what EMQX writes where bytes are no UTF-8
+LOST = "\ufffd"  # EMQX's replacement for bytes that are not UTF-8
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """The fields of a line of JSON Lines; other fields are ignored. The last three are named as in EMQX's rules."""
+    """The fields of a line of JSON Lines; others are ignored. The last three have the names of EMQX's rules."""
 
     topic: str
     payload: str | None = None
@@ -33,7 +33,7 @@ class Line(msgspec.Struct):
     headers: dict[str, str] | None = None
     applied: bool | None = None
     refused_because: str | None = None
-    publish_received_at: Any = None  # as received_at; read only where that is missing, as is timestamp
+    publish_received_at: Any = None  # as received_at; used only if that is missing, like timestamp
     timestamp: Any = None
     pub_props: dict[str, Any] | None = None
 
@@ -42,10 +42,10 @@ _decoder, _array = msgspec.json.Decoder(Line), msgspec.json.Decoder(list[msgspec
 
 
 def from_lines(path: str, content: bytes) -> DecodedFile:
-    """The messages of a file of JSON Lines; a line that is none is refused, and the others are not.
+    """Decode a file of JSON Lines; an invalid line is refused without affecting the others.
 
     Raises:
-        Unreadable: no line of it is a message, or some have a seq and others not.
+        Unreadable: no line is a message, or only some have a seq.
     """
     rows: list[Row] = []
     bad: list[Row] = []
@@ -54,7 +54,7 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
             continue
         try:
             rows.append(_row(path, line))
-        except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's own are ValueErrors
+        except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's errors are ValueErrors
             bad.append(_bad(path, number, line, one_line(exc)))
     if bad and not rows:
         raise Unreadable(f"no line of it is a message (line 1: {bad[0]['refused_because']})")
@@ -72,21 +72,21 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """The lines; of a JSON array, which others write an element a line, the elements."""
+    """Split the text into lines; a JSON array, which some programs write one element a line, into elements."""
     text = text.removeprefix(BYTE_ORDER_MARK)
     if text.lstrip().startswith(b"["):
         try:
             return [bytes(element) for element in _array.decode(text)]
-        except msgspec.DecodeError:  # no whole array: each line is judged by itself
+        except (ValueError, RecursionError):  # no whole array: each line is judged by itself
             pass
-    return text.splitlines()
+    return [line.removeprefix(BYTE_ORDER_MARK) for line in text.splitlines()]  # files with marks may have been joined
 
 
 def plain(path: str, content: bytes) -> bytes:
-    """The text of a file of lines, compressed or not.
+    """Decompress a file of lines, if its name says that it is compressed.
 
     Raises:
-        Unreadable: it is compressed, and not whole.
+        Unreadable: it is compressed but incomplete.
     """
     codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
     if codec is None:
@@ -128,7 +128,7 @@ def _received_at(fields: Line) -> datetime:
             raise ValueError("received_at and seq are missing; one of them must be there")
         return datetime_of(fields.seq)
     if isinstance(given, str):
-        instant = datetime.fromisoformat(given.upper())  # RFC 3339 allows t and z
+        instant = datetime.fromisoformat(given.upper())  # RFC 3339 allows lower-case t and z
         instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     elif isinstance(given, int | float) and not isinstance(given, bool):
         instant = _UNIX_EPOCH + timedelta(milliseconds=given)
@@ -145,7 +145,7 @@ def _headers(fields: Line) -> dict[str, str]:
     properties = (fields.pub_props or {}).get("User-Property")
     if not isinstance(properties, dict):
         return {}
-    # As at the door: a publisher's header that begins like Manifold's own would say something that Manifold has not said.
+    # As in the recorder: drop headers with Manifold's own prefix, which a publisher must not forge.
     return {name: str(value) for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
 
 

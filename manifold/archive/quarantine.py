@@ -1,7 +1,7 @@
 """Settles refused messages: replays them after a fix, or drops them. No Spark. `manifold.archive.refusals` reads them.
 
-A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: it takes the place in
-each vehicle's order that it would have had. The refused row stays; what was done about it is a row of `quarantine_actions`.
+A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: the message takes the
+place in each vehicle's order that it would have had. The refused row stays; the action is recorded in `quarantine_actions`.
 """
 
 import json
@@ -30,15 +30,15 @@ from manifold.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One message on its way in again."""
+    """A message that was replayed."""
 
     seq: int
     segment: str
-    sent: bool  # false: a trigger older than the retention, which is recorded and never sent
+    sent: bool  # false: a trigger past its retention, which is recorded but never sent
 
 
 def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:
-    """Say of refused messages that nothing is to be done; those that were settled already are left out. Their rows stay.
+    """Drop refused messages; returns the seqs, without those settled before. Their rows stay.
 
     Raises:
         Permanent: one of them was never refused; then nothing is dropped.
@@ -55,10 +55,10 @@ def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> 
 def replay(
     catalog: Catalog, settings: Settings, seq: int, *, payload: bytes | None = None, note: str = "", now: datetime
 ) -> Replayed:
-    """Write the message into the archive once more, with its own seq, and these bytes in place of its own if given.
+    """Write the message into the archive again with its own seq, and with `payload` if given.
 
     Raises:
-        Permanent: it would be refused again, it is no message, or it was replayed before.
+        Permanent: it would be refused again, it is a file or a line, or it was replayed before.
     """
     refused = refusal(catalog, seq)
     if refused.state == REPLAYED:
@@ -80,7 +80,7 @@ def replay(
 
 
 def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
-    """Why ingest would refuse it; None if it would not."""
+    """Why ingest would refuse the message; None if it would not."""
     limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
     rows = (row for batch in parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
     reason: str | None = next((row["reason"] for row in rows if row["reason"] is not None), None)
@@ -98,7 +98,7 @@ def _note(catalog: Catalog, rows: pa.Table) -> None:
 
 
 def readable(payload: bytes) -> str:
-    """A payload as people read it: JSON with indents, text, or its length."""
+    """Format a payload for people: indented JSON, text, or its length."""
     try:
         return json.dumps(json.loads(payload), indent=1, ensure_ascii=False)
     except (ValueError, RecursionError):

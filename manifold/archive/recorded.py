@@ -2,32 +2,39 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from itertools import groupby
 
 import pyarrow.parquet as pq
+import structlog
 
 from manifold.archive import _metrics
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.archive.probing import seqs_of
 from manifold.archive.store import Archive
-from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
-from manifold.contracts.seq import datetime_of, first_seq_at, unix_ms_of
+from manifold.contracts.envelope import Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
+from manifold.contracts.seq import datetime_of, first_seq_at, node_of, unix_ms_of
 
 _NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
 _HOUR_MS = 3_600_000
+
+log = structlog.get_logger(__name__)
 
 
 class RecordedSegments:
     """The segments of recorders in an archive. Every method blocks: call it in a thread.
 
     Raises:
-        OSError: from every method, where the storage is away or refuses.
+        OSError: from every method, if the storage is unavailable or refuses.
     """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
-        """Write the envelopes as one segment a stream and hour; those already in the archive are not written again."""
+        """Write the envelopes as one segment per stream and hour, without those already in the archive; returns the paths."""
         ordered = sorted(envelopes, key=lambda e: (e.stream, e.seq))
         written = []
         for (stream, _), group in groupby(ordered, key=lambda e: (e.stream, _hour(e))):
@@ -44,36 +51,49 @@ class RecordedSegments:
         return written
 
     def read(self, path: str) -> list[Envelope]:
-        """The envelopes of one segment."""
-        with self._archive.open(path) as file:
-            return from_arrow(pq.read_table(file, schema=SEGMENT_SCHEMA))
+        """The envelopes of one segment.
+
+        Raises:
+            Unreadable: the file is no segment.
+        """
+        return from_arrow(decode(path, self._archive.read(path)).messages)
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
-        """Envelopes with a seq of `since_seq` or more, segment by segment, oldest first; of one recorder only, or of all."""
+        """Yield envelopes with seq ≥ `since_seq`, segment by segment, oldest first; of one recorder, or of all."""
         for path in self._segments_since(stream, since_seq, node):
-            for envelope in self.read(path):
+            for envelope in self._readable(path):
                 if envelope.seq >= since_seq:
                     yield envelope
 
     def latest(self, stream: Stream, node: int, count: int) -> list[Envelope]:
-        """Up to `count` messages, in seq order: the last ones of this recorder on the last two days of the stream."""
+        """Up to `count` messages in seq order: this recorder's last ones on the last two days of the stream."""
         days = self._days(stream, "")[-2:]
         paths = sorted((path for day in days for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first)
         found: list[list[Envelope]] = []
         while paths and sum(map(len, found)) < count:
-            found.append(self.read(paths.pop()))
+            found.append(self._readable(paths.pop()))
         return [envelope for segment in reversed(found) for envelope in segment][-count:]
 
     def last_seq(self, node: int) -> int:
-        """The greatest seq that this recorder has in the archive; 0 if none."""
+        """This recorder's greatest seq in the archive; 0 if there is none."""
         return max((self._last_seq(stream, node) for stream in Stream), default=0)
 
     def _last_seq(self, stream: Stream, node: int) -> int:
         for day in reversed(self._days(stream, "")):
-            mine = [path for path in self._list(f"{stream}/{day}") if _node(path) == node]
-            if mine:
-                return max(self._seqs(max(mine, key=_first)), default=0)
+            for path in sorted((path for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first, reverse=True):
+                with suppress(Unreadable):
+                    mine = [seq for seq in seqs_of(self._archive, path) if node_of(seq) == node]
+                    if mine:
+                        return max(mine)
         return 0
+
+    def _readable(self, path: str) -> list[Envelope]:
+        """The envelopes of a file that others may have put there; none where it is no segment."""
+        try:
+            return self.read(path)
+        except Unreadable as exc:
+            log.warning("file in the archive passed by; the ingest puts it into quarantine", path=path, reason=str(exc))
+            return []
 
     def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:
         first_hour = hour_folder(stream, datetime_of(since_seq))
@@ -95,7 +115,7 @@ class RecordedSegments:
 
 
 def seq_ago(seq: int, seconds: float) -> int:
-    """The first seq of `seconds` before `seq` was given."""
+    """The smallest seq that could be assigned `seconds` before `seq` was."""
     return first_seq_at(datetime_of(seq) - timedelta(seconds=seconds))
 
 

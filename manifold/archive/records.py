@@ -1,4 +1,4 @@
-"""The records of the journal, framed and checksummed: messages, and annotations on what became of them."""
+"""Journal records, framed and checksummed: messages, and annotations with the result of enqueueing them."""
 
 import struct
 import zlib
@@ -11,16 +11,16 @@ import msgspec
 
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
 
-_FRAME = struct.Struct("<II")  # length and CRC-32 of what follows
+_FRAME = struct.Struct("<II")  # length and CRC-32 of the record
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
-    """An envelope as it was when it came."""
+    """An envelope as it arrived."""
 
     seq: int
-    received_us: int  # since 1970 UTC
+    received_us: int  # since 1970-01-01 UTC
     stream: str
     topic: str
     payload: bytes
@@ -44,10 +44,10 @@ class JournalContent:
 
     messages: list[JournalRecord] = field(default_factory=list)
     annotations: dict[int, Annotation] = field(default_factory=dict)
-    length: int = 0  # bytes of complete records; what follows was never acknowledged
+    length: int = 0  # bytes of complete records; bytes after them were never acknowledged
 
     def envelopes(self, annotations: dict[int, Annotation] | None = None) -> list[Envelope]:
-        """The messages in seq order, each once, as the annotations have left them; `annotations` adds to those in the file."""
+        """Return each message once, in seq order, with annotations applied; `annotations` adds to those in the file."""
         known = self.annotations | (annotations or {})
         once = {message.seq: message for message in self.messages}
         return [to_envelope(once[seq], known.get(seq)) for seq in sorted(once)]
@@ -58,25 +58,25 @@ _decoder = msgspec.msgpack.Decoder(JournalRecord | Annotation)
 
 
 def frame(record: JournalRecord | Annotation) -> bytes:
-    """The bytes of one record on disk."""
+    """Encode one record as its bytes on disk."""
     body = _encoder.encode(record)
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
 def frames(envelopes: Iterable[Envelope]) -> bytes:
-    """The messages of these envelopes, one record after the other."""
+    """Encode the messages of these envelopes, one record after the other."""
     return b"".join(frame(to_record(envelope)) for envelope in envelopes)
 
 
 def scan(raw: bytes) -> JournalContent:
-    """Every complete record from the start of `raw` up to the first that is torn or damaged."""
+    """Decode every complete record from the start of `raw` up to the first torn or damaged one."""
     content = JournalContent()
     view = memoryview(raw)
     while content.length + _FRAME.size <= len(raw):
         length, checksum = _FRAME.unpack_from(raw, content.length)
         start = content.length + _FRAME.size
         body = view[start : start + length]
-        # A length of zero has a checksum of zero: a file that a crash left full of zeros must not look like records.
+        # A zero length has a zero checksum: a file that a crash left full of zeros must not look like records.
         if length == 0 or len(body) < length or zlib.crc32(body) != checksum:
             break
         try:
@@ -92,12 +92,12 @@ def scan(raw: bytes) -> JournalContent:
 
 
 def read_journal(path: Path) -> JournalContent:
-    """The readable content of the journal file at `path`."""
+    """Read the complete records of the journal file at `path`."""
     return scan(path.read_bytes())
 
 
 def to_record(envelope: Envelope) -> JournalRecord:
-    """The record of an envelope; an annotation says whether it is applied."""
+    """Convert an envelope to a record; `applied` is in the annotation."""
     return JournalRecord(
         envelope.seq,
         (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,
@@ -111,7 +111,7 @@ def to_record(envelope: Envelope) -> JournalRecord:
 
 
 def to_envelope(message: JournalRecord, annotation: Annotation | None = None) -> Envelope:
-    """The envelope of a record, as `annotation` has left it."""
+    """Convert a record to an envelope and apply `annotation`."""
     headers, refused, applied = message.headers, message.refused_because, False
     if annotation is not None:
         refused, applied = refused or annotation.refused_because, annotation.applied

@@ -1,4 +1,4 @@
-"""Recovers what an earlier process of a door left in journal and archive."""
+"""Recovers what an earlier process left in journal and archive."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ log = structlog.get_logger(__name__)
 
 
 def last_seq(remembered: int, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
-    """The greatest seq that the door of this number is known to have given; `remembered` is what its own state says."""
+    """The greatest seq known to be assigned by this node; `remembered` is the one in its own state."""
     journaled = max((file.last_seq for file, _ in recovered), default=0)
     try:
         archived = archive.last_seq(node)
-    except (OSError, pa.ArrowException) as exc:  # the state knows it too, unless the disk is a new one
+    except (OSError, pa.ArrowException) as exc:  # the state has it too, unless the disk is new
         log.warning("archive not readable at start", reason=str(exc))
         archived = 0
     return max(remembered, journaled, archived)

@@ -1,7 +1,7 @@
-"""Reads refused messages: pages of them, newest first, or one with its bytes. No Spark.
+"""Reads refused messages: pages of them, newest first, or one with its payload. No Spark.
 
-A platform that publishes nonsense for a night leaves millions of rows, and dropping them all at once adds as many more.
-Both are read a piece at a time. In memory are only the rows of a page, and eight bytes for each settled message.
+A platform that publishes invalid messages for a night leaves millions of rows, and dropping them all at once adds as many more.
+Both tables are read in pieces: memory holds only the rows of a page, and eight bytes per settled message.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -18,6 +18,7 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, G
 from pyiceberg.io.pyarrow import ArrowScan
 
 from manifold.contracts.errors import Permanent
+from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.tables import ACTIONS, QUARANTINE, Table
 from manifold.lake.catalog import where
 from manifold.lake.compat import stream_batches
@@ -29,12 +30,12 @@ NEWEST_FIRST = [("received_at", "descending"), ("seq", "descending")]
 NEVER = "no refused message has seq %s; `manifold quarantine ls --all` lists them"
 SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in BRIEF])
 
-Cursor = tuple[datetime, int]  # the place of a refusal in the list: when it was received, and its seq
+Cursor = tuple[datetime, int]  # position in the list: time of receipt and seq
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One refused message, and what became of it."""
+    """One refused message and its state."""
 
     seq: int
     received_at: datetime
@@ -44,18 +45,18 @@ class Refusal:
     state: str = OPEN
     settled_at: datetime | None = None
     note: str | None = None
-    segment: str | None = None  # of a replay: what brings it again
-    payload: bytes = b""  # only where one is asked for
+    segment: str | None = None  # of a replay: the segment with the message
+    payload: bytes = b""  # only for a single refusal
 
     @property
     def cursor(self) -> Cursor:
-        """Where the next page begins after it."""
+        """The cursor of the page after this refusal."""
         return self.received_at, self.seq
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalFilter:
-    """Which refusals: of one stream, since an instant (UTC), with a text in their reason, in any case; `settled` ones too."""
+    """Selects refusals: of one stream, since an instant (UTC), with a text in the reason (in any case); `settled` ones too."""
 
     stream: str | None = None
     since: datetime | None = None
@@ -64,7 +65,7 @@ class RefusalFilter:
 
     @property
     def filter(self) -> BooleanExpression:
-        """What files and row groups can be chosen by."""
+        """The part of the filter that prunes files and row groups."""
         wanted: BooleanExpression = AlwaysTrue()
         if self.stream is not None:
             wanted = And(wanted, where(EqualTo, "stream", self.stream))
@@ -75,15 +76,15 @@ class RefusalFilter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some refusals, newest first."""
+    """A page of refusals, newest first."""
 
     refusals: list[Refusal]
-    total: int  # all that were asked for, on this page and others
-    more: bool  # there are older ones
+    total: int  # all that match, on any page
+    more: bool  # whether there are older ones
 
 
 def page(catalog: Catalog, asked: RefusalFilter, *, limit: int, before: Cursor | None = None) -> Page:
-    """The newest `limit` refusals that were asked for, of those `before` a place."""
+    """Read the newest `limit` matching refusals `before` a cursor."""
     newest, total, left = SCHEMA.empty_table(), 0, 0
     for rows in _pieces(catalog, asked, _settled(catalog)):
         total += rows.num_rows
@@ -96,13 +97,13 @@ def page(catalog: Catalog, asked: RefusalFilter, *, limit: int, before: Cursor |
 
 
 def seqs(catalog: Catalog, asked: RefusalFilter) -> list[int]:
-    """The seqs of all that were asked for, in order."""
+    """The seqs of all matching refusals, in order."""
     found = _joined(_pieces(catalog, asked, _settled(catalog)))
     return found.sort().to_pylist()  # type: ignore[no-any-return]
 
 
 def refusal(catalog: Catalog, seq: int) -> Refusal:
-    """One of them, with its payload.
+    """Read one refusal with its payload.
 
     Raises:
         Permanent: no message with this seq was refused.
@@ -114,11 +115,13 @@ def refusal(catalog: Catalog, seq: int) -> Refusal:
 
 
 def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
-    """Those of these seqs about which nothing was done yet, each once, in the order given: one pass, however many they are.
+    """Those of `seqs` that are not settled yet, each once, in the order given. Takes a single pass, however many there are.
 
     Raises:
         Permanent: no message with one of these seqs was refused.
     """
+    if beyond := [seq for seq in seqs if not -MAX_SEQ <= seq <= MAX_SEQ]:
+        raise Permanent(NEVER % beyond[0])
     asked = pa.array(list(dict.fromkeys(seqs)), pa.int64())
     if not len(asked):
         return []
@@ -131,7 +134,7 @@ def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
 
 
 def _pieces(catalog: Catalog, asked: RefusalFilter, acted: pa.Array) -> Iterator[pa.Table]:
-    """The rows that were asked for, each seq once; refused again, a replay has a second row. `acted`: seqs of what is settled."""
+    """Yield the matching rows, each seq once, though a replay refused again has a second row. `acted`: seqs of settled ones."""
     seen = np.zeros(len(acted), np.bool_)
     for rows in _batches(catalog, QUARANTINE, BRIEF, asked.filter):
         found = rows.filter(pc.match_substring(rows["reason"], asked.matching, ignore_case=True)) if asked.matching else rows
@@ -146,9 +149,9 @@ def _pieces(catalog: Catalog, asked: RefusalFilter, acted: pa.Array) -> Iterator
 
 
 def _batches(catalog: Catalog, of: Table, columns: tuple[str, ...], wanted: BooleanExpression) -> Iterator[pa.Table]:
-    """These columns of the rows that fit, one file after the other and of a file as much as its reader gives at once.
+    """Yield these columns of the matching rows, file by file, in the batches of the file reader.
 
-    PyIceberg's own reader of batches reads all files ahead.
+    PyIceberg's own batch reader reads all files ahead.
     """
     try:
         table = catalog.load_table(of.identifier)
@@ -176,7 +179,7 @@ def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
 
 
 def _settled(catalog: Catalog) -> pa.Array:
-    """The seqs of all messages about which something was done, each once."""
+    """The seqs of all settled messages, each once."""
     return pc.unique(_seqs_in(catalog, ACTIONS, AlwaysTrue()))
 
 
@@ -185,7 +188,7 @@ def _seqs_in(catalog: Catalog, table: Table, wanted: BooleanExpression) -> pa.Ar
 
 
 def _joined(pieces: Iterable[pa.Table]) -> pa.Array:
-    """The seqs of all of them."""
+    """Concatenate the seqs of all pieces."""
     chunks = [chunk for rows in pieces for chunk in rows["seq"].chunks]
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
 

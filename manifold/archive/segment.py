@@ -1,4 +1,4 @@
-"""A segment by its path: its stream, its start, its writer; and intervals and selections of segments. Pure."""
+"""Segments by path: stream, start and writer; and intervals and selections of segments. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,6 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings
 
 MAX_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
-DAY, HOUR = "dt=%Y-%m-%d", "/hour=%H"  # folders of a stream, as `manifold.contracts.envelope` lays them out
 AHEAD = timedelta(days=1)  # a recorder's clock may be wrong
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
 _HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
@@ -28,33 +27,33 @@ class Segment:
     path: str
     stream: Stream
     size: int  # bytes
-    modified_at: datetime  # as the storage says
+    modified_at: datetime  # by the storage
 
     @property
     def own_seq(self) -> int:
-        """The quarantine key of a file that is no segment: negative, so no message has it, and the same each time."""
+        """The quarantine key of a file that is not a segment: negative, so that no message has it, and always the same."""
         return own_seq(self.path)
 
     @property
     def began_at(self) -> datetime | None:
-        """When it began, as its path says; None where that says nothing."""
+        """When the segment began, by its path; None if the path does not say."""
         return began_at(self.path)
 
     @property
     def age(self) -> tuple[datetime, str]:
-        """By which segments are put in order: when it began, or was put there."""
+        """The sort key of segments: when it began, or when it was stored."""
         return self.began_at or self.modified_at, self.path
 
     @property
     def is_replay(self) -> bool:
-        """Whether it brings refused messages once more, which have their seqs from the first time."""
+        """Whether the segment holds replayed messages, which keep their original seqs."""
         return is_replay(self.path)
 
 
 def claimed_node(path: str, first: int, last: int) -> int | None:
-    """The only recorder whose seqs the segment should have; None if its name, and the seqs around it, do not say so.
+    """The only recorder whose seqs the segment should have; None if its name and its first and last seq do not say so.
 
-    `{smallest seq}-{node}.parquet` is the name that recorders give. What is in between is seen when the segment is read.
+    `{smallest seq}-{node}.parquet` is the name that recorders use. The seqs in between are checked when the segment is read.
     """
     name = _NAME.fullmatch(PurePosixPath(path).name)
     if name is None or int(name[1]) != first:
@@ -64,9 +63,9 @@ def claimed_node(path: str, first: int, last: int) -> int | None:
 
 
 def began_at(path: str) -> datetime | None:
-    """The instant (UTC) of the first seq, or the instant, that the file name says; else of the hour's folder; None without any.
+    """When a segment began (UTC): the first seq or the instant in its file name, or the hour of its folder; None without any.
 
-    The path alone decides: by this instant a segment's row is found in `ingested_segments`.
+    Depends on the path alone, because the segment's row in `ingested_segments` is found by this instant.
     """
     name = PurePosixPath(path).name
     seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(path)
@@ -85,40 +84,56 @@ def is_replay(path: str) -> bool:
 
 
 def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
-    """The path of the replay of one message: in the hour in which it is replayed, so that scheduled runs find it."""
+    """The path of one message's replay: in the hour of the replay, so that scheduled runs find it."""
     return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
+
+
+def day_folder(instant: datetime) -> str:
+    """The folder of the day of `instant` (UTC) below a stream's, as `manifold.contracts.envelope` lays them out."""
+    return f"dt={instant.astimezone(UTC).date().isoformat()}"  # unlike strftime, four digits for every year
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Segments whose first seq was given at or after `start` and before `end` (UTC)."""
+    """Segments whose first seq was assigned at or after `start` and before `end` (UTC)."""
 
     start: datetime
     end: datetime
 
     def __post_init__(self) -> None:
-        if self.start.tzinfo is None or self.end.tzinfo is None or self.start >= self.end:
-            raise ValueError(f"from {self.start} to {self.end} is no interval; both need a time zone, and from must come first")
+        if not (_in_utc(self.start) and _in_utc(self.end)) or self.start >= self.end:
+            raise ValueError(
+                f"from {self.start} to {self.end} is no interval; both need a time zone and lie in the years 1 to 9999 of UTC, "
+                "and from must come first"
+            )
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment began in the interval; one that does not tell when it began is in none."""
+        """Whether the segment began in the interval; one without a known start is in none."""
         began_at = segment.began_at
         return began_at is not None and self.start <= began_at < self.end
 
     def folders(self) -> Iterator[str]:
-        """The folders of a stream that it touches: hours, or days where those are many, because each is a request."""
+        """Yield the stream folders that the interval touches: hours, or days for a long interval, since each costs a request."""
         long = self.end - self.start > timedelta(hours=MAX_HOURS)
-        step, name = (timedelta(days=1), DAY) if long else (timedelta(hours=1), DAY + HOUR)
+        step = timedelta(days=1) if long else timedelta(hours=1)
         at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if long else at
-        while at < self.end:
-            yield at.strftime(name)
-            at += step
+        for number in range(-((at - self.end) // step)):  # counted, because after the last one there may be no time left
+            begins = at + number * step
+            yield day_folder(begins) if long else f"{day_folder(begins)}/hour={begins:%H}"
+
+
+def _in_utc(instant: datetime) -> bool:
+    """Whether it has a time zone, and UTC a name for it."""
+    try:
+        return instant.tzinfo is not None and instant.astimezone(UTC) is not None
+    except OverflowError:
+        return False
 
 
 def recent(settings: Settings, now: datetime) -> Interval:
-    """The interval of a scheduled ingest: the last days, and not since the last run, so that a pause leaves no gap."""
+    """The interval of a scheduled ingest: the last days, not the time since the last run, so that a pause leaves no gap."""
     return Interval(now - timedelta(days=settings.ingest_window_days), now + AHEAD)
 
 
-Selection = Interval | Sequence[Segment] | None  # of the archive: what began in an interval, these segments, or all of it
+Selection = Interval | Sequence[Segment] | None  # of the archive: by interval, these segments, or all

@@ -1,4 +1,4 @@
-"""Turns closed journal files into segments, oldest first, and tries again while the archive refuses."""
+"""Turns closed journal files into segments, oldest first, and retries while the archive is unwritable."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 
 class SegmentWriter:
-    """A journal file is deleted only when all its messages are in the archive.
+    """Writes segments; a journal file is deleted only once all its messages are in the archive.
 
-    `on_last_seq` is called, in a thread, with the greatest seq of a file before the file is deleted.
+    `on_last_seq` is called in a thread with the greatest seq of a file before the file is deleted.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class SegmentWriter:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """A file may be ready."""
+        """Note that a file may be ready."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Seal until cancelled."""
+        """Write segments until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(TICK_S):

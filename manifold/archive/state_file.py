@@ -1,4 +1,4 @@
-"""State of a door that must outlive its process and is in no message: `state.json` beside its journal."""
+"""Service state that outlives the process and is in no message: `state.json` in the journal folder."""
 
 import os
 from pathlib import Path
@@ -11,40 +11,40 @@ from manifold.lake.storage import sync_folder
 
 
 class DoorState(msgspec.Struct):
-    """The facts that the next start of every door needs; each door adds its own."""
+    """The state that every ingress service needs at its next start; each service adds its own."""
 
-    last_seq: int = 0  # no seq up to here may be given again; the journal may know greater ones
+    last_seq: int = 0  # no seq up to here may be assigned again; the journal may have greater ones
 
 
 S = TypeVar("S", bound=DoorState)
 
 
 class StateFile(Generic[S]):
-    """Read at start, replaced whole. `state` is `initial` until `load` has read the file."""
+    """A state that is read at start and replaced as a whole. `state` is `initial` until `load` has read the file."""
 
     def __init__(self, folder: Path, initial: S) -> None:
         self._path = folder / "state.json"
         self.state = initial
-        self._saving = Lock()  # a door saves from several threads
+        self._saving = Lock()  # a service saves from several threads
 
     def load(self) -> S:
-        """Read the state that the last process left; unchanged where it left none.
+        """Read the state that the last process left; keep `initial` if there is none.
 
         Raises:
-            msgspec.DecodeError: the file is not such a state.
+            msgspec.DecodeError: the file does not hold such a state.
         """
         if self._path.exists():
             self.state = msgspec.json.decode(self._path.read_bytes(), type=type(self.state))
         return self.state
 
     def remember_seq(self, last_seq: int) -> None:
-        """No seq up to `last_seq` may be given again; on disk when this returns."""
+        """Save that no seq up to `last_seq` may be assigned again; on disk when this returns."""
         if last_seq > self.state.last_seq:
             self.state.last_seq = last_seq
             self.save()
 
     def save(self) -> None:
-        """On disk when this returns."""
+        """Write the state; on disk when this returns."""
         hidden = self._path.with_suffix(".tmp")
         with self._saving:
             with hidden.open("wb") as file:

@@ -1,9 +1,10 @@
-"""The archive: lists its segments and reads their bytes. It needs no Spark; Spark's workers use it too."""
+"""The archive's storage: lists segments and reads their bytes. Needs no Spark; Spark's workers use it too."""
 
 import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from manifold.archive.segment import DAY, Interval, Segment
+from manifold.archive.segment import Interval, Segment, day_folder
 from manifold.contracts.archive_files import SUFFIXES, is_data_file, is_finished
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
@@ -20,31 +21,31 @@ from manifold.contracts.storage import AWS, S3
 from manifold.lake.storage import open_storage, write_bytes, write_parquet
 
 MAX_CONCURRENT_READS = 16  # files
-MAX_DAYS = 31  # of a longer interval it is listed first which days there are
-SEGMENT_BATCH_SIZE = 20_000  # segments that a walk through the archive has in its hands
+MAX_DAYS = 31  # longer intervals first list which days exist
+SEGMENT_BATCH_SIZE = 20_000  # segments that a walk holds in memory
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
 class Archive:
-    """An archive below `url`: `file://…` or `s3://…`. Opening it touches nothing; it can be sent to workers."""
+    """An archive below `url`: `file://…` or `s3://…`. Opening it does no I/O; it can be pickled and sent to workers."""
 
     def __init__(self, url: str, s3: S3 = AWS) -> None:
         self.url = url
         self._fs, self._root = open_storage(url, s3)
 
     def segments(self, interval: Interval | None = None) -> list[Segment]:
-        """Every whole segment, or those that began in `interval`, by path. Files that begin with `.` or `_` are unfinished.
+        """List all complete segments, or those that began in `interval`, by path. Files named `.…` or `_…` are unfinished.
 
         Raises:
-            Permanent: a file lies where the archive has a folder.
+            Permanent: a file is where the archive has a folder.
             Retryable: the storage cannot be read.
         """
         return sorted(segment for group in self.walk(interval) for segment in group)
 
     def walk(self, interval: Interval | None = None, *, newest_first: bool = False) -> Iterator[list[Segment]]:
-        """The same some at a time, each group by age: what lies in folders of days, day by day, and before it all that does not.
+        """As `segments`, in groups, each sorted by age: first the files outside of day folders, then day by day.
 
-        An archive of years has more segments than a process should have in its memory.
+        An archive of several years has more segments than a process should hold in memory.
         """
         groups = self._groups(interval, newest_first=newest_first)
         while True:
@@ -60,7 +61,7 @@ class Archive:
             yield sorted(group, key=lambda segment: segment.age, reverse=newest_first)
 
     def listed(self, folder: str) -> Iterator[Segment]:
-        """The segments in a folder of a stream and below; or the one that this path is.
+        """Yield the segments in a stream's folder and below; or the one at this path.
 
         Raises:
             OSError: the storage failed.
@@ -73,7 +74,7 @@ class Archive:
                 _name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
 
     def days(self, stream: Stream) -> list[str]:
-        """The names of a stream's folders of days (`dt=2026-03-01`), in no order.
+        """The names of a stream's day folders (`dt=2026-03-01`), unordered.
 
         Raises:
             OSError: the storage failed.
@@ -81,12 +82,12 @@ class Archive:
         return [name for name, _ in self._top(stream) if _DAY.fullmatch(name)]
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
-        """The segments at these paths, as far as they are there."""
+        """The segments at those of these paths that exist."""
         with ThreadPoolExecutor(MAX_CONCURRENT_READS, "find") as pool:
             return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
 
     def present(self, paths: Iterable[str]) -> set[str]:
-        """Those of these paths at which there is a file. Many of one day cost one listing."""
+        """Those of these paths at which a file exists. Many of one day cost one listing."""
         wanted = set(paths)
         folders = {"/".join(path.split("/")[:2]) for path in wanted if path.count("/") > 1}
         listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)} & wanted
@@ -94,7 +95,7 @@ class Archive:
         return listed | {segment.path for segment in self.find(single)}
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file.
+        """Read the bytes of one file.
 
         Raises:
             OSError: the storage failed, or the file is gone.
@@ -103,7 +104,7 @@ class Archive:
             return bytes(stream.read())
 
     def open(self, path: str) -> pa.NativeFile:
-        """One file, to be read in places.
+        """Open one file for random access.
 
         Raises:
             OSError: the storage failed, or the file is gone.
@@ -111,25 +112,25 @@ class Archive:
         return self._fs.open_input_file(f"{self._root}/{path}")
 
     def exists(self, path: str) -> bool:
-        """Whether the file is still there."""
+        """Whether the file exists."""
         return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
 
     def remove(self, path: str) -> None:
-        """Delete one file; nothing happens if it is gone already."""
+        """Delete one file, if it exists."""
         if self.exists(path):
             self._fs.delete_file(f"{self._root}/{path}")
 
     def put(self, path: str, table: pa.Table) -> None:
-        """Write a segment, whole or not at all, under a path that is new."""
+        """Write a segment under a new path, atomically."""
         write_parquet(self._fs, self._root, path, table)
 
     def replace(self, path: str, content: pa.Table | bytes) -> None:
-        """Put other content in a segment's place, whole or not at all. Only an erasure does so: segments never change."""
+        """Replace a segment's content atomically. Only for an erasure: segments never change otherwise."""
         write = write_bytes if isinstance(content, bytes) else write_parquet
         write(self._fs, self._root, path, content)
 
     def _files(self, folder: str) -> Iterator["_File"]:
-        """The file at this path, or all files below it, one path each: links are ignored, since what they lead to has a path.
+        """Yield the file at this path, or all files below it, each by one path: links are skipped, since their target has a path.
 
         Raises:
             OSError: the storage failed.
@@ -139,14 +140,14 @@ class Archive:
             return
         at = f"{self._root}/{folder}"
         found = self._fs.get_file_info([at]) if folder.lower().endswith(SUFFIXES) else []
-        if not found or found[0].type == fs.FileType.Directory:  # Spark gives folders the names of files
+        if not found or found[0].type == fs.FileType.Directory:  # Spark creates folders with file names
             found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
         for info in found:
             if info.type == fs.FileType.File:
                 yield _File(info.path.removeprefix(f"{self._root}/"), info.size, info.mtime.astimezone(UTC))
 
     def _top(self, stream: Stream) -> Iterator[tuple[str, bool]]:
-        """The names in a stream's folder, and whether each is a folder.
+        """Yield the names in a stream's folder, and whether each is a folder.
 
         Raises:
             OSError: the storage failed.
@@ -175,12 +176,12 @@ class Archive:
             yield group
 
     def _folders(self, interval: Interval | None) -> tuple[list[str], list[str]]:
-        """Folders of the streams for what may be in the interval: hours or days; and whatever others have named as they like."""
+        """The day or hour folders that the interval may touch, and all files and folders with other names."""
         dated, others = set[str](), []
         few, first, last = False, "", ""
         if interval is not None:
             few = interval.end - interval.start <= timedelta(days=MAX_DAYS)
-            first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
+            first, last = (day_folder(instant) for instant in (interval.start, interval.end))
             dated.update(interval.folders() if few else ())
         for stream in Stream:
             for name, is_folder in self._top(stream):
@@ -198,24 +199,25 @@ class _File:
     modified_at: datetime
 
 
-def _local_files(url: str, root: Path, folder: str) -> Iterator[_File]:
-    at = root / folder
-    if at.is_symlink() or not at.exists():
+def _local_files(url: str, root: Path, path: str) -> Iterator[_File]:
+    at = root / path
+    if at.is_symlink():
         return
     if at.is_file():
-        yield _file(folder, at.stat())
+        yield _file(path, at.stat())
         return
-    for entry in sorted(os.scandir(at), key=lambda entry: entry.name):
-        path = f"{folder}/{entry.name}"
-        if not _is_usable(url, entry, path):
-            continue
-        if entry.is_dir():
-            yield from _local_files(url, root, path)
-        else:
-            try:
-                yield _file(path, entry.stat())
-            except FileNotFoundError:  # gone since it was listed
+    folders = [path] if at.is_dir() else []
+    while folders:
+        folder = folders.pop()
+        for entry in sorted(os.scandir(root / folder), key=lambda entry: entry.name):
+            path = f"{folder}/{entry.name}"
+            if not _is_usable(url, entry, path):
                 continue
+            if entry.is_dir():
+                folders.append(path)
+                continue
+            with suppress(FileNotFoundError):  # gone since it was listed
+                yield _file(path, entry.stat())
 
 
 def _file(path: str, said: os.stat_result) -> _File:
@@ -223,7 +225,7 @@ def _file(path: str, said: os.stat_result) -> _File:
 
 
 def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
-    """Whether the entry has a name that is text, and is no link."""
+    """Whether the entry has a name that is text, and is a file or a folder, and no link."""
     try:
         entry.name.encode()
     except UnicodeEncodeError:
@@ -232,11 +234,14 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
     if entry.is_symlink():
         _name_ignored(url, path, "it is a link")
         return False
+    if not entry.is_file() and not entry.is_dir():  # whoever reads a pipe waits for its writer
+        _name_ignored(url, path, "it is neither a file nor a folder")
+        return False
     return True
 
 
-@lru_cache(maxsize=10_000)  # each is named once by a process, however often the archive is listed
+@lru_cache(maxsize=10_000)  # logs each file once per process, however often the archive is listed
 def _name_ignored(url: str, path: str, reason: str) -> None:
-    import structlog  # here, because whoever lists an archive in which nothing is wrong does not wait for it
+    import structlog  # here, because listing an archive without problems must not wait for the import
 
     structlog.get_logger(__name__).warning("file in the archive ignored", archive=url, path=path, reason=reason)

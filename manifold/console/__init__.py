@@ -1,7 +1,7 @@
-"""The `manifold` command: run the platform, send, ask, ingest, rebuild, and see that all is well.
+"""The `manifold` command: run the platform, send, query, ingest, rebuild, and diagnose.
 
-One file a command, found by name. It promises a line with a remedy for every mistake of a user, `--json` wherever something is
-told, and whole identifiers in every table. It may import every room, and no room imports it.
+One file per command, found by name. Guarantees: a line with a remedy for every user error, `--json` for every output, and
+unabbreviated identifiers in every table. It may import every package, and no package imports it.
 """
 
 from manifold.console._app import main

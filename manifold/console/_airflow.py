@@ -20,7 +20,7 @@ def airflow(context: typer.Context) -> None:
     from manifold.sandbox.platform.programs import environment as spelled
 
     env = environment(settings, spelled(settings))
-    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # as long as it runs, it is Airflow
+    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # this process becomes Airflow
 
 
 @handle_errors
@@ -33,4 +33,4 @@ def password(
     settings = settings_or_fail()
     if user not in ROLES:
         fail(f"Airflow has no user {user!r}; ask for {', '.join(ROLES)}")
-    out.print(password_of(settings, user), highlight=False, markup=False)
+    out.print(password_of(settings, user), highlight=False)

@@ -1,4 +1,4 @@
-"""Every command of `manifold`, by name. Only the module of the requested command is loaded, to start fast."""
+"""Every command of `manifold`, by name. For a fast start, only the module of the requested command is imported."""
 
 import os
 import sys
@@ -13,23 +13,23 @@ import typer
 
 from manifold.runtime.gc_tuning import look_seldom
 
-NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable by which a shell asks Typer
+NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable with which a shell requests completions from Typer
 RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, or a group of commands where `what` is a Typer application."""
+    """A command, or a group of commands if `what` is a Typer application."""
 
     name: str
     panel: str
-    module: str = ""  # of this package; as the command, after an underscore, unless given
-    what: str = ""  # called as the command, unless given
-    passes_on: bool = False  # takes whatever follows, --help too
-    logs: bool = True  # whether anything that it loads may log
+    module: str = ""  # in this package; default: the command's name after an underscore
+    what: str = ""  # attribute of the module; default: the command's name
+    passes_on: bool = False  # accepts any arguments, including --help
+    logs: bool = True  # whether any code that it loads may log
 
     def join(self, app: typer.Typer) -> None:
-        """Load it, and make it part of `app`."""
+        """Import the command and add it to `app`."""
         found = getattr(import_module(f"manifold.console.{self.module or f'_{self.name}'}"), self.what or self.name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=self.name, rich_help_panel=self.panel)
@@ -55,6 +55,7 @@ COMMANDS = (
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
     Command("data", ASK, what="app", logs=False),
+    Command("campaign", ASK, what="app", logs=False),
     Command("ecq", ASK, what="app"),
     Command("signals", ASK, what="app", logs=False),
     Command("queue", ASK, what="app", logs=False),
@@ -74,7 +75,7 @@ COMMANDS = (
 
 
 def make_app(asked: str | None = None) -> typer.Typer:
-    """The application with the command `asked`; with all of them where it is None, or no command."""
+    """Build the application with the command `asked`; with all commands if it is None or unknown."""
     app = typer.Typer(
         help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
         no_args_is_help=True,
@@ -98,28 +99,28 @@ Version = Annotated[bool, typer.Option("--version", callback=_say_version, is_ea
 
 def quiet(_version: Version = False) -> None:
     """Library logs only where something is wrong; the command itself says what it did."""
-    from manifold.runtime.log import configure_logging  # not for a mere --help
+    from manifold.runtime.log import configure_logging  # imported here, so that --help is fast
 
     configure_logging("console", level="warning")
 
 
 def silent(_version: Version = False) -> None:
-    """Nothing to set up: loading the library of logs takes a tenth of an answer."""
+    """Set up nothing: importing the logging library takes a tenth of an answer's time."""
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Run the console script."""
     look_seldom()
-    if isinstance(sys.stderr, TextIOWrapper):  # a descriptor of its own: a job sends what libraries write to 2 elsewhere
+    if isinstance(sys.stderr, TextIOWrapper):  # a separate descriptor, because jobs redirect 2 (libraries' output)
         sys.stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w", 1, sys.stderr.encoding)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal may lack characters, and a traceback would say less
+        if isinstance(stream, TextIOWrapper):  # a terminal may lack characters, and an encoding error would hide the output
             stream.reconfigure(errors="replace")
     make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
 
 
 def asked_for(line: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The first word of this command line, or of the one that a shell wants completed, if it is a command's whole name."""
-    if COMPLETES in env:  # what zsh says, and what bash says
+    """Return the first word of this command line, or of the one that a shell is completing; None if there is none."""
+    if COMPLETES in env:  # the variables of zsh and bash
         line = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()
     return next((word for word in line[1:] if not word.startswith("-")), None)

@@ -1,4 +1,4 @@
-"""`manifold vin` and `manifold batch`: what happened to a vehicle, and to a batch; and taking a batch back."""
+"""`manifold vin` and `manifold batch`: the history of a vehicle or a batch; erasing the one, cancelling the other."""
 
 import sys
 from collections.abc import Mapping
@@ -30,17 +30,17 @@ from manifold.settings import Settings
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
 NO_LIMIT = 1_000_000
-PAGE = 100  # entries, as the API's page has
-VEHICLE = Bounds(rows=50_000_000)  # of a vehicle, a file has few rows among many
+PAGE = 100  # entries; the page size of the API
+VEHICLE = Bounds(rows=50_000_000)  # files contain few rows of any one vehicle
 DEFAULT = Bounds()
-INTERRUPTED = 130  # as shells have it
+INTERRUPTED = 130  # the shells' exit status for SIGINT
 MAX_NAMED = 20
 REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
-Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
+Before = Annotated[int | None, typer.Option(min=0, max=MAX_SEQ, help="Only triggers before this seq.", show_default="the newest")]
 BeforeEntry = Annotated[
-    int | None, typer.Option("--before", min=0, help="Only entries before this seq.", show_default="the newest")
+    int | None, typer.Option("--before", min=0, max=MAX_SEQ, help="Only entries before this seq.", show_default="the newest")
 ]
 PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At most so many entries, the newest.")]
 

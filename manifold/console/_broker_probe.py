@@ -1,7 +1,6 @@
-"""Probes whether a broker other than the sandbox's fits Manifold, by connecting as a dispatcher and as a test vehicle.
+"""Probes whether an external broker suits Manifold, by connecting as a dispatcher and as a test vehicle.
 
-What is judged are effects, because brokers differ in how they refuse: one answers a SUBSCRIBE with no, another keeps the
-messages back.
+It judges effects, because brokers refuse in different ways: one rejects a SUBSCRIBE, another withholds the messages.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ from manifold.settings import Settings
 
 WAIT_S = 5.0
 TLS_SCHEMES = ("mqtts", "ssl")
-EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without these nothing is delivered
-FORGED = "probe"  # stands where an event's kind does; a dispatcher knows no such kind
-RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/emqx.md"
-ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/emqx.md"
+EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # required for delivery
+FORGED = "probe"  # in place of an event's kind; the dispatcher ignores unknown kinds
+RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/guides/emqx.md"
+ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"
 
 
 class _Heard:
-    """The messages that a client received and acknowledged."""
+    """Records and acknowledges the messages that a client receives."""
 
     def __init__(self, client: Mqtt) -> None:
         self._client, self._came = client, asyncio.Event()
@@ -42,7 +41,7 @@ class _Heard:
         self._came.set()
 
     async def until(self, question: Callable[[Message], bool]) -> bool:
-        """Whether such a message has come, or comes in time."""
+        """Return whether a matching message has arrived, or arrives in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while not any(map(question, self.messages)):
@@ -52,7 +51,7 @@ class _Heard:
 
 
 async def probe(settings: Settings) -> list[Diagnostic]:
-    """The findings, in the order in which they build on each other; what cannot be judged after a failure is left out."""
+    """Return the findings in order of dependency; checks that depend on a failed one are omitted."""
     vin = settings.mqtt_probe_username or f"probe-{secrets.token_hex(6)}"
     password = settings.mqtt_password.get_secret_value() or None
     async with AsyncExitStack() as stack:
@@ -61,7 +60,7 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         heard = _Heard(service)
         await stack.enter_async_context(service)
         if not await _connected(service):
-            remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/emqx.md"
+            remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/guides/emqx.md"
             return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
         found = [Diagnostic("broker", True, settings.mqtt)]
         if not await _subscribed(service, f"{topics.EVENTS}/+/{vin}"):
@@ -115,7 +114,7 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
 
 
 def _tells(kind: BrokerEvent, message: Message) -> bool:
-    """Whether it is this event; an acknowledgement must carry the publish's properties, in which `seq` comes back."""
+    """Whether it is an event of this kind; an acknowledgement must contain the publish's properties, which carry `seq`."""
     if not message.topic.startswith(f"{topics.EVENTS}/{kind}/"):
         return False
     if kind is not BrokerEvent.ACKED:
@@ -144,7 +143,7 @@ async def _subscribed(client: Mqtt, topic_filter: str) -> bool:
 
 
 async def _publish(client: Mqtt, topic: str) -> bool:
-    """Whether the broker confirmed it, with whatever reason."""
+    """Return whether the broker confirmed the publish, with any reason code."""
     try:
         async with asyncio.timeout(WAIT_S):
             await client.publish(topic, b"", user_properties=[(FORGED, FORGED)])

@@ -1,4 +1,4 @@
-"""Cancels a batch: every entry that has not ended, of all its vehicles or of some, trigger by trigger, in slices."""
+"""Cancels a batch: every open entry, of all vehicles or some, trigger by trigger, in slices."""
 
 import time
 from collections import Counter
@@ -17,8 +17,8 @@ from manifold.history.merge import History
 from manifold.queues import Loader, Policy
 from manifold.settings import Settings
 
-CANCEL_BATCH_SIZE = 5000  # entries that end before their outcomes are recorded
-TRIGGER_PAGE_SIZE = 1000  # triggers that are looked up at once
+CANCEL_BATCH_SIZE = 5000  # entries ended in Redis before their outcomes are recorded
+TRIGGER_PAGE_SIZE = 1000  # triggers per lookup
 REASON = "cancelled by manifold batch cancel"
 
 
@@ -27,9 +27,9 @@ class Standing:
     """The progress of a cancellation."""
 
     triggers: int = 0
-    entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `EntryState` or `Outcome`
-    before: int | None = MAX_SEQ  # what is left are the triggers before this seq; None: nothing
-    spoilt: list[str] = field(default_factory=list)  # vehicles of which nothing was cancelled here, each with the key to delete
+    entries: Counter[str] = field(default_factory=Counter)  # entries by `EntryState` or `Outcome`
+    before: int | None = MAX_SEQ  # triggers before this seq remain; None: none
+    spoilt: list[str] = field(default_factory=list)  # vehicles that were skipped, each with the corrupt key to delete
 
 
 def cancel(
@@ -42,15 +42,16 @@ def cancel(
     limit: int | None = None,
     tell: Callable[[Standing], object] = lambda _: None,
 ) -> Standing:
-    """Cancel the entries of `vins` (none: of all vehicles) in the triggers with this request_id, the newest first.
+    """Cancel the entries of `vins` (empty: all vehicles) in the triggers of this request_id, newest first.
 
-    Triggers older than the retention are left out: nothing of theirs is sent any more. `limit`: so many triggers, those before
-    the seq `before`. `tell` gets how far it has come after each slice; entries end `cancelled`, or `in flight` (cancelled unless
-    the vehicle acknowledges them), or had ended before. Broken off, it is to be repeated: from the start, or from where it was.
+    Triggers older than the retention are skipped, because their entries are no longer sent. `limit`: maximum number of triggers,
+    starting before the seq `before`. `tell` receives the progress after each slice. Entries end as `cancelled`, or stay `in
+    flight` (cancelled unless the vehicle acknowledges them), or had ended before. After an interruption, repeat the call, from
+    the start or from where it stopped.
 
     Raises:
-        Permanent: no trigger has this request_id, or none of them names one of `vins`; then nothing has happened.
-        Retryable: the recorder cannot be asked for what it recorded last.
+        Permanent: no trigger has this request_id, or one of `vins` is in none of them; nothing was cancelled.
+        Retryable: a recorder does not answer, so the newest triggers are unknown.
     """
     standing = Standing(before=before)
     batches = History(settings, redis).of_request(request_id)
@@ -66,7 +67,7 @@ def cancel(
             recorded = few if batch.seq in found.entries else batches.recorded(found, {batch.seq})
             mine = map(recorded.ended, batches.entries(found, batch, vins))
             if vins:
-                named += mine  # few: they end only when it is known that none is a stranger
+                named += mine  # cancelled only once every VIN is known to belong to the batch
             else:
                 for _ in ender.end(mine, standing.entries):
                     tell(standing)
@@ -81,7 +82,7 @@ def cancel(
 
 
 def _still_sent(settings: Settings) -> int:
-    """The first seq whose entries are not past their retention; an hour more, because clocks differ."""
+    """Return the first seq within the retention; minus an hour of clock skew."""
     return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
 
 
@@ -100,7 +101,7 @@ class _Ender:
         self._loader = loader
 
     def end(self, entries: Iterator[EntryHistory], standing: Counter[str]) -> Iterator[None]:
-        """End what is open, a slice at a time: its entries in the queues, then their outcomes. A slice may be repeated."""
+        """End open entries, a slice at a time: in the queues, then their outcomes. A slice may be repeated."""
         while some := list(islice(entries, CANCEL_BATCH_SIZE)):
             standing.update(entry.state for entry in some if not entry.is_open)
             now_ms, cancelled = time.time_ns() // 1_000_000, []

@@ -1,6 +1,6 @@
-"""`manifold certificates`: certificates of the sandbox's CA for vehicles and publishers, issued, revoked, listed.
+"""`manifold certificates`: issues, revokes and lists certificates of the sandbox's CA for vehicles and publishers.
 
-Where EMQX is the broker, `revoke` bans the vehicle there.
+With EMQX as the broker, `revoke` bans the vehicle there.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from manifold.contracts.names import is_service
 from manifold.settings import Settings
 
 app = typer.Typer(help="Who is known at the front door where TLS is on.", no_args_is_help=True)
-CLIENTS = "clients"  # a folder among the secrets: what was issued here, a file each
+CLIENTS = "clients"  # folder in the secrets folder: a file for each certificate issued here
 Name = Annotated[str, typer.Argument(help="Its common name: a vehicle's client id, or a user name that begins with sdv-pub-.")]
 Days = Annotated[float, typer.Option(help="How long it lasts, in days.", min=0.001, max=365)]
 Output = Annotated[Path | None, typer.Option(help="The file to write; without it, one in the folder of secrets.")]

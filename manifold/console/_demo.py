@@ -1,4 +1,4 @@
-"""`manifold demo`: the main job on the embedded platform, judged by what the vehicles really received."""
+"""`manifold demo`: the main job on the embedded platform, judged by what the vehicles actually received."""
 
 import asyncio
 import time
@@ -15,14 +15,14 @@ from manifold.sandbox.platform.programs import programs
 from manifold.settings import Settings
 
 SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
-WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # they give way on a narrow terminal
+WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # wraps on a narrow terminal
 STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
 
 @handle_errors
 def demo() -> None:
     """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
-    # The demo triggers the DAG itself; scheduled runs beside it would only be waited for.
+    # The demo triggers the DAG itself; scheduled runs would only delay it.
     settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULES, ""))
     if supervise.status(settings).running:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
@@ -46,12 +46,12 @@ def demo() -> None:
 
 
 def start_of(settings: Settings) -> str:
-    """The first step, with the programs that the demo starts: a broker of somebody else's is none of them."""
+    """Describe the first step, with the programs that the demo starts, which exclude an external broker."""
     return f"starting the platform: {', '.join(program.name for program in programs(settings))}"
 
 
 class _Steps:
-    """One line a step; the line before is done."""
+    """Shows one line per step; a new step completes the previous one."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""The demo's stage of compacted queues: many writes of few keys while the clients are away, and what they get when they come."""
+"""The demo's compacted queues: many writes to few keys while the clients are offline, and what they receive on connecting."""
 
 import asyncio
 import contextlib
@@ -13,22 +13,22 @@ from manifold.sandbox.fleet import Behaviour, Fleet
 from manifold.settings import Settings
 
 CLIENTS, WRITES, KEYS = 20, 1000, 10
-MAX_CONCURRENT_WRITES = 500  # writes that wait for their receipts
+MAX_CONCURRENT_WRITES = 500  # writes awaiting their receipts
 DELIVERY_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of it."""
+    """The result of the step."""
 
-    recorded: int  # writes that were accepted
-    seconds: float  # that took
-    arrived: int  # messages, all clients together
-    right: int  # clients that got the newest message of each key, once, in the order in which they were written
+    recorded: int  # accepted writes
+    seconds: float  # duration of the writes
+    arrived: int  # messages received by all clients
+    right: int  # clients that received the newest message of each key, once, in write order
 
 
 async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Seen:
-    """Write to clients that are away, then have them come."""
+    """Write to offline clients, then connect them."""
     clients = [Owner(f"climate-{run}-{n:02}") for n in range(CLIENTS)]
     began = time.monotonic()
     recorded = await _write(platform, clients)
@@ -36,7 +36,7 @@ async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Seen:
     wanted = [(f"key/{n % KEYS}", sha1_hex(_payload(n))) for n in range(WRITES - KEYS, WRITES)]
     async with Fleet(settings, clients, seed=int(run), behaviour=Behaviour(compacted_queues=True)) as fleet:
         await fleet.connect()
-        with contextlib.suppress(TimeoutError):  # the check that follows says what is missing
+        with contextlib.suppress(TimeoutError):  # the following check reports what is missing
             await fleet.wait_for(lambda fleet: len(fleet.acknowledged) >= CLIENTS * KEYS, DELIVERY_WAIT_S)
         got = defaultdict(list)
         for message in fleet.received:
@@ -46,7 +46,7 @@ async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Seen:
 
 
 async def _write(platform: Publisher, clients: list[Owner]) -> int:
-    """Each key in turn, to all clients; how many were recorded."""
+    """Write each key in turn, to all clients; return how many writes were recorded."""
     recorded = 0
     writes = [(client, n) for n in range(WRITES) for client in clients]
     for start in range(0, len(writes), MAX_CONCURRENT_WRITES):

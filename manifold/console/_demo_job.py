@@ -1,4 +1,4 @@
-"""The main job from end to end, on real servers, judged by what the vehicles really received."""
+"""The main job from end to end, on real servers, judged by what the vehicles actually received."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ from manifold.settings import Settings
 VEHICLES, ONLINE = 200, 150
 FIRMWARE_BYTES = 64 * 1024
 DELIVERY_WAIT_S = 60.0
-SPARK_BATCH = "SparkDataFrame"  # as Great Expectations names what it judged
+SPARK_BATCH = "SparkDataFrame"  # Great Expectations' name for its batch of data
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """One thing that must hold, whether it did, and what was seen."""
+    """One claim, whether it held, and what was observed."""
 
     what: str
     held: bool
@@ -37,27 +37,27 @@ class Assertion:
 
 @dataclass(slots=True)
 class Demo:
-    """One run: its names, its fleet, and what was checked so far."""
+    """One run: its names, its fleet, and the checks so far."""
 
     settings: Settings
     say: Say
     run: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000}")
     checks: list[Assertion] = field(default_factory=list)
     report: str = ""
-    signals: _demo_signals.Kinds | None = None  # None: there is no AMQP door
+    signals: _demo_signals.Kinds | None = None  # None: without an AMQP door
     example: str = "<VIN>"
 
     @property
     def held(self) -> bool:
-        """Whether everything was played, and every check held."""
+        """Whether the run was completed and every check held."""
         return bool(self.checks) and all(check.held for check in self.checks)
 
     def fail(self, why: str) -> None:
-        """The play was broken off."""
+        """Record that the run was aborted."""
         self._check("the job could be played to its end", held=False, seen=why)
 
     async def play(self) -> None:
-        """Everything that happens while the platform is up."""
+        """Run all steps that need the platform."""
         vins = make_vins(VEHICLES, seed=int(self.run))
         online, later = vins[:ONLINE], vins[ONLINE:]
         self.example = later[0]
@@ -150,7 +150,7 @@ class Demo:
         self._check("judged on Spark", bool(judged == SPARK_BATCH and application), f"{judged} of application {application}")
 
     async def _send_one(self, fleet: Fleet, platform: Publisher, vin: Owner, data_id: str) -> None:
-        """A trigger for one vehicle, whose time is not that of a queue of others before it."""
+        """Send a trigger to one vehicle, which measures the latency without a queue of others ahead."""
         request_id = f"task_demo_{self.run}_one"
         began = time.time()
         await platform.trigger([vin], request_id, data_id)
@@ -187,7 +187,7 @@ class Demo:
         def arrived() -> list[Received]:
             return [message for message in _of_request(fleet, request_id) if message.vin in wanted]
 
-        with contextlib.suppress(TimeoutError):  # the check that follows says what is missing
+        with contextlib.suppress(TimeoutError):  # the following check reports what is missing
             await fleet.wait_for(lambda _: len({message.vin for message in arrived()}) == len(wanted), DELIVERY_WAIT_S)
         return arrived()
 

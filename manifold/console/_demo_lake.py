@@ -1,4 +1,4 @@
-"""The demo's questions to Airflow, the lake and Redis. Each blocks; the demo asks from a thread."""
+"""The demo's queries of Airflow, the lake and Redis. They block; the demo runs them in threads."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ RECORDED_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows that a plain PyIceberg program finds in the lake."""
+    """Row counts found by a plain PyIceberg program."""
 
     ids: int  # of the demo's batch
     delivered: int  # of the demo's batch
@@ -38,7 +38,7 @@ class Rows:
 
 
 def run_ingest_dag(settings: Settings) -> tuple[str, float]:
-    """Trigger the DAG through Airflow's API; the state in which it ended, and after how many seconds."""
+    """Trigger the DAG through Airflow's API; return its final state, and the duration in seconds."""
     with logged_in(settings, url(settings)) as airflow:
         airflow.wait_known(DAG, within_s=DAG_WAIT_S)
         began = time.monotonic()
@@ -48,7 +48,7 @@ def run_ingest_dag(settings: Settings) -> tuple[str, float]:
 
 
 def rows_of(settings: Settings, request_id: str) -> Rows:
-    """Row counts of one batch."""
+    """Return the row counts for one batch."""
     catalog = open_catalog(settings)
     ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
     seqs = set(ids["seq"].to_pylist())
@@ -63,7 +63,7 @@ def rows_of(settings: Settings, request_id: str) -> Rows:
 
 
 def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
-    """The audit's verdict on a run, and its report."""
+    """Return the audit's verdict on a run, and the address of its report."""
     reports = open_reports(settings)
     found = reports.read(run_verdict(run_id))
     if found is None:
@@ -72,7 +72,7 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
 
 
 def judged_on(settings: Settings, run_id: str) -> tuple[str, str]:
-    """What Great Expectations judged of the batch's rows, by its own result, and the Spark application that wrote them."""
+    """Return the type of data that Great Expectations validated, by its own result, and the id of the Spark application."""
     found = open_reports(settings).read(validation_result(run_id, IDS.name))
     judged = json.loads(found)["meta"]["batch_spec"]["batch_data"] if found else "nothing"
     head = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
@@ -81,12 +81,12 @@ def judged_on(settings: Settings, run_id: str) -> tuple[str, str]:
 
 
 def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
-    """Return when all entries of these vehicles have ended, and the recorder has their outcomes.
+    """Wait until all entries of these vehicles have ended and the recorder has their outcomes.
 
-    Outcomes leave Redis for the journal within a second; one that is wiped before that means one more delivery.
+    Outcomes move from Redis to the journal within a second; wiping one before that causes another delivery.
 
     Raises:
-        Retryable: it has not come to that within `RECORDED_WAIT_S`.
+        Retryable: this has not happened within `RECORDED_WAIT_S`.
     """
     with connect(settings.redis) as redis:
 
@@ -106,7 +106,7 @@ def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
 
 
 def wipe_redis(settings: Settings) -> int:
-    """Empty Redis, as a lost disk does; returns how many entries were pending."""
+    """Empty Redis, as after a lost disk; return the number of pending entries."""
     with connect(settings.redis) as redis:
         pending = sum(int(redis.zcard(key)) for key in redis.scan_iter(match=keys.pending("*"), count=1000))
         redis.flushall()
@@ -114,7 +114,7 @@ def wipe_redis(settings: Settings) -> int:
 
 
 def rebuild() -> tuple[int, float]:
-    """Run `manifold rebuild` as an operator would; how many entries it queued, and in how many seconds."""
+    """Run `manifold rebuild` as an operator would; return the number of queued entries, and the duration in seconds."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "manifold.console", "rebuild", "--json"], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The demo's stage of signals: what a fleet of gateways sends, good and bad, and what became of each kind in door and lake."""
+"""The demo's signals: messages from a gateway fleet, valid and invalid, and the outcome of each kind in door and lake."""
 
 import asyncio
 import time
@@ -28,44 +28,44 @@ from manifold.signals.dead_letters import open_dead_letters
 DEVICES, MESSAGES = 20, 500
 SETTLED_WAIT_S = 60.0
 LOOK_S = 0.1
-MAX_DEAD = 10_000  # dead letters that are looked through: there may be those of earlier runs
-ENDS = ("processed", "duplicate", "refused")  # outcomes after which nothing more comes of a message
+MAX_DEAD = 10_000  # dead letters searched, which may include those of earlier runs
+ENDS = ("processed", "duplicate", "refused")  # final outcomes of a message
 
 
 @dataclass(slots=True)
 class Kinds:
-    """What was sent, and what became of it. Keys of rows are device, instant and digest."""
+    """The messages sent, and their outcomes. Row keys are device, instant and digest."""
 
     sent: list[SignalMessage]
     began: datetime
-    settled: int  # messages of which nothing more comes
+    settled: int  # messages with a final outcome
     seconds: float
     codes: dict[str, str]  # of dead letters, by correlation id
-    raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)  # rows of the lake
+    raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)  # lake rows
     processed: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)  # by code
 
     def of(self, *kinds: Kind) -> list[SignalMessage]:
-        """The messages of these kinds."""
+        """Return the messages of these kinds."""
         return [message for message in self.sent if message.kind in kinds]
 
     @property
     def good(self) -> int:
-        """Good signals that are in the lake once, raw and processed."""
+        """Number of valid signals that are in the lake exactly once, raw and processed."""
         return sum(self.raw[m.row] == self.processed[m.row] == 1 for m in self.of(Kind.GOOD) if m.row)
 
     @property
     def refused(self) -> int:
-        """Bad messages that lie as dead letters with the code of their kind."""
+        """Number of invalid messages that are dead letters with the expected code."""
         return sum(self.codes.get(m.correlation_id) == m.code for m in self.sent if m.code)
 
     @property
     def in_quarantine(self) -> bool:
-        """Whether the lake has each refused message once, by its code."""
+        """Whether the lake has each refused message exactly once, by code."""
         return self.quarantined == Counter(message.code for message in self.sent if message.code)
 
     def rows(self) -> list[tuple[object, ...]]:
-        """A line for each kind: how many were sent, what the door said, and what the lake has."""
+        """Return a table row for each kind: number sent, outcome at the door, rows in the lake."""
         return [(kind.value, len(of), *self._became(kind, of)) for kind in Kind if (of := self.of(kind))]
 
     def _became(self, kind: Kind, of: list[SignalMessage]) -> tuple[str, str]:
@@ -80,12 +80,12 @@ class Kinds:
 
 
 def has_a_door(settings: Settings) -> bool:
-    """Whether the platform of these settings takes signed signals: it may be told not to, or RabbitMQ may not be installed."""
+    """Whether the platform accepts signed signals; the door may be off, or RabbitMQ not installed."""
     return any(program.kind == "signals" for program in programs(settings)) and bool(hmac_secrets(settings))
 
 
 async def send_signals(settings: Settings, run: str) -> Kinds:
-    """Have the fleet publish, and wait until the door is done with all of it."""
+    """Publish the fleet's messages, and wait until the door has settled all of them."""
     at, before = datetime.now(UTC), await asyncio.to_thread(_ended, settings)
     mix = SignalMix(int(run), DEVICES, hmac_secrets(settings)[0], prefix=f"gateway-{run}")
     sent, began = list(mix.messages(MESSAGES, at)), time.monotonic()
@@ -106,7 +106,7 @@ async def send_signals(settings: Settings, run: str) -> Kinds:
 
 
 def find_in_lake(settings: Settings, kinds: Kinds) -> None:
-    """Read what the lake has of them."""
+    """Read the rows of these signals from the lake."""
     catalog = open_catalog(settings)
     kinds.raw, kinds.processed = _keys(catalog, XRAY_RAW, kinds.began), _keys(catalog, XRAY_PROCESSED, kinds.began)
     kept = _since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
@@ -122,7 +122,7 @@ def _keys(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str,
 def _since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     try:
         loaded = catalog.load_table(table.identifier)
-    except NoSuchTableError:  # no signal has ever come
+    except NoSuchTableError:  # no signal was ever ingested
         return []
     found: list[dict[str, Any]] = (
         loaded.scan(where(GreaterThanOrEqual, "seq", first_seq_at(since)), columns).to_arrow().to_pylist()
@@ -131,7 +131,7 @@ def _since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, 
 
 
 def _ended(settings: Settings) -> int:
-    """How many messages the door is done with, as it counts."""
+    """Return the number of messages with a final outcome, from the door's metrics."""
     page = httpx.get(
         f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False, verify=verified(settings, settings.signals)
     ).text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One check: whether it passed, what was seen, and what to do if not."""
+    """One check: whether it passed, what was observed, and the remedy."""
 
     check: str
     passed: bool

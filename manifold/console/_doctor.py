@@ -52,7 +52,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def examine(settings: Settings) -> Iterator[Diagnostic]:
-    """Every check, in the order in which things build on each other."""
+    """Yield every check, in order of dependency."""
     yield Diagnostic("python", True, sys.version.split()[0])
     yield _java()
     settings = as_started(settings)
@@ -61,7 +61,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
         found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         yield Diagnostic(program, found is not None, found or "not found", f"make setup, or apt-get install {program}")
     missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
-    fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` knows the default settings only
+    fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only knows the default settings
     yield Diagnostic("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
     yield _home(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
@@ -76,7 +76,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
     ports = {"recorder": settings.recorder_port}
     if settings.mqtt_url:
-        logging.getLogger("manifold").setLevel(logging.CRITICAL)  # a refusal is a finding here
+        logging.getLogger("manifold").setLevel(logging.CRITICAL)  # here a refusal is a finding, not a log line
         yield from asyncio.run(probe(settings))
     else:
         ports["tap"] = settings.tap_port
@@ -140,8 +140,8 @@ def _catalog(settings: Settings) -> str:
 
 
 def _tables(settings: Settings) -> Diagnostic:
-    """Whether the tables are as this release makes them: older ones can be migrated, newer ones need the newer release."""
-    from pipelines.migrations.migrate import plan  # not for a mere --help
+    """Check the tables' versions: older ones can be migrated, newer ones need the newer release."""
+    from pipelines.migrations.migrate import plan  # imported here, so that --help is fast
 
     def look() -> str:
         _catalog(settings)
@@ -164,7 +164,7 @@ def _redis(settings: Settings) -> str:
 
 
 def _memory(settings: Settings) -> str:
-    """The memory of every node: a full Redis refuses new entries, and one that evicts loses queued ones."""
+    """Check the memory of every node: a full Redis refuses new entries, and eviction would lose queued ones."""
     seen = []
     for info in _of_every_node(settings, "memory"):
         used, most, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
@@ -175,7 +175,7 @@ def _memory(settings: Settings) -> str:
 
 
 def _persistence(settings: Settings) -> str:
-    """The persistence of every node: one with snapshots alone comes back without everything after the last snapshot."""
+    """Check the persistence of every node: with snapshots alone, a restart loses everything after the last snapshot."""
     nodes = _of_every_node(settings, "persistence")
     for info in nodes:
         if not info["aof_enabled"]:
@@ -212,7 +212,7 @@ def _healthz(settings: Settings, port: int) -> str:
 
 
 def _recorders(settings: Settings) -> str:
-    """Whether every recorder that holds a number is one that jobs ask to close its segments."""
+    """Check that jobs know every recorder that holds a node number, so that they can ask it to close its segments."""
     from manifold.archive.lease_holders import unasked
 
     nodes = {_told(settings, url).json().get("node") for url in settings.recorders}

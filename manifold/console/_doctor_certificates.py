@@ -1,4 +1,4 @@
-"""The checks of `manifold doctor` for certificates: the sandbox's own, or those that the settings of an environment name."""
+"""The certificate checks of `manifold doctor`, for the sandbox's certificates or those named by the settings."""
 
 import ssl
 from collections.abc import Iterator
@@ -12,23 +12,21 @@ from manifold.runtime.expiry import ends_at, files_of
 from manifold.settings import Settings
 from manifold.settings.plaintext_endpoints import addresses
 
-SPARE = timedelta(days=14)  # until one ends, as in the alert rules
+SPARE = timedelta(days=14)  # minimum remaining validity, as in the alert rules
 CHECK = "certificates"
-# Schemes of those who begin with a handshake, and their ports; PostgreSQL does not.
+# Schemes that begin with a TLS handshake, and their ports; PostgreSQL's does not.
 PORTS = {"mqtts": 8883, "ssl": 8883, "rediss": 6379, "amqps": 5671, "https": 443}
 WAIT_S = 3
 
 
 def certificates(settings: Settings) -> Diagnostic | None:
-    """Whether all of them hold for a while; None where nothing here has one."""
+    """Check that all certificates stay valid for a while; None if TLS is not used."""
     return _of_sandbox(settings) if settings.tls else _of_settings(settings)
 
 
 def _of_sandbox(settings: Settings) -> Diagnostic:
-    """Whether CAs, certificates and the list of what is revoked are renewed in time."""
-    from manifold.sandbox.platform.certificates import (
-        overdue,  # the library of certificates takes a while that others need not wait
-    )
+    """Check that CAs, certificates and the revocation list are renewed in time."""
+    from manifold.sandbox.platform.certificates import overdue  # slow import, which other checks do not need
 
     remedy = f"make up; why nobody renews them is in {settings.home}/logs/keeper.log"
     try:
@@ -39,7 +37,7 @@ def _of_sandbox(settings: Settings) -> Diagnostic:
 
 
 def _of_settings(settings: Settings) -> Diagnostic | None:
-    """Of files and of servers: one that reads its own at its start may show a former one."""
+    """Check files and servers: a server that loads its certificate at start may still use the old one."""
     ends = {file: ends_at(file, kind) for file, kind in files_of(settings, settings.mqtt_username_recorder).items()}
     ends |= {f"what {name} shows": end for name, end in _shown(settings)}
     if not ends:
@@ -51,21 +49,21 @@ def _of_settings(settings: Settings) -> Diagnostic | None:
 
 
 def _shown(settings: Settings) -> Iterator[tuple[str, float]]:
-    """When the certificate ends that whoever is asked shows, by setting and host. Who is away is another check's matter."""
+    """Yield the setting and host of each reachable TLS server, and its certificate's expiry. Others have their own check."""
     for name, url in addresses(settings):
         try:
             parts = urlsplit(split_redis_url(url)[0])
             seen = _certificate_of(parts, settings) if parts.scheme in PORTS and parts.hostname else b""
-        except (OSError, ValueError):  # also what is no URL, such as other properties of a catalog
+        except (OSError, ValueError):  # includes values that are not URLs, such as other catalog properties
             continue
         if seen:
-            from cryptography import x509  # takes a while that who has no certificates need not wait
+            from cryptography import x509  # slow import, only needed with certificates
 
             yield f"{name} ({parts.hostname})", x509.load_der_x509_certificate(seen).not_valid_after_utc.timestamp()
 
 
 def _certificate_of(parts: SplitResult, settings: Settings) -> bytes:
-    """The certificate of the server there, even an untrusted one. Servers that ask for a client certificate are shown ours."""
+    """Fetch a server's certificate, even if untrusted. Presents our own certificate to servers that require one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     query = {option: files[0] for option, files in parse_qs(parts.query).items()}

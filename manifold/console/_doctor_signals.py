@@ -14,7 +14,7 @@ RING_REMEDY = "manifold signals keys new > ring, and MANIFOLD_SIGNALS_KEYS_FILE=
 
 
 def rabbitmq(settings: Settings) -> Diagnostic:
-    """Whether there is a RabbitMQ for the AMQP door: the one that a setting names, or a server to start."""
+    """Check that the AMQP door has a RabbitMQ: configured, or installed."""
     if settings.signals_amqp_url.get_secret_value():
         return Diagnostic("rabbitmq", True, "as signals_amqp_url says")
     script = server_script()
@@ -23,11 +23,11 @@ def rabbitmq(settings: Settings) -> Diagnostic:
 
 
 def signatures(settings: Settings) -> str:
-    """What the door asks of senders.
+    """Return the door's signature policy, `required`.
 
     Raises:
-        ValueError: nothing.
-        httpx.HTTPError: it does not say.
+        ValueError: signatures are not required.
+        httpx.HTTPError: the door does not answer.
     """
     trust = verified(settings, settings.signals)
     details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5, verify=trust).json()
@@ -37,7 +37,7 @@ def signatures(settings: Settings) -> str:
 
 
 def ring(settings: Settings) -> str:
-    """The key under which a new day's key is wrapped.
+    """Describe the key that wraps new day keys.
 
     Raises:
         ValueError: there is none, or it cannot be read.

@@ -1,4 +1,4 @@
-"""`manifold ecq`: exclusive compacted queues: shows one, writes to it, rewinds it, and lists the longest."""
+"""`manifold ecq`: exclusive compacted queues: show one, write to it, rewind it, list the longest."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ def show(client_id: ClientId, as_json: AsJson = False) -> None:
         out.print(f"{client_id}: nothing is live")
     else:
         columns = ["seq", "key", "state", "accepted at", "bytes"]
-        rows: list[list[Any]] = [[e.seq, printable(e.key), e.state, e.ts, e.size_bytes] for e in queue.entries]
+        rows: list[list[Any]] = [[e.seq, e.key, e.state, e.ts, e.size_bytes] for e in queue.entries]
         if any(entry.ended_at for entry in queue.entries):
             columns += ["ended at", "why"]
             rows = [[*row, entry.ended_at, entry.reason] for row, entry in zip(rows, queue.entries, strict=True)]
@@ -91,13 +91,8 @@ def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> N
     queues.show(count, fresh=fresh, as_json=as_json)
 
 
-def printable(key: str) -> str:
-    """A key on one line: what would move a terminal's cursor stands as Python escapes it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in key)
-
-
 async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
-    """The same queues as they are now; those in which nothing is pending by now are left out."""
+    """Return the current state of these queues; queues without pending messages are omitted."""
     pipe = redis.pipeline(transaction=False)
     for client_id in client_ids:
         pending, _, _, live, *_ = keys.ecq_keys(client_id)
@@ -121,7 +116,7 @@ async def _publish(settings: Settings, topic: str, payload: bytes) -> Receipt:
 
 
 def _checked(client_id: str) -> Settings:
-    """The settings; a client id that no queue has ends the command."""
+    """Return the settings; exit if the client id cannot have a queue."""
     if (refused := refused_client(client_id)) is not None:
         fail(refused.reason, USAGE)
     return settings_or_fail()
@@ -132,8 +127,7 @@ def _tell(receipt: Receipt, as_json: bool, **asked: Any) -> None:
         print_json({**asked, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
     else:
         columns = (*(name.replace("_", " ") for name in asked), "seq", "status", "why")
-        shown = [printable(str(value)) for value in asked.values()]
-        out.print(table("", columns, [(*shown, receipt.seq, receipt.status.value, receipt.reason)]))
+        out.print(table("", columns, [(*asked.values(), receipt.seq, receipt.status.value, receipt.reason)]))
     if receipt.status is ReceiptStatus.REFUSED:
         raise typer.Exit(FAILED)
 

@@ -1,4 +1,4 @@
-"""The output of `manifold vin erase`: what was removed, and what the search of every file has found."""
+"""Runs an erasure for the console, and prints what was removed and what the search of every file found."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ SHOWN = 20
 
 
 def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool, letters: int | None = None) -> None:
-    """Erase, and say what happened. `letters`: how many dead letters are gone already; None: nobody has looked for any.
+    """Erase, and print the result. `letters`: number of dead letters already removed; None: they were not searched.
 
     Raises:
-        typer.Exit: the vehicle is still named somewhere.
+        typer.Exit: the name was still found somewhere.
     """
     configure_logging("console", level="warning")
     with working("erasing", quiet=as_json or not sys.stderr.isatty()) as say:

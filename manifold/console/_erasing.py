@@ -1,4 +1,4 @@
-"""The options of `manifold vin erase` and `manifold signals erase`, and the question before either. It does not load the lake."""
+"""Options and confirmation shared by `manifold vin erase` and `manifold signals erase`. Does not import the lake."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -23,13 +23,13 @@ def erase(
     as_json: bool,
     letters: Callable[[], int] | None = None,
 ) -> None:
-    """Erase a vehicle or a device, once the user has agreed, and say what happened.
+    """Erase a vehicle or device after the user's confirmation, and print the result.
 
-    `letters` takes a device's dead letters away, and says how many.
+    `letters` removes a device's dead letters, and returns how many.
 
     Raises:
-        typer.Abort: the user did not agree.
-        typer.Exit: it is still named somewhere.
+        typer.Abort: the user declined.
+        typer.Exit: the name was still found somewhere.
     """
     if not yes:
         typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)

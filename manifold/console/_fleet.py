@@ -1,4 +1,4 @@
-"""`manifold fleet`: how many vehicles are here, and where all entries stand."""
+"""`manifold fleet`: vehicles by presence, and entries by state."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Opens the sources of the query commands for a block: Redis alone, or the history. Each loads only what it needs."""
+"""Opens the data sources of the query commands: Redis alone, or the history. Each imports only what it needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def redis_of(settings: Settings) -> "Iterator[Redis]":
-    """A blocking client."""
+    """Open a blocking Redis client."""
     from manifold.runtime.redis import connect
 
     with connect(settings.redis) as redis:
@@ -23,7 +23,7 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 
 @contextmanager
 def history_of(settings: Settings) -> "Iterator[History]":
-    """The history of vehicles, batches and data."""
+    """Open the history of vehicles, batches and data."""
     from manifold.history.merge import History
 
     with redis_of(settings) as redis:

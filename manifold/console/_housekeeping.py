@@ -1,4 +1,4 @@
-"""`manifold compact`, `gc`, `verify`: maintenance of the lake, and the queues compared with it, without Airflow."""
+"""`manifold compact`, `gc`, `verify`: maintenance of the lake, and comparing the queues with it, without Airflow."""
 
 import json
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ Repair = Annotated[bool, typer.Option("--repair", help="Queue what is missing, e
 def compact(as_json: AsJson = False) -> None:
     """Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
     settings = settings_or_fail()
-    from pipelines.stages.compact import compact_tables  # Spark's library takes a second that other commands need not wait
+    from pipelines.stages.compact import compact_tables  # importing Spark takes a second
 
     result = run_job(settings, f"compacting{FIRST}", lambda: compact_tables(settings), quiet=as_json)
     if as_json:

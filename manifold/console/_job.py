@@ -1,4 +1,4 @@
-"""Runs a job of the pipelines in this process. What Spark prints goes to a file; the console prints its own lines."""
+"""Runs a pipeline job in this process. Spark's output goes to a file; the console prints its own lines."""
 
 import os
 import sys
@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 FIRST = " (Spark starts first)"
 STDERR = 2
-MAX_LOG_BYTES = 10 << 20  # a longer file begins anew
+MAX_LOG_BYTES = 10 << 20  # the file is truncated above this size
 
 
 def run_job(settings: Settings, what: str, work: Callable[[], R], *, quiet: bool) -> R:
-    """Do the work, with a spinner that says `what` unless `quiet`. An error that is no user's mistake names Spark's log."""
+    """Run `work` with a spinner that says `what`, unless `quiet`. Unexpected errors name Spark's log."""
     log = settings.home / "logs" / "spark.log"
     try:
         with _stderr_of_libraries_to(log), working(what, quiet=quiet or not sys.stderr.isatty()):
@@ -33,9 +33,9 @@ def run_job(settings: Settings, what: str, work: Callable[[], R], *, quiet: bool
 
 @contextmanager
 def _stderr_of_libraries_to(log: Path) -> Iterator[None]:
-    """What the JVM, its workers and C libraries write to standard error goes to the file.
+    """Redirect the standard error of the JVM, its workers and C libraries to a file.
 
-    `sys.stderr` has a descriptor of its own (`_app.main`) and is not affected. A home that cannot be written has no such file.
+    `sys.stderr` has its own descriptor (`_app.main`) and is not affected. Without write access to the home nothing is redirected.
     """
     try:
         log.parent.mkdir(parents=True, exist_ok=True)

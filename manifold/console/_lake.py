@@ -35,7 +35,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     """
     settings = settings_or_fail()
     interval = _interval(from_, to)
-    from pipelines.ingest.run_all import run_all  # Spark's library takes a second that other commands need not wait
+    from pipelines.ingest.run_all import run_all  # importing Spark takes a second
 
     result = run_job(
         settings,

@@ -31,7 +31,7 @@ RunId = Annotated[str, typer.Option("--run-id", help="The run, as manifold repor
 def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare archive, ledger and tables, segment by segment; exit status 1 where they disagree (and that was not repaired)."""
     settings = settings_or_fail()
-    from pipelines.stages.check import check_lake  # the lake's library takes a second that other commands need not wait
+    from pipelines.stages.check import check_lake  # importing the lake takes a second
 
     result = run_job(
         settings, "comparing archive and lake", lambda: check_lake(settings, days=days, repair=repair), quiet=as_json

@@ -10,7 +10,9 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from manifold.console._table import printable as printable
 from manifold.console._table import shown as shown
 from manifold.console._table import table as table
 from manifold.contracts.errors import ManifoldError
@@ -20,25 +22,26 @@ from manifold.settings import Settings, load_settings
 P = ParamSpec("P")
 R = TypeVar("R")
 
-out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+# Names, paths and reasons of others may look like markup, or like the name of an emoji.
+out, err = (Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False) for stderr in (False, True))
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FAILED, USAGE = 1, 2
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
-    """End with an error that says what is wrong and what to do."""
-    err.print(f"[bold red]error:[/] {_escaped(message)}", highlight=False)
+    """Print an error with its remedy, and exit."""
+    err.print(Text.assemble(("error:", "bold red"), " ", printable(message, kept="\n")))
     raise typer.Exit(code)
 
 
 def require_vin(vin: str) -> None:
-    """End the command, unless it may be a VIN."""
+    """Exit unless the text may be a VIN."""
     if not is_vin(vin):
         fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
 
 
 def settings_or_fail() -> Settings:
-    """The settings; wrong ones end the command."""
+    """Load the settings; exit if they are invalid."""
     try:
         return load_settings()
     except ManifoldError as exc:
@@ -46,7 +49,7 @@ def settings_or_fail() -> Settings:
 
 
 def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn errors that a user can do something about into one line on stderr."""
+    """Decorate a command: print errors that the user can fix as one line on stderr."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +57,7 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except ManifoldError as exc:
             fail(str(exc))
-        except Exception as exc:  # whether it is Redis's own error is looked up only now: loading its client takes long
+        except Exception as exc:  # import Redis's errors only now, because its client is slow to import
             from redis.exceptions import OutOfMemoryError, RedisError
 
             if not isinstance(exc, RedisError):
@@ -71,22 +74,18 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Write one JSON document to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
 
 
 @contextmanager
 def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A spinner that says what is going on; nothing where `quiet`. Gives a function that changes the words."""
+    """Show a spinner within the block, unless `quiet`; yields a function that changes its text."""
     if quiet:
         yield lambda _: None
         return
     with err.status(what) as status:
         yield lambda words: status.update(words)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 def _plain(value: Any) -> Any:

@@ -53,7 +53,7 @@ def _mqtt(addresses: supervise.Addresses) -> list[tuple[str, str]]:
 
 
 def _places(settings: Settings, addresses: supervise.Addresses) -> list[tuple[str, str]]:
-    """The addresses of what runs, by name; those of Airflow and of the AMQP door only where they are part of the platform."""
+    """Return the addresses by name; those of Airflow and the AMQP door only if they are part of the platform."""
     catalog = addresses.catalog
     kinds = {program.kind for program in programs(as_started(settings))}
     airflow = [("Airflow", addresses.airflow), ("its log-in", "operator, with what `manifold password` prints")]

@@ -12,12 +12,12 @@ from manifold.archive import quarantine
 from manifold.archive.quarantine import Replayed, readable
 from manifold.archive.refusals import Refusal, RefusalFilter, page, refusal
 from manifold.archive.refusals import seqs as seqs_of
-from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, printable, settings_or_fail, table
 from manifold.contracts.errors import Permanent
 from manifold.lake.catalog import open_catalog
 
 app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
-NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not look like an option
+NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not be parsed as an option
 
 Seqs = Annotated[list[int] | None, typer.Argument(help="Seqs of refused messages.", show_default=False)]
 Matching = Annotated[str, typer.Option(help="Only those whose reason holds this text.", show_default=False)]
@@ -67,7 +67,7 @@ def show(
         print_json(_plain(refused) | {"payload": readable(refused.payload)})
         return
     out.print(table("", ("what", "says"), [(name, value) for name, value in _plain(refused).items() if value is not None]))
-    out.print(readable(refused.payload), markup=False, highlight=False)
+    out.print(printable(readable(refused.payload), kept="\n\t"), highlight=False)
 
 
 @app.command(context_settings=NUMBERS)
@@ -93,7 +93,7 @@ def replay(
     for seq in named:
         try:
             done.append(quarantine.replay(catalog, settings, seq, payload=content, note=note, now=now))
-        except Permanent as exc:  # one that cannot be replayed is no reason against the others
+        except Permanent as exc:  # does not affect the other messages
             problems.append(str(exc))
     if as_json:
         print_json({"replayed": [asdict(one) for one in done], "problems": problems})
@@ -117,7 +117,7 @@ def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: A
 
 
 def _named(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
-    """The seqs that were named, or those of open refusals whose reason matches; one of the two must be given."""
+    """Return the given seqs, or those of open refusals whose reason matches; exactly one of the two must be given."""
     if bool(seqs) == bool(matching):
         fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
     return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))

@@ -44,7 +44,7 @@ def peek(
 
 
 async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
-    """The same queues as they are now; those that are empty by now are left out."""
+    """Return the current state of these queues; empty ones are omitted."""
     pipe = redis.pipeline(transaction=False)
     for vin in vins:
         pipe.zcard(keys.pending(vin))

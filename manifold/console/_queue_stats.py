@@ -1,4 +1,4 @@
-"""The queue statistics for the console: the last ones that a dispatcher saved, or those of a walk now."""
+"""Queue statistics for the console: the last ones saved by a dispatcher, or those of a scan now."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,16 +15,16 @@ from manifold.queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
 from manifold.settings import Settings
 
 Named = list[tuple[str, int]]
-KEYS_PER_SLICE = 1000  # Redis stands still for some 2 ms
+KEYS_PER_SLICE = 1000  # blocks Redis for some 2 ms
 HowMany = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
 
 
 async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> QueueStats:
-    """The last queue statistics, or a new one where `fresh`.
+    """Return the last queue statistics; with `fresh`, scan now and save the result.
 
     Raises:
-        Retryable: none has been taken yet.
+        Retryable: none were saved yet.
     """
     if fresh:
         stats, policy = QueueStats(wall_clock_ms()), Policy.of(settings)
@@ -40,19 +40,19 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
 
 @dataclass(frozen=True, slots=True)
 class TopQueues:
-    """Of the queues of one flavour, which the statistics name, how each is read again, and how the longest are shown."""
+    """The longest and oldest queues of one flavour, as named by the statistics: how to read and show them."""
 
-    named: Callable[[QueueStats], tuple[Named, Named]]  # the longest, and the oldest
+    named: Callable[[QueueStats], tuple[Named, Named]]  # selects the longest and the oldest
     read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]
-    length: str  # the field by which the longest come first
-    title: str  # of the longest
+    length: str  # sort field of the longest
+    title: str  # title of the longest
     columns: tuple[str, ...]
 
     def show(self, count: int, *, fresh: bool, as_json: bool) -> None:
-        """Print the longest queues and those with the oldest entries, as they are now.
+        """Print the current state of the longest queues and those with the oldest entries.
 
         Raises:
-            Retryable: no statistics have been taken yet.
+            Retryable: no statistics were saved yet.
         """
         stats, longest, oldest = asyncio.run(self._read(settings_or_fail(), fresh=fresh))
         longest = sorted(longest, key=lambda queue: -queue[self.length])[:count]
@@ -72,16 +72,16 @@ class TopQueues:
 
 
 def aged(stats: QueueStats) -> dict[str, Any]:
-    """Every count, and how old they are; for JSON."""
+    """Return every count and their age, for JSON."""
     counts = {name: value for name, value in asdict(stats).items() if name not in (*NAMED_QUEUES, "spoilt")}
     return {"age_seconds": age_s(stats), **counts}
 
 
 def age_s(stats: QueueStats) -> float:
-    """The age of the statistics in seconds, from the beginning of the walk."""
+    """Return the age of the statistics in seconds, since the start of the scan."""
     return round((wall_clock_ms() - stats.at_ms) / 1000, 1)
 
 
 def print_age(stats: QueueStats) -> None:
-    """Say how old the counts are."""
+    """Print the age of the counts."""
     err.print(f"counted {age_s(stats):.0f} s ago; --fresh counts now", highlight=False)

@@ -1,4 +1,4 @@
-"""`manifold send`: publish data, and a trigger for it, as the platform does."""
+"""`manifold send`: publish data and triggers, like the platform."""
 
 import asyncio
 import time

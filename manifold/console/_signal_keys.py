@@ -1,4 +1,4 @@
-"""`manifold signals keys`: lists the keys under which signals are sealed, wraps them again, and makes a new key for the ring."""
+"""`manifold signals keys`: lists the keys that seal signals, rewraps them, and generates a new key for the ring."""
 
 from typing import Annotated
 

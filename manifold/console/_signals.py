@@ -1,4 +1,4 @@
-"""`manifold signals`: X-ray signals of a device, and the keys under which they are sealed."""
+"""`manifold signals`: X-ray signals of a device, and the keys that seal them."""
 
 from functools import partial
 from typing import Annotated

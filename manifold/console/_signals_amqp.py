@@ -27,10 +27,8 @@ dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, th
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
 Most = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
 T = TypeVar("T")
-NOT_VOUCHED_FOR = (
-    Code.REPLAY_ERROR,
-    Code.IDEMPOTENCY_CONFLICT,
-)  # unless the operator names the code: someone may have sent it twice
+# Replayed only if the operator names the code, because they may be replay attacks.
+NOT_VOUCHED_FOR = (Code.REPLAY_ERROR, Code.IDEMPOTENCY_CONFLICT)
 
 
 @handle_errors
@@ -115,11 +113,11 @@ def replay(
 
 
 def erase_letters(settings: Settings, device_id: str) -> int:
-    """Take a device's dead letters away; how many.
+    """Delete a device's dead letters; return how many.
 
     Raises:
-        Retryable: RabbitMQ is away.
-        Permanent: it does not let us in.
+        Retryable: RabbitMQ is unavailable.
+        Permanent: it refuses the login.
     """
     try:
         return _run(settings, _erase_letters(settings, device_id))
@@ -138,7 +136,7 @@ async def _erase_letters(settings: Settings, device_id: str) -> int:
 
 
 async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
-    import aio_pika  # not for a mere --help
+    import aio_pika  # imported here, so that --help is fast
 
     secrets, sent = hmac_secrets(settings), list[str]()
     encoded = base64.b64encode(payload).decode()
@@ -188,11 +186,11 @@ async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry
 
 
 def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns.
+    """Run `work` and return its result.
 
     Raises:
-        Retryable: RabbitMQ is away, or has not what is asked for.
-        Permanent: it does not let us in.
+        Retryable: RabbitMQ is unavailable, or lacks the queue or exchange.
+        Permanent: it refuses the login.
     """
     from aio_pika.exceptions import AMQPError, ProbableAuthenticationError
 

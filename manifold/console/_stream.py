@@ -22,7 +22,7 @@ def stream(
     """
     settings = settings_or_fail()
     from manifold.runtime.log import configure_logging
-    from pipelines.stream.query import stream as run  # Spark's library takes a second that other commands need not wait
+    from pipelines.stream.query import stream as run  # importing Spark takes a second
 
     configure_logging("stream", json=settings.log_format == "json")
     done = run_job(settings, "streaming", lambda: run(settings, until_idle=until_idle), quiet=True)

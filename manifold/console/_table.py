@@ -1,4 +1,4 @@
-"""Tables for people: an identifier is never broken over lines, so that it can be read, marked and searched for."""
+"""Tables for people: identifiers are never wrapped, so that they can be read, selected and searched for."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-GAP = 1  # cell of space on each side of a column, but not at the edges
+GAP = 1  # cells of space on each side of a column, except at the edges
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A title, and rows below the names of their columns. A row is a line wherever its words and identifiers have room.
+    """A title, and rows below column names. Each row is printed on one line if its words and identifiers fit.
 
-    Not on a terminal, a line is as long as it has to be. On a terminal that is too narrow each field gets a line of its own.
+    Outside a terminal, lines are as long as necessary. On a terminal that is too narrow, each field gets its own line.
     """
 
     title: str
@@ -60,28 +60,33 @@ class Rows:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Rows:
-    """Rows of any values; None becomes a dash."""
+    """Build a table from any values; None becomes a dash."""
     return Rows(title, columns, [[shown(value) for value in row] for row in rows])
 
 
 def shown(value: object) -> str:
-    """A value as people read it."""
+    """Format a value for people."""
     if value is None:
         return "–"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text with everything that would steer a terminal escaped as Python does, except the characters in `kept`."""
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
 
 
 def _unbroken(cell: str) -> int:
-    """How many cells of the terminal the longest part of it takes that must stay together: a word, or a time."""
+    """Return the width in terminal cells of the longest unbreakable part: a word, or a time."""
     if _TIME.match(cell):
         return cell_len(cell)
     return max(map(cell_len, cell.split()), default=0)
 
 
 def _fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Widths that fit, the widest columns made narrower first; None: not without breaking what must stay together."""
+    """Fit the widths by shrinking the widest columns first; None if that would break an unbreakable part."""
     if sum(least) > room:
         return None
     widths = list(wanted)

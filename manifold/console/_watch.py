@@ -1,4 +1,4 @@
-"""`manifold watch`: the rates and queues of the platform, second by second."""
+"""`manifold watch`: rates and queues of the platform, second by second."""
 
 import asyncio
 import json
@@ -27,24 +27,24 @@ from manifold.settings import Settings
 
 EVERY_S = 1.0
 SCRAPE_WAIT_S = 0.5
-RATES: dict[str, tuple[str, dict[str, str]]] = {  # what is shown a second → the counter, and the labels that a sample must have
+RATES: dict[str, tuple[str, dict[str, str]]] = {  # displayed rate → counter, and the required labels
     "messages recorded": ("manifold_recorder_messages_total", {"status": "recorded"}),
     "messages refused": ("manifold_recorder_messages_total", {"status": "refused"}),
     "receipts withheld": ("manifold_recorder_receipts_total", {"result": "foreign_topic"}),
     "entries queued": ("manifold_recorder_entries_total", {"result": "queued"}),
-    "compacted written": ("manifold_recorder_messages_total", {"status": "recorded", "stream": "ecq"}),  # rewinds among them
+    "compacted written": ("manifold_recorder_messages_total", {"status": "recorded", "stream": "ecq"}),  # includes rewinds
     "published": ("manifold_dispatcher_published_total", {}),
     "published again": ("manifold_dispatcher_redeliveries_total", {}),
     "delivered": ("manifold_dispatcher_delivered_total", {}),
     "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", {}),
     "parked": ("manifold_dispatcher_parked_total", {}),
 }
-OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # the same, where the AMQP door is
+OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # the same for the AMQP door
     "signals processed": ("signals_messages_total", {"outcome": "processed"}),
     "signals repeated": ("signals_messages_total", {"outcome": "duplicate"}),
     "signals refused": ("signals_messages_total", {"outcome": "refused"}),
 }
-WAITING: dict[str, tuple[str, dict[str, str]]] = {  # what waits there → the gauge, and its labels
+WAITING: dict[str, tuple[str, dict[str, str]]] = {  # displayed level → gauge, and its labels
     "signals": ("signals_queue_depth", {"queue": topology.RAW}),
     "signals to be tried again": ("signals_queue_depth", {"queue": topology.RETRY}),
     "dead letters": ("signals_queue_depth", {"queue": topology.DEAD}),
@@ -82,7 +82,7 @@ async def _watch(settings: Settings, count: int, as_json: bool) -> None:
 
 
 def rates_of(settings: Settings) -> dict[str, tuple[str, dict[str, str]]]:
-    """What a platform of these settings counts."""
+    """Return the counters of a platform with these settings."""
     return RATES | (OF_SIGNALS if settings.with_signals else {})
 
 
@@ -103,7 +103,7 @@ async def _sample(settings: Settings, redis: Redis, before: Counter[str], after:
 
 
 async def _counted(settings: Settings) -> Counter[str]:
-    """The counters of all services that answer, and what waits for the door; one that does not answer counts nothing."""
+    """Sum the counters and gauges of all services; a service that does not answer counts as zero."""
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
     ports += [settings.signals_port] * settings.with_signals
     wanted = rates_of(settings) | WAITING
@@ -118,7 +118,7 @@ async def _counted(settings: Settings) -> Counter[str]:
 
 
 def page_of(settings: Settings, port: int) -> str:
-    """The metrics of a service; empty where it does not answer."""
+    """Return a service's metrics page; empty if it does not answer."""
     try:
         url = f"{settings.http(port)}/metrics"
         request = Request(url, headers=settings.bearer)  # noqa: S310  # settings: http(s)

@@ -1,4 +1,4 @@
 """The contracts of Manifold: topics, messages, tables, keys, settings, errors.
 
-Pure: no I/O, no clock of its own, no library that talks to a server. Every room may import it, and it imports none.
+Pure: no I/O, no clock of its own, no client libraries. Every package may import it; it imports none of them.
 """

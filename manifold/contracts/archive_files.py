@@ -1,4 +1,4 @@
-"""Which files of an archive's tree are data, by their paths alone: one rule for ingest, freshness, check and histories. Pure."""
+"""Which files of an archive tree are data, by path alone: one rule for ingest, freshness, checks and histories. Pure."""
 
 from pathlib import PurePosixPath
 
@@ -10,15 +10,15 @@ SUFFIXES = (*PARQUET_SUFFIXES, *JSON_LINES, *(line + zipped for line in JSON_LIN
 
 
 def is_parquet(path: str) -> bool:
-    """Whether the file's name says Parquet, in any case of letters."""
+    """Whether the file name has a Parquet suffix, ignoring case."""
     return path.lower().endswith(PARQUET_SUFFIXES)
 
 
 def is_finished(path: str) -> bool:
-    """Whether no part of the path begins with `.` or `_`, as the files and folders of writers that have not committed do."""
+    """Whether no part of the path begins with `.` or `_`, which writers use for uncommitted files and folders."""
     return not any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
 
 
 def is_data_file(path: str) -> bool:
-    """Whether the file at this path below the archive's root holds messages."""
+    """Whether the file at this path, relative to the archive's root, contains messages."""
     return is_finished(path) and path.lower().endswith(SUFFIXES)

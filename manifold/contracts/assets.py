@@ -1,12 +1,12 @@
-"""The assets that the DAGs produce: the names and addresses by which Airflow shows them and triggers other DAGs.
+"""The Airflow assets produced by the DAGs: their names and URIs, which trigger other DAGs.
 
-One asset a table, emitted by every task that may have changed its rows; the names of the tables are those of
-`manifold.contracts.tables`, which DAG files do not import because it brings Arrow.
+One asset per table, emitted by every task that may have changed its rows. The table names repeat those of
+`manifold.contracts.tables`, which DAG files do not import because it loads Arrow.
 """
 
 SCHEME = "manifold"
 NAMESPACE = "sdv"
-# What a run publishes, and what its audit says of it.
+# Tables published by a run; its audit results are in JUDGED.
 PUBLISHED = (
     "sdv_fanout_data",
     "sdv_fanout_meta",
@@ -23,15 +23,15 @@ PUBLISHED = (
     "ingested_segments",
 )
 JUDGED = "quality_results"
-QUEUES = "queues"  # what was pending in the lake has been offered to the queues
-REBUILT = "rebuilt"  # the queues were filled again from the lake
+QUEUES = "queues"  # pending entries of the lake were offered to the queues
+REBUILT = "rebuilt"  # the queues were rebuilt from the lake
 
 
 def table_uri(table: str) -> str:
-    """The address of a table's asset."""
+    """Return the URI of a table's asset."""
     return f"{SCHEME}://lake/{NAMESPACE}/{table}"
 
 
 def queues_uri(name: str) -> str:
-    """The address of what has happened to the queues."""
+    """Return the URI of a queue asset, `QUEUES` or `REBUILT`."""
     return f"{SCHEME}://queues/{name}"

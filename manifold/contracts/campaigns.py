@@ -1,6 +1,6 @@
-"""Records of the stream of campaigns: what people order and the campaigner decides, as canonical JSON.
+"""Records of the campaign stream: orders by people and decisions by the campaigner, as canonical JSON.
 
-A record has no seq of its own: the recorder gives it one, and the pair is a `Recorded`.
+A record has no seq of its own: the recorder assigns one, and the pair is a `Recorded`.
 """
 
 import re
@@ -12,22 +12,23 @@ from msgspec import Struct
 from manifold.contracts.messages import NAME_RULE, Refused
 from manifold.contracts.names import MAX_ID, is_id, is_vin
 
-CAMPAIGNER = "campaigner/"  # how the author of the campaigner's own decisions begins
-MAX_TARGETS = 50_000  # in one record; a longer list is several records
+CAMPAIGNER = "campaigner/"  # prefix of `by` in the campaigner's own decisions
+MAX_TARGETS = 50_000  # per record; a longer list is split into several records
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 Counts = dict[str, int]
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="do"):
-    """What all records have in common. A repeated `token` makes a repeated order one order."""
+    """Fields common to all records. A repeated `token` makes a repeated order idempotent."""
 
     campaign: str
     by: str  # a person, or `campaigner/<node>`
     why: str = ""
-    if_version: int | None = None  # refused, if the campaign is not at this version
+    if_version: int | None = None  # optimistic lock: refused if the campaign has another version
     token: str | None = None
     epoch: int = 0  # of the campaigner that decided
+    seen: int = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
 
     def __post_init__(self) -> None:
         if not is_id(self.campaign):
@@ -39,14 +40,14 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
 
 class Propose(Order, tag="propose", frozen=True):
-    """Offer a plan for approval. Its author is `by`."""
+    """Submit a plan for approval; its author is `by`."""
 
     plan: dict[str, Any] = {}
-    tzdata: str = ""  # version of the time zones by which the windows are judged
+    tzdata: str = ""  # version of the time zone data used for the windows
 
 
 class Target(Struct, frozen=True, array_like=True, gc=False):
-    """A vehicle of the list; `wave` is the name of the wave that it is assigned to, if the list says so."""
+    """A target vehicle; `wave` is the wave's name if the list assigns one."""
 
     vin: str
     zone: str | None = None
@@ -54,7 +55,7 @@ class Target(Struct, frozen=True, array_like=True, gc=False):
 
 
 class AddTargets(Order, tag="targets", frozen=True):
-    """A part of the resolved list of vehicles."""
+    """Add a part of the resolved target list."""
 
     targets: tuple[Target, ...] = ()
 
@@ -74,15 +75,15 @@ class Approve(Order, tag="approve", frozen=True):
 
 
 class Refuse(Order, tag="refuse", frozen=True):
-    """Refuse the plan for good."""
+    """Reject the plan permanently."""
 
 
 class Start(Order, tag="start", frozen=True):
-    """Open the first wave: the plan is approved and its time has come."""
+    """Open the first wave: the plan is approved and its start time has come."""
 
 
 class Hold(Order, tag="hold", frozen=True):
-    """The wave's gate waits: its conditions hold and the soak runs, or the patience is over."""
+    """Hold at the wave's gate: its conditions are met and the soak runs, or the patience has run out."""
 
     wave: int = 0
     because: Literal["gate", "patience"] = "gate"
@@ -90,7 +91,7 @@ class Hold(Order, tag="hold", frozen=True):
 
 
 class Unhold(Order, tag="unhold", frozen=True):
-    """The conditions of the wave's gate hold no longer; a soak begins anew when they do."""
+    """End the hold: the gate's conditions are no longer met; the soak restarts when they are."""
 
     wave: int = 0
     counts: Counts = {}
@@ -103,46 +104,86 @@ class Pass(Order, tag="pass", frozen=True):
     counts: Counts = {}
 
 
+class Amend(Order, tag="amend", frozen=True):
+    """Replace the plan. Where the new one allows more, it has effect only when people have approved it again."""
+
+    plan: dict[str, Any] = {}
+    tzdata: str = ""
+
+
+class Retry(Order, tag="retry", frozen=True):
+    """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
+
+    ended: tuple[Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ended:
+            raise ValueError("ended: must list at least one outcome, such as failed")
+
+
+class Silent(Order, tag="silent", frozen=True):
+    """Who had acknowledged by `before_ms` (Unix ms), and has not answered, is silent."""
+
+    before_ms: int = 0
+
+
 class Pause(Order, tag="pause", frozen=True):
-    """Release nothing until a resume; `rule` names the rule that tripped."""
+    """Stop releasing until a resume; `rule` names the rule that tripped."""
 
     rule: str | None = None
     counts: Counts = {}
 
 
 class Resume(Order, tag="resume", frozen=True):
-    """Go on after a pause. Rules that tripped are accepted by name, and count anew from here."""
+    """Continue after a pause. The rules named in `accept` are accepted as tripped, and count from zero again."""
 
     accept: tuple[str, ...] = ()
 
 
 class Cancel(Order, tag="cancel", frozen=True):
-    """Release nothing any more."""
+    """Stop releasing for good."""
 
     rule: str | None = None
     counts: Counts = {}
 
 
 class Complete(Order, tag="complete", frozen=True):
-    """Every target has settled, or the plan's end has come."""
+    """End the campaign: every target has settled, or the plan's end has come."""
 
     because: Literal["settled", "ends"] = "settled"
     counts: Counts = {}
 
 
 class Note(Order, tag="note", frozen=True):
-    """A remark; with `rule`, the alert of a rule, which counts anew from here."""
+    """A remark; with `rule`, the alert of a rule, which counts from zero again."""
 
     rule: str | None = None
     counts: Counts = {}
 
 
 class Fence(Order, tag="fence", frozen=True):
-    """A campaigner takes over with `epoch`: decisions of smaller epochs after this have no effect."""
+    """A campaigner takes over with `epoch`: later decisions with a smaller epoch have no effect."""
 
 
 Command = (
-    Propose | AddTargets | Approve | Refuse | Start | Hold | Unhold | Pass | Pause | Resume | Cancel | Complete | Note | Fence
+    Propose
+    | AddTargets
+    | Approve
+    | Refuse
+    | Start
+    | Hold
+    | Unhold
+    | Pass
+    | Amend
+    | Retry
+    | Silent
+    | Pause
+    | Resume
+    | Cancel
+    | Complete
+    | Note
+    | Fence
 )
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -150,12 +191,12 @@ _decode = msgspec.json.Decoder(Command).decode
 
 
 def encode(command: Command) -> bytes:
-    """The canonical JSON of a record: sorted, without spaces, without fields that have their default."""
+    """Return the canonical JSON of a record: sorted keys, no whitespace, no fields with default values."""
     return _encode(command)
 
 
 def decode(payload: bytes) -> Command | Refused:
-    """The record in `payload`, or why it is none."""
+    """Return the record in `payload`, or why it is invalid."""
     try:
         command: Command = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -1,13 +1,13 @@
-"""Properties of an Iceberg catalog that have no setting of their own, as one setting holds them: a JSON object of texts.
+"""Iceberg catalog properties that have no setting of their own, held in one setting: a JSON object of strings.
 
 PyIceberg and Iceberg's Java side share most names: `token`, `credential`, `oauth2-server-uri`, `scope`, `rest.sigv4-enabled`,
-`header.…`, `s3.…`. Each engine passes over the names that only the other one knows.
+`header.…`, `s3.…`. Each engine ignores the names that it does not know.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 
-# What settings decide, by property: two answers to one question would differ some day.
+# Properties that have their own setting; a second source would contradict it some day.
 DECIDED = {
     "name": "catalog_name",
     "type": "catalog_type",
@@ -18,16 +18,16 @@ DECIDED = {
 }
 SHAPE = 'must be a JSON object of texts, such as {"credential": "<id>:<secret>", "scope": "lake"}'
 SIGV4 = "rest.sigv4-enabled"
-# Limits of a PostgreSQL catalog in seconds, as its JDBC driver names them behind Iceberg's `jdbc.`; answers take milliseconds.
+# Timeouts in seconds for a PostgreSQL catalog: JDBC driver properties, after Iceberg's prefix `jdbc.`. Replies take milliseconds.
 JDBC_CONNECT, JDBC_ANSWER = "jdbc.connectTimeout", "jdbc.socketTimeout"
 JDBC_DEFAULT_S = {JDBC_CONNECT: "10", JDBC_ANSWER: "60"}
 
 
 def normalised(value: object) -> str:
-    """The JSON object of texts that `value` means: such an object as text, or a table of TOML, whose dots nest. Empty: none.
+    """Normalise the setting to a JSON object of strings; accepts JSON text, or a TOML table with nested dots. Empty: none.
 
     Raises:
-        ValueError: it is neither; or a property has a setting of its own. The message shows no value.
+        ValueError: it is neither, or a property has its own setting. The message contains no value, which may be a secret.
     """
     if isinstance(value, str):
         value = _object(value)
@@ -41,19 +41,19 @@ def normalised(value: object) -> str:
 
 
 def read(text: str) -> dict[str, str]:
-    """The properties in a text that `normalised` gave."""
+    """Return the properties in a text made by `normalised`."""
     return dict(json.loads(text)) if text else {}
 
 
 def signs(properties: Mapping[str, str]) -> bool:
-    """Whether requests to the catalog are signed as AWS does (SigV4)."""
+    """Whether requests to the catalog are signed with AWS SigV4."""
     return properties.get(SIGV4, "").lower() == "true" or properties.get("rest.auth.type", "").lower() == "sigv4"
 
 
 def _object(text: str) -> object:
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(SHAPE) from None  # the parser's own message has the text in it
 
 

@@ -1,4 +1,4 @@
-"""What comes in for exclusive compacted queues: appends and rewinds. Any bytes in; a message, or a `Refused`, out."""
+"""Incoming messages for exclusive compacted queues: appends and rewinds. Parses any bytes into a message or a `Refused`."""
 
 import re
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from msgspec import Struct
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
 from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
-from manifold.contracts.outcomes import Outcome
+from manifold.contracts.outcomes import LATEST_MS, Outcome
 from manifold.contracts.queue_names import Flavour
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
 from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
 
 MAX_KEY_BYTES = 512
-MAX_KEY_LEVELS = 125  # EMQX takes topics of 128, and $ECQ/w/<client id>/ is three
-# What no topic that is published to may hold, or should by MQTT: control characters, and code points that are no characters.
-# Mosquitto cuts off whoever tries.
+MAX_KEY_LEVELS = 125  # EMQX limits topics to 128 levels; $ECQ/w/<client id>/ takes three
+# Control characters and Unicode noncharacters, which MQTT forbids or discourages in topics that are published to.
+# Mosquitto disconnects clients that use them.
 _NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
 _NOT_IN_PER_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
-ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # prefix of acknowledgement topics in the archive
 EARLIEST = "earliest"
 REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A message of one key, which takes the place of an older one."""
+    """A message with a key; it supersedes older ones with the same key."""
 
     client_id: Owner
     key: str
@@ -38,26 +38,26 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Send what is live again, from the message `first_seq` on; 0: all of it."""
+    """Redeliver the live messages from `first_seq` on; 0: all."""
 
     client_id: Owner
     first_seq: int
 
 
 class EcqAck(Struct, frozen=True, omit_defaults=True):
-    """A message of an exclusive compacted queue was acknowledged, or passed over; recording it twice is recording it once.
+    """Record that a message of an exclusive compacted queue was acknowledged or skipped. Recording is idempotent.
 
-    `epoch` is the seq of the last rewind that the queue had seen by then, 0 before any: an acknowledgement says nothing about
-    what a later rewind brings back.
+    `epoch` is the seq of the last rewind that the queue had seen, 0 if none: an acknowledgement does not apply to messages that a
+    later rewind brings back.
     """
 
     client_id: str
     seq: int
     acked_ms: int  # Unix milliseconds
     epoch: int = 0
-    reason: str | None = None  # what the client said in its PUBACK, or why the platform passed it over
-    passed_over: bool = False  # it was not delivered: its attempts were used up, or nobody takes a packet as large
-    outcome: Outcome | None = None  # `expired`: passed over because its retention passed while it was pending
+    reason: str | None = None  # reason string of the client's PUBACK, or why the platform skipped the message
+    passed_over: bool = False  # not delivered: out of attempts, or larger than any packet the client accepts
+    outcome: Outcome | None = None  # `expired`: skipped because its retention passed while it was pending
 
     @property
     def is_expired(self) -> bool:
@@ -65,19 +65,19 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         return self.outcome is Outcome.EXPIRED
 
     def to_wire(self) -> bytes:
-        """The JSON in the outcomes stream and in the archive."""
+        """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:
-        """The same without `epoch` and its end: the queue knows its epoch, and writes on."""
+        """Return the JSON without `epoch` and the closing brace: the queue knows its epoch, and appends it."""
         return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "EcqAck":
-        """The record in `payload`.
+        """Parse the record in `payload`.
 
         Raises:
-            ValueError: `payload` is not such a record; the message says what is wrong with it.
+            ValueError: `payload` is not such a record; the message names the problem.
         """
         try:
             record = _DECODE(payload)
@@ -85,6 +85,9 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"not an acknowledgement of a compacted queue: {exc!r:.{SHOWN}}") from exc
         if not is_vin(record.client_id) or not 0 <= record.seq <= MAX_SEQ or not 0 <= record.epoch <= MAX_SEQ:
             raise ValueError("not an acknowledgement of a compacted queue: client_id, seq or epoch cannot be one")
+        if not 0 <= record.acked_ms <= LATEST_MS:
+            says = f"acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
+            raise ValueError(f"not an acknowledgement of a compacted queue: {says}")
         return record
 
 
@@ -93,7 +96,7 @@ _DECODE = msgspec.json.Decoder(EcqAck).decode
 
 
 def parse_ecq(topic: str, payload: bytes, *, max_data_bytes: int) -> Append | Rewind | Refused:
-    """The message on `$ECQ/w/<client id>/<key>` or `$ECQ/r/<client id>`."""
+    """Parse a message on `$ECQ/w/<client id>/<key>` or `$ECQ/r/<client id>`."""
     if topic.startswith(ECQ_WRITE_PREFIX):
         return _parse_append(topic[len(ECQ_WRITE_PREFIX) :], payload, max_data_bytes)
     if topic.startswith(ECQ_REWIND_PREFIX):
@@ -104,7 +107,7 @@ def parse_ecq(topic: str, payload: bytes, *, max_data_bytes: int) -> Append | Re
 
 
 def rewind_target(word: str) -> int | None:
-    """The first seq to be sent again that this word names; None: it is none. A time names the first seq given at or after it."""
+    """Return the first seq to redeliver: 0, a seq, or the first seq at or after a time; None if `word` is invalid."""
     word = word.strip()
     if word == EARLIEST:
         return 0
@@ -154,7 +157,7 @@ def _refused_key(key: str) -> Refused | None:
 
 
 def refused_client(client_id: str) -> Refused | None:
-    """Why no client with such an id has a queue; None: it may have one."""
+    """Return why this client id cannot have a queue; None if it can."""
     if not client_id:
         return Refused("topic names no client id; publish to $ECQ/w/<client id>/<key>")
     if client_id in RESERVED_CLIENT_IDS:

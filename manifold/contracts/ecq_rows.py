@@ -1,7 +1,7 @@
-"""The state that a client's rows of `ecq_state` give, in any order, and the rows that compaction may remove. Pure.
+"""Folds one client's `ecq_state` rows, in any order, into a state, and finds the rows that compaction may remove. Pure.
 
-The rule is that of `manifold.contracts.ecq_state.fold`; a test compares the two. Pipelines group the rows of
-tables by client and call this.
+The rule is that of `manifold.contracts.ecq_state.fold`; a test compares the two. Pipelines group the rows of tables by client
+and call this.
 """
 
 from bisect import bisect_right
@@ -19,30 +19,30 @@ class StateRow(NamedTuple):
     acked_seq: int
     acked_at: datetime
     epoch: int
-    kind: str  # of `StateKind`
+    kind: str  # a `StateKind`
 
 
-_REWOUND, _POSITION, _ACKNOWLEDGED = range(3)  # the order in which they count, within an epoch
+_REWOUND, _POSITION, _ACKNOWLEDGED = range(3)  # their order within an epoch
 _IN_EPOCH = {
     StateKind.REWOUND.value: _REWOUND,
     StateKind.POSITION.value: _POSITION,
     StateKind.ACKNOWLEDGED.value: _ACKNOWLEDGED,
-    StateKind.EXPIRED.value: _ACKNOWLEDGED,  # it moves the position as an acknowledgement does
+    StateKind.EXPIRED.value: _ACKNOWLEDGED,  # moves the position like an acknowledgement
 }
 
 
 class RecordedState:
-    """The state that the rows of one client give."""
+    """The state folded from the rows of one client."""
 
     __slots__ = ("_acked_after", "_expired", "_rewinds", "_undone_from", "acked_at", "acked_seq")
 
     def __init__(self, rows: Iterable[StateRow]) -> None:
-        self.acked_seq: int | None = None  # the position; None: nothing was acknowledged yet
+        self.acked_seq: int | None = None  # the position; None: nothing acknowledged yet
         self.acked_at: datetime | None = None
-        self._acked_after: dict[int, int] = {}  # seq → how many rewinds came before it was last acknowledged
-        self._expired: dict[int, datetime] = {}  # seq → when
+        self._acked_after: dict[int, int] = {}  # seq → number of rewinds before its last acknowledgement
+        self._expired: dict[int, datetime] = {}  # seq → time of expiry
         known = set(rows)
-        firsts: dict[int, int] = {}  # rewind → the first seq that it brings back
+        firsts: dict[int, int] = {}  # rewind → first seq that it redelivers
         for row in known:
             if row.kind == StateKind.REWOUND:
                 firsts[row.epoch] = min(row.acked_seq + 1, firsts.get(row.epoch, row.acked_seq + 1))
@@ -58,32 +58,32 @@ class RecordedState:
                 self._acked_after[seq] = rewinds
             if self.acked_seq is None or seq > self.acked_seq or (kind == _POSITION and seq == self.acked_seq):
                 self.acked_seq, self.acked_at = seq, at
-        self._undone_from = [firsts[rewind] for rewind in self._rewinds]  # by this and all later rewinds
+        self._undone_from = [firsts[rewind] for rewind in self._rewinds]  # smallest seq undone by this or any later rewind
         for place in range(len(self._undone_from) - 2, -1, -1):
             self._undone_from[place] = min(self._undone_from[place], self._undone_from[place + 1])
 
     def _in_order(self, row: StateRow) -> tuple[int, int, int, datetime]:
-        """By the rewinds that came before; after each, itself first, then what compaction has put in the place of others.
+        """Return the sort key: number of preceding rewinds; after each rewind, the rewind itself, then positions, then the rest.
 
-        Not by the epoch: of two whose rewind is not known yet, compaction would keep another than of two in one epoch.
+        Not the epoch: of two rows with an unknown rewind, compaction would keep another one than of two rows in one epoch.
         """
         kind, epoch = _IN_EPOCH[row.kind], row.epoch
-        # Of a position too: what it stands for was acknowledged, or rewound to by a rewind with a greater seq.
+        # For positions too: the rows they replace were acknowledged, or rewound to by a rewind with a greater seq.
         if kind != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
         return bisect_right(self._rewinds, epoch), kind, row.acked_seq, row.acked_at
 
     @property
     def epoch(self) -> int:
-        """The last rewind, by its seq; 0: none."""
+        """Seq of the last rewind; 0: none."""
         return self._rewinds[-1] if self._rewinds else 0
 
     def expired_at(self, seq: int) -> datetime | None:
-        """When the message with this seq expired, UTC; None: it did not. An expired message is never pending again."""
+        """Return when the message expired, UTC; None: it did not. An expired message is never pending again."""
         return self._expired.get(seq)
 
     def is_acknowledged(self, seq: int) -> bool:
-        """Whether the message with this seq counts as acknowledged. One that expired before its acknowledgement came does not."""
+        """Whether the message counts as acknowledged. One that expired before its acknowledgement arrived does not."""
         later = self._acked_after.get(seq)
         if later is None or seq in self._expired:
             return False
@@ -91,19 +91,19 @@ class RecordedState:
 
 
 class Compaction(NamedTuple):
-    """What compaction does to the rows of one client."""
+    """Rows of one client that compaction removes and adds."""
 
     removed: list[StateRow]
     added: list[StateRow]
 
 
 def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before: datetime) -> Compaction:
-    """Fewer rows that come to the same, now and with whatever else is recorded later.
+    """Compact the rows to fewer ones with the same result, now and after any later record.
 
-    `live` are the seqs of the client's live messages. Rows that are younger than `settled_before` stay: a rewind, so that an
-    acknowledgement of an earlier epoch that comes late does not count; an acknowledgement, because its message may come late.
-    Of the others stay acknowledgements of live messages that count, the first expiry of each live message, the position, and the
-    last rewind, which is the epoch; where nothing is live there is nothing that it could bring back.
+    `live` are the seqs of the client's live messages. Rows younger than `settled_before` are kept: rewinds, so that a late
+    acknowledgement of an earlier epoch does not count; acknowledgements, because their message may arrive late. Of older rows it
+    keeps effective acknowledgements of live messages, the first expiry of each live message, the position, and the last rewind,
+    which sets the epoch; without live messages there is nothing to rewind, and it is dropped.
     """
     old = {row for row in rows if row.acked_at < settled_before}
     came_to = RecordedState(old)

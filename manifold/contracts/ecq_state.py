@@ -1,4 +1,4 @@
-"""The state of a compacted queue, from all its records: in any order, and with repeats."""
+"""The state of a compacted queue, folded from all its records, in any order and with duplicates."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 
 class QueueState(NamedTuple):
-    """A queue as docs/ecq.md describes it."""
+    """The state of a queue; docs/guides/compacted-queues.md describes it."""
 
     live: dict[str, int]  # key → seq of its newest message
-    acknowledged: frozenset[int]  # the live messages that were acknowledged; what has not expired either is pending
-    epoch: int  # seq of the last rewind, 0: there was none
-    position: int | None  # the greatest seq that was acknowledged or expired; None: none was
-    expired: frozenset[int]  # the live messages whose retention passed while they were pending; no rewind brings them back
+    acknowledged: frozenset[int]  # acknowledged live messages; those neither acknowledged nor expired are pending
+    epoch: int  # seq of the last rewind; 0: none
+    position: int | None  # greatest acknowledged or expired seq; None: none
+    expired: frozenset[int]  # live messages whose retention passed while pending; no rewind brings them back
 
 
 def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
-    """The epoch in which an acknowledgement of `seq` counts that was recorded with `epoch`; `rewinds` are in order.
+    """Return the epoch in which an acknowledgement of `seq` counts, if it was recorded with `epoch`; `rewinds` are sorted.
 
-    A message that was written after a rewind cannot have been acknowledged before it: so a queue in Redis need not remember the
-    epoch of a client of which nothing is live.
+    A message written after a rewind cannot have been acknowledged before it, so a queue in Redis need not remember the epoch of a
+    client without live messages.
     """
     before = bisect_left(rewinds, seq)
     return max(epoch, rewinds[before - 1]) if before else epoch
@@ -31,9 +31,9 @@ def fold(
     rewinds: Iterable[tuple[int, int]],
     expiries: Iterable[tuple[int, int]] = (),
 ) -> QueueState:
-    """The state of a queue after these records.
+    """Fold the records into the state of the queue.
 
-    Appends are (seq, key), acknowledgements and expiries (seq, epoch), rewinds (seq, first seq to be sent again).
+    Appends are (seq, key), acknowledgements and expiries (seq, epoch), rewinds (seq, first seq to redeliver).
     """
     live: dict[str, int] = {}
     for seq, key in appends:

@@ -1,4 +1,4 @@
-"""The archive: one envelope for every stream, and the path of every segment."""
+"""The archive format: one envelope for every stream, and the path of every segment."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ import pyarrow as pa
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.seq import datetime_of
 
-INLINE = "sdv-inline"  # header of a trigger that brings its data: what the recorder took `data` for, base64 or text
-DUPLICATE_OF = "sdv-duplicate-of"  # header of a trigger that repeats the one with this seq
+INLINE = "sdv-inline"  # header of an inline trigger: how the recorder decoded `data`, base64 or text
+DUPLICATE_OF = "sdv-duplicate-of"  # header of a duplicate trigger: the seq of the original
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -30,7 +30,7 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 def inline_encoding(headers: Mapping[str, str], otherwise: str) -> str:
-    """The encoding of `data` in a trigger with these headers; `otherwise`, where no recorder wrote one."""
+    """Return the encoding of inline `data`; `otherwise`, if no recorder wrote the headers."""
     if INLINE in headers:
         return headers[INLINE]
     return "base64" if any(name.startswith(SERVICE_PREFIX) for name in headers) else otherwise
@@ -42,14 +42,14 @@ class Stream(StrEnum):
     TRIGGER = "trigger"
     DATA = "data"
     OUTCOME = "outcome"
-    ECQ = "ecq"  # of exclusive compacted queues: appends, rewinds and acknowledgements, told apart by their topics
-    XRAY_RAW = "xray_raw"  # signals of devices, their payloads sealed
-    XRAY_STATUS = "xray_status"  # what devices say of themselves
+    ECQ = "ecq"  # exclusive compacted queues: appends, rewinds and acknowledgements, distinguished by topic
+    XRAY_RAW = "xray_raw"  # device signals; payloads are sealed
+    XRAY_STATUS = "xray_status"  # device statuses
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One archived message, as it came, with the identity it was given."""
+    """One archived message, unchanged, with its assigned identity."""
 
     seq: int
     received_at: datetime  # UTC
@@ -58,12 +58,12 @@ class Envelope:
     payload: bytes
     qos: int = 1
     headers: Mapping[str, str] = field(default_factory=dict)  # the publisher's user properties, and Manifold's own `sdv-…`
-    applied: bool = False  # it was enqueued directly
+    applied: bool = False  # enqueued directly
     refused_because: str | None = None
 
     @property
     def duplicate_of(self) -> int | None:
-        """The seq of the trigger that this one repeats; 0 where an archive of others says what is no seq."""
+        """The seq of the trigger that this one repeats, or None; 0 if a foreign archive has an invalid seq."""
         seq = self.headers.get(DUPLICATE_OF)
         try:
             return None if seq is None else int(seq)
@@ -72,20 +72,20 @@ class Envelope:
 
 
 def segment_path(stream: Stream, first_seq: int, node: int) -> str:
-    """The path of a segment below the archive's root; its hour is the hour of its first seq."""
+    """Return the path of a segment, relative to the archive's root; the hour is that of its first seq."""
     at = datetime_of(first_seq)
     return f"{stream}/dt={at:%Y-%m-%d}/hour={at:%H}/{first_seq}-{node}.parquet"
 
 
 def hour_folder(stream: Stream, instant: datetime) -> str:
-    """The folder of the segments whose first seq was given in the hour of `instant`."""
+    """Return the folder of segments whose first seq falls into the hour of `instant`."""
     at = instant.astimezone(UTC)
     return f"{stream}/dt={at:%Y-%m-%d}/hour={at:%H}"
 
 
 def to_arrow(envelopes: Iterable[Envelope]) -> pa.Table:
-    """A segment's content, in the order given; write it in seq order."""
-    rows = list(envelopes)  # column by column: row by row costs three times as much
+    """Return the rows of a segment in the given order; pass envelopes in seq order."""
+    rows = list(envelopes)  # built column by column: row by row takes three times as long
     columns: list[list[Any]] = [
         [e.seq for e in rows],
         [e.received_at for e in rows],
@@ -102,7 +102,7 @@ def to_arrow(envelopes: Iterable[Envelope]) -> pa.Table:
 
 
 def from_arrow(table: pa.Table) -> list[Envelope]:
-    """The envelopes of a segment, in its order."""
+    """Return the envelopes of a segment, in order."""
     return [
         Envelope(
             seq=row["seq"],

@@ -1,21 +1,21 @@
-"""Errors raised on purpose. The class names the caller's next decision; the message names the value and the remedy."""
+"""Errors that Manifold raises on purpose. The class tells the caller how to react; the message names the value and the remedy."""
 
 
 class ManifoldError(Exception):
-    """Root of every error that Manifold raises on purpose."""
+    """Base class of Manifold's own errors."""
 
 
 class Retryable(ManifoldError):
-    """Nothing happened; trying again later is safe."""
+    """Nothing happened; retrying later is safe."""
 
 
 class Permanent(ManifoldError):
-    """It cannot work as it is; change what the message names."""
+    """Retrying cannot help; fix what the message names."""
 
 
 class OutcomeUnknown(ManifoldError):
-    """It may have happened; look before trying again."""
+    """It may have happened; check before retrying."""
 
 
 class SettingsError(Permanent):
-    """A setting is wrong; the message names each one, its value and what would be right."""
+    """A setting is invalid; the message names each one, its value and the allowed values."""

@@ -1,4 +1,4 @@
-"""The broker's events about vehicles, as types: the JSON of the rules in infra/emqx, and of the sandbox's tap."""
+"""Typed broker events about vehicles, parsed from the JSON of the rules in infra/emqx and of the sandbox's event tap."""
 
 from typing import Any
 
@@ -9,62 +9,62 @@ from manifold.contracts.names import Owner
 from manifold.contracts.topics import BrokerEvent
 
 UNDEFINED = "undefined"  # EMQX writes a missing value as this word
-MAX_REASON = 256  # characters of a vehicle's own words that are kept: MQTT allows 65,535 for every acknowledgement
+MAX_REASON = 256  # characters kept of a vehicle's reason string; MQTT allows 65,535 in every acknowledgement
 
 
 class Heard(Struct, frozen=True):
-    """The vehicle sent an online or a heartbeat."""
+    """The vehicle sent an online or heartbeat message."""
 
 
 class Connected(Struct, frozen=True):
-    """A vehicle is here. The event is out before the vehicle gets its CONNACK."""
+    """A vehicle connected. The event is sent before the vehicle's CONNACK."""
 
     owner: Owner
     at_ms: int
     clean_start: bool
-    expiry_s: int  # how long the session outlives the connection
-    takes: int | None = None  # bytes of the largest packet that it takes on this connection; None: any, or the event does not say
+    expiry_s: int  # session expiry interval in seconds
+    takes: int | None = None  # maximum packet size in bytes; None: unlimited, or not in the event
 
 
 class Disconnected(Struct, frozen=True):
-    """A vehicle has gone."""
+    """A vehicle disconnected."""
 
     owner: Owner
     at_ms: int
-    connected_at_ms: int  # of the connection that ended; a newer one may exist
-    expiry_s: int | None  # a session expiry that the vehicle's own DISCONNECT named
+    connected_at_ms: int  # connect time of the connection that ended; a newer one may exist
+    expiry_s: int | None  # the session expiry interval in the vehicle's DISCONNECT, if any
     reason: str
 
 
 class Subscribed(Struct, frozen=True):
-    """A vehicle listens to `topic_filter`, or stops (`on` false)."""
+    """A vehicle subscribed to `topic_filter`, or unsubscribed (`on` false)."""
 
     owner: Owner
     at_ms: int
     topic_filter: str
     on: bool
-    qos: int = 1  # that the broker has granted; 1 where the event does not say
+    qos: int = 1  # granted by the broker; 1 if not in the event
 
 
 class Acked(Struct, frozen=True):
-    """A vehicle has acknowledged the message that carries `seq`. A negative PUBACK ends a message like a positive one."""
+    """A vehicle acknowledged the message with this `seq`. A negative PUBACK ends a message like a positive one."""
 
     owner: Owner
     at_ms: int
     topic: str
-    seq: int | None  # None: not one of ours
+    seq: int | None  # None: not published by Manifold
     published_ms: int | None
-    reason: str | None  # what the vehicle said in its PUBACK, up to MAX_REASON
+    reason: str | None  # reason string of the PUBACK, truncated to MAX_REASON
 
 
 class DeliveryDropped(Struct, frozen=True):
-    """The broker threw a message out of a vehicle's session: its queue was full, or the message's time was over."""
+    """The broker dropped a message from a vehicle's session: its queue was full, or the message expired."""
 
     owner: Owner
     at_ms: int
     seq: int | None
     reason: str
-    topic: str = ""  # empty where the event does not say
+    topic: str = ""  # empty if not in the event
 
 
 Event = Connected | Disconnected | Subscribed | Acked | DeliveryDropped
@@ -83,7 +83,7 @@ class _PubackProperties(Struct, frozen=True, rename={"reason": "Reason-String"})
 
 
 class _AckedFields(Struct, frozen=True):
-    """The fields that are read of an acknowledgement, by far the most frequent event; the rest of its JSON is skipped."""
+    """The decoded fields of an acknowledgement, by far the most frequent event; the rest of the JSON is skipped."""
 
     timestamp: int
     topic: str
@@ -96,10 +96,10 @@ _decode_acked = msgspec.json.Decoder(_AckedFields).decode
 
 
 def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | None:
-    """The event in `payload`; None for kinds that nothing here needs (`delivered`, `dropped`).
+    """Parse the event in `payload`; None for kinds that are not used (`delivered`, `dropped`).
 
     Raises:
-        ValueError: `payload` is not an event of this kind; the message says what is wrong with it.
+        ValueError: `payload` is not an event of this kind; the message names the problem.
     """
     try:
         if name is BrokerEvent.ACKED:
@@ -140,5 +140,5 @@ def _acked(owner: Owner, fields: _AckedFields) -> Acked:
 
 
 def _seq(text: object) -> int | None:
-    """The user property `seq` that the dispatcher put on its publish, as a number; None: it is not one of ours."""
+    """Return the user property `seq` set by the dispatcher; None if the message is not Manifold's."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else None

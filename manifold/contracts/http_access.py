@@ -1,4 +1,4 @@
-"""The rules for who may reach the HTTP of the services."""
+"""Access rules for the HTTP endpoints of the services."""
 
 from ipaddress import ip_address
 
@@ -8,7 +8,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on `host`: an address, or `localhost`. Other names are not looked up."""
+    """Whether a listener on `host` is reachable from this machine only: a loopback address, or `localhost`. No DNS lookups."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -16,10 +16,10 @@ def is_loopback(host: str) -> bool:
 
 
 def require_token(host: str, token: str, setting: str = "HOST") -> None:
-    """Return if a face may listen there, where `setting` has put it.
+    """Check that an HTTP endpoint may listen on `host`, the value of `setting`.
 
     Raises:
-        Permanent: others than this machine could reach it, and there is no token.
+        Permanent: other machines could reach it, and no token is set.
     """
     if not token and not is_loopback(host):
         raise Permanent(

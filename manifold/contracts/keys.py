@@ -1,4 +1,4 @@
-"""Every Redis key. The braces keep all keys of one owner in one cluster slot."""
+"""Every Redis key. The hash tags keep all keys of one owner in one cluster slot."""
 
 import zlib
 from binascii import crc_hqx
@@ -7,38 +7,38 @@ from itertools import count
 
 from manifold.contracts.names import DataId, Owner
 
-LOADED = "queues:loaded"  # set while the queues hold everything pending; gone when Redis was wiped
-QUEUE_STATS = "queue_stats"  # hash: the queue statistics, as the last walk over all keys has counted it
-QUEUE_STATS_LEASE = "queue_stats:lease"  # who walks
-FORMER_QUEUE_STATS = "census"  # which an earlier version has left behind, with names of vehicles
-OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
+LOADED = "queues:loaded"  # set while the queues contain everything pending; missing after Redis lost its data
+QUEUE_STATS = "queue_stats"  # hash: queue statistics of the last full scan
+QUEUE_STATS_LEASE = "queue_stats:lease"  # lease of the scanning process
+FORMER_QUEUE_STATS = "census"  # key of an earlier version; contains vehicle names
+OUTCOMES = "outcomes"  # stream: the dispatcher's decisions, until the recorder has them on disk
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
-PARKED = "parked"  # sorted set: data id → when an entry was last parked for it
-RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the broker's sessions is fresh enough
-REVOKED_VEHICLES = "revoked"  # hash VIN → Unix seconds: until when EMQX is to ban it
-POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
-POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
-TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had, when the queues were filled from it the last time
-ECQ_POPULATED = "populated:"  # + table: the same of index and state of compacted queues
+PARKED = "parked"  # sorted set: data id → time when an entry was last parked for it
+RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the broker's sessions is recent enough
+REVOKED_VEHICLES = "revoked"  # hash VIN → Unix seconds until which EMQX bans it
+POPULATE_LOCK = "lock:populate"  # lock of the process that compares the lake with the queues
+POPULATED = "populated"  # snapshot of the ids table up to which every pending entry was offered to the queues
+TAKEN = "queues:taken"  # hash node → seq: how far the lake had each recorder when the queues were last rebuilt from it
+ECQ_POPULATED = "populated:"  # + table: as POPULATED, for index and state of compacted queues
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
-OF_OWNERS = "q:{"  # how every key of an owner begins
-OWNER_KEYS, ECQ_KEYS = 7, 8  # how many `owner_keys` and `ecq_keys` give
-_MARK = "\x01"  # before an owner that begins with `}`, whose keys would lie in several slots; no name has it
-_SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a mark of their own
+OF_OWNERS = "q:{"  # prefix of every key of an owner
+OWNER_KEYS, ECQ_KEYS = 7, 8  # lengths of `owner_keys` and `ecq_keys`
+_MARK = "\x01"  # inserted before an owner that begins with `}`, whose keys would span several slots; no name contains it
+_SLOTS, _PARTS = 16384, 64  # cluster slots, and the number of slot ranges that have a marker each
 
 
 def loaded_marks(*, of_cluster: bool) -> list[str]:
-    """`LOADED`; in a cluster also one like it in every part of the slots, so that a master that lost its data is noticed."""
+    """Return `LOADED`; in a cluster, also one marker per slot range, so that the data loss of any master is noticed."""
     return _in_each_part(LOADED, of_cluster)
 
 
 def handed_marks(node: int, *, of_cluster: bool) -> list[str]:
-    """`handed:<node>`; in a cluster also one in every part of the slots, as the marks of `loaded_marks` are, in the same order.
+    """Return the watermark keys `handed:<node>`; in a cluster, also one per slot range, in the order of `loaded_marks`.
 
-    Each holds `<loading> <seq>`: everything of this recorder up to `seq` is in the queues, which were loaded when `LOADED` says.
-    A Redis that lost its newest writes has lost those of the mark, too: so it says itself what it lacks.
+    Each holds `<loading> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
+    The watermark is written after the entries, so a Redis that lost its newest writes has lost the watermark too.
     """
     return _in_each_part(f"handed:{node}", of_cluster)
 
@@ -48,7 +48,7 @@ def _in_each_part(mark: str, of_cluster: bool) -> list[str]:
 
 
 def _tag_in(part: int) -> int:
-    """The first number whose slot (CRC-16/XMODEM, as Redis has it) lies in this part of the slots."""
+    """Return the smallest number whose slot (CRC-16/XMODEM, as in Redis) lies in this slot range."""
     return next(n for n in count() if crc_hqx(str(n).encode(), 0) % _SLOTS * _PARTS // _SLOTS == part)
 
 
@@ -60,7 +60,7 @@ def _of(owner: Owner | str) -> str:
 
 
 def owner_of(key: str) -> tuple[Owner, str]:
-    """Whose key of `owner_keys` or `ecq_keys` this is, and which of them: `pending`, or `ecq:pending`."""
+    """Return the owner of a key, and its kind, such as `pending` or `ecq:pending`."""
     owner, _, word = key.removeprefix(OF_OWNERS).removeprefix(_MARK).rpartition("}:")
     return Owner(owner), word
 
@@ -69,33 +69,33 @@ def _of_owner(word: str) -> Callable[[Owner | str], str]:
     return lambda owner: f"{_of(owner)}{word}"
 
 
-pending = _of_owner("pending")  # sorted set seq → seq: queued, not acknowledged, the one in flight among them
-parked = _of_owner("parked")  # sorted set seq → seq: pending, but the data has not come
-# Hash seq, published_at, attempts, deadline, send_by (by the clock of Redis): what the vehicle has to acknowledge.
+pending = _of_owner("pending")  # sorted set seq → seq: unacknowledged entries, including the one in flight
+parked = _of_owner("parked")  # sorted set seq → seq: pending entries whose data has not arrived
+# Hash seq, published_at, attempts, deadline, send_by (Redis clock): the entry awaiting the vehicle's acknowledgement.
 inflight = _of_owner("inflight")
-# Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection. It expires,
-# and says `passing`, where nothing waited for that owner when it was seen: anybody may come under any name.
+# Hash connected, since, expiry, heard, subscribed (when it was seen, or `no`): the known connection state. It expires; marked
+# `passing` if no entry waited for the owner when it was seen, because anybody may connect under any name.
 presence = _of_owner("presence")
-compaction = _of_owner("keys")  # hash compaction key → seq; exists only where compaction is on
-attempts = _of_owner("attempts")  # hash seq → attempts of entries that were published and released again
-done = _of_owner("done")  # sorted set seq → seq of entries that ended lately, until the lake knows their outcome
-ecq_inflight = _of_owner("ecq:inflight")  # hash of what an owner's compacted queue has in flight
-ecq_messages = _of_owner("ecq:messages")  # hash seq → key, NUL, payload of the messages of an owner's compacted queue
+compaction = _of_owner("keys")  # hash compaction key → seq; exists only if compaction is on
+attempts = _of_owner("attempts")  # hash seq → attempts, for entries that were published and released again
+done = _of_owner("done")  # sorted set seq → seq of recently ended entries, until the lake has their outcome
+ecq_inflight = _of_owner("ecq:inflight")  # hash: the in-flight entry of an owner's compacted queue
+ecq_messages = _of_owner("ecq:messages")  # hash seq → key, NUL, payload: messages of an owner's compacted queue
 
 
 def owner_keys(owner: Owner | str) -> list[str]:
-    """All keys of one owner, in the order in which every Lua verb takes them."""
+    """Return all keys of one owner, in the order of every Lua verb's KEYS."""
     q = _of(owner)
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 
 def taken_field(node: int, *, of_ecq: bool = False) -> str:
-    """The field of a recorder in TAKEN: for its triggers, or for its stream ecq."""
+    """Return a recorder's field in TAKEN, for its triggers or for its ECQ stream."""
     return f"ecq/{node}" if of_ecq else str(node)
 
 
 def ecq_keys(owner: Owner | str) -> list[str]:
-    """All keys of an owner's compacted queue, in the order in which its Lua verbs take them; docs/ecq.md says what each holds."""
+    """Return all keys of an owner's compacted queue, in the order of its Lua verbs' KEYS; see docs/reference/redis.md."""
     q = _of(owner)
     e = f"{q}ecq:"
     return [
@@ -111,12 +111,12 @@ def ecq_keys(owner: Owner | str) -> list[str]:
 
 
 def trigger(seq: int) -> str:
-    """Hash request_id, data_id of one trigger; shared by all its owners; expires with the retention."""
+    """Hash request_id, data_id of one trigger, shared by all its owners; expires with the retention."""
     return f"t:{seq}"
 
 
 def data(data_id: DataId | str) -> str:
-    """The payload; expires with the retention."""
+    """String: the payload; expires with the retention."""
     return f"d:{data_id}"
 
 
@@ -126,33 +126,33 @@ def waiting_for(data_id: DataId | str) -> str:
 
 
 def dedupe(digest: str) -> str:
-    """The seq of the trigger with this digest, for as long as the dedupe window."""
+    """String: the seq of the trigger with this digest; expires with the dedupe window."""
     return f"dedupe:{digest}"
 
 
 def recorders(node: int) -> str:
-    """Hash place → claim, JSON: who gives the seqs of this node."""
+    """Hash place → claim as JSON: the processes that claim this node's seqs."""
     return f"recorders:{node}"
 
 
 def populated(table: str) -> str:
-    """The snapshot of this table of compacted queues up to which everything was offered to them."""
+    """String: the snapshot of this ECQ table up to which everything was offered to the queues."""
     return f"{ECQ_POPULATED}{table}"
 
 
 def shard_of(owner: Owner | str, shards: int) -> int:
-    """Which wake-up stream and deadline index an owner belongs to."""
+    """Return the shard of an owner, for wake-up streams and deadline indexes."""
     return zlib.crc32(owner.encode()) % shards
 
 
 def wake(shard: int) -> str:
-    """Stream of owners with new entries, many per record; read by the dispatchers as a consumer group.
+    """Stream of owners with new entries, many per record; the dispatchers read it as a consumer group.
 
-    All shards lie in one cluster slot, so that one call waits for all of them: there are few records, and each names many owners.
+    All shards share one cluster slot, so that one call can wait for all of them: records are few, and each names many owners.
     """
     return f"{{wake}}:{shard}"
 
 
 def deadlines(shard: int) -> str:
-    """Sorted set owner → Unix milliseconds: when to look whether what is in flight is overdue."""
+    """Sorted set owner → Unix milliseconds at which to check whether its in-flight entry is overdue."""
     return f"deadlines:{shard}"

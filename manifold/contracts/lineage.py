@@ -1,6 +1,6 @@
-"""The names of a run in OpenLineage: its id, and the run that has started it, as one line of text.
+"""OpenLineage names of a run: its id, and the parent run as one line of text.
 
-They are computed as OpenLineage's client and Airflow's provider do, so that the events of all of them belong to one run.
+Computed like in OpenLineage's client and Airflow's provider, so that all their events belong to one run.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 def run_uuid(instant: datetime, data: str) -> str:
-    """The id of a run that began, or was due, at `instant`: a UUID of version 7, the same for the same arguments."""
+    """Return the id of a run that began, or was due, at `instant`: a deterministic UUID version 7."""
     at = instant.astimezone(UTC)
     digest = hashlib.sha1(at.isoformat().encode() + data.encode(), usedforsecurity=False).digest()
     number = (int(at.timestamp() * 1000) & 0xFFFFFFFFFFFF) << 80 | int.from_bytes(digest) >> 84
@@ -32,10 +32,10 @@ class RunName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The run that `str` of it names; a namespace may have slashes.
+        """Parse the text form; a namespace may contain slashes.
 
         Raises:
-            ValueError: it names none.
+            ValueError: the text is not `<namespace>/<job>/<run id>`.
         """
         namespace, job, run_id = ("", *text.rsplit("/", 2))[-3:]
         if not (namespace and job):
@@ -44,6 +44,6 @@ class RunName:
 
 
 def task_run(namespace: str, dag_id: str, task_id: str, *, attempt: int, mapped: int, due: datetime) -> RunName:
-    """A task of Airflow's, by the number of its try and its place among mapped ones (-1: it is none)."""
+    """Return the run of an Airflow task; `mapped` is its index among mapped tasks, -1 if it is not mapped."""
     data = f"{namespace}.{dag_id}.{task_id}.{attempt}.{mapped}"
     return RunName(namespace, f"{dag_id}.{task_id}", run_uuid(due, data))

@@ -1,4 +1,4 @@
-"""Parsers of triggers and data, as the platform publishes them: any bytes in; a message, or a `Refused` with its reason, out."""
+"""Parsers of the platform's triggers and data. Any bytes parse to a message, or to a `Refused` with its reason."""
 
 import base64
 import binascii
@@ -14,44 +14,45 @@ from typing import Any
 from manifold.contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, are_vins, is_id, is_vin
 
 NAME_RULE = "printable ASCII characters without space, + # /"
-SHOWN = 60  # characters of a bad value that a reason repeats
-# Lists and objects in a trigger, which needs two. Without this limit, how deep they may nest depends on how deep the reader's own
-# stack is, so that the door and the lake could disagree; and a hundred megabytes of them take a minute and gigabytes.
+SHOWN = 60  # characters of a bad value quoted in a reason
+# Lists and objects allowed in a trigger, which needs two. Without a limit the maximum depth depends on the parser's stack, so
+# that door and lake could disagree, and a hundred megabytes of brackets take a minute and gigabytes of memory.
 MAX_PARTS = 100
-MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: what every reader of JSON can hold
+MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: the largest integer that every JSON parser represents exactly
 
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
+# A string without an end reaches to the end of the text: were it no match, each of its quotes would be tried as a beginning.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Input that Manifold does not accept, and why: field, value and remedy in one sentence."""
+    """Input that Manifold rejects, and why: field, value and remedy in one sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBy:
-    """The place of a trigger in its campaign, which is the trigger's request_id."""
+    """The position of a trigger in its campaign, whose id is the trigger's request_id."""
 
     wave: int
-    step: int  # counts the campaign's releases, so that two of the same vehicles are two triggers
-    until_ms: int | None = None  # the end of the vehicles' window (Unix milliseconds)
+    step: int  # counts the campaign's releases, which distinguishes two triggers for the same vehicles
+    until_ms: int | None = None  # end of the vehicles' time window, Unix milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A batch: send the data `data_id` to every VIN of `ids`."""
+    """A batch: send the data `data_id` to every VIN in `ids`."""
 
-    ids: tuple[Owner, ...]  # each VIN once, in the order in which the platform named them
+    ids: tuple[Owner, ...]  # unique, in the order of the message
     request_id: RequestId
     data_id: DataId
-    data: bytes | None = None  # the inline form carries its data; then data_id is their SHA-1
+    data: bytes | None = None  # inline payload; `data_id` is its SHA-1
     campaign: ReleasedBy | None = None
 
     @property
     def digest(self) -> str:
-        """What a repetition of this trigger has in common with it."""
+        """The digest shared by all repetitions of this trigger."""
         return trigger_digest(self.ids, self.request_id, self.data_id, None if self.campaign is None else self.campaign.step)
 
 
@@ -64,16 +65,16 @@ class Data:
 
 
 class ReceiptStatus(StrEnum):
-    """The recorder's word to a publisher that asked for it."""
+    """The recorder's verdict for a publisher that asked for a receipt."""
 
     RECORDED = "recorded"  # durable
-    DUPLICATE = "duplicate"  # durable, and the same trigger as `duplicate_of`: not queued again
+    DUPLICATE = "duplicate"  # durable, and a repetition of `duplicate_of`: not queued again
     REFUSED = "refused"  # in quarantine under its seq
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The recorder's answer: this message is durable, or refused and why."""
+    """The recorder's reply to a publisher: the message is durable, or was refused, and why."""
 
     seq: int
     status: ReceiptStatus
@@ -81,29 +82,29 @@ class Receipt:
     reason: str | None = None
 
     def to_wire(self) -> bytes:
-        """The JSON that goes to the publisher's response topic."""
+        """Return the JSON for the publisher's response topic."""
         fields = {"seq": self.seq, "status": self.status.value, "duplicate_of": self.duplicate_of, "reason": self.reason}
         return json.dumps(fields).encode()
 
 
 def sha1_hex(payload: bytes) -> str:
-    """SHA-1 of `payload` in lower-case hex: the data_id of inline data, and the table's `sha1`."""
+    """Return the SHA-1 in lower-case hex: the data_id of inline data, and the table's `sha1`."""
     return hashlib.sha1(payload, usedforsecurity=False).hexdigest()
 
 
 def trigger_digest(ids: Iterable[str], request_id: str, data_id: str, step: int | None = None) -> str:
-    """Two triggers with this digest in common are the same one: same set of ids, request_id, data_id, and step of a campaign."""
+    """Return the identity of a trigger, in hex: a digest of its set of ids, request_id, data_id, and campaign step."""
     digest = hashlib.sha256()
     for part in (request_id, data_id, *sorted(set(ids))):
         digest.update(part.encode())
-        digest.update(b"\n")  # no name can hold it
+        digest.update(b"\n")  # no name contains a newline
     if step is not None:
         digest.update(f" {step}\n".encode())  # nor a space
     return digest.hexdigest()
 
 
 def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Data | Refused:
-    """The data message on `$SDV-FANOUT/data/<topic_data_id>`."""
+    """Parse a data message on `$SDV-FANOUT/data/<topic_data_id>`."""
     if not is_id(topic_data_id):
         return Refused(f"data_id {shown(topic_data_id)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
     if len(payload) > max_data_bytes:
@@ -112,9 +113,9 @@ def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Da
 
 
 def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64") -> Trigger | Refused:
-    """The trigger in `payload`, whole or not at all: one bad VIN refuses it. A VIN listed twice counts once.
+    """Parse a trigger, all or nothing: one bad VIN refuses it. A VIN listed twice counts once.
 
-    `inline` says what its `data` is: base64, or text that stands for itself.
+    `inline` is the encoding of `data`: base64, or text for literal content.
     """
     try:
         text = payload.decode("utf-8-sig")
@@ -179,7 +180,7 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
 
 
 def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused | None:
-    """The place in a campaign. Anything but an object is a field of the platform's own, and ignored like others."""
+    """Parse the campaign position. If it is not an object, it is an unrelated field of the platform's, and ignored."""
     campaign = fields.get("campaign")
     if not isinstance(campaign, dict):
         return None
@@ -227,7 +228,7 @@ def _kind(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as reasons quote it: the size of a list or object, the beginning of a long text."""
+    """Format a value for a reason: the size of a list or object, the beginning of a long text."""
     if isinstance(value, list | dict):
         return f"{len(value)} item{'' if len(value) == 1 else 's'}"
     if isinstance(value, str):

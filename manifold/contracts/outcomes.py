@@ -1,19 +1,25 @@
-"""The states and outcomes of entries, and the record of an outcome."""
+"""States and outcomes of entries, and the outcome record."""
 
 from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
 
+from manifold.contracts.messages import shown
+from manifold.contracts.names import is_vin
+from manifold.contracts.seq import MAX_SEQ
+
+LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
+MAX_ATTEMPTS = (1 << 31) - 1  # that a column holds
 SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
 
 
 class EntryState(StrEnum):
-    """The state of an entry that has not ended yet."""
+    """The state of an entry that has not ended."""
 
     PENDING = "pending"  # queued, not acknowledged
-    PARKED = "parked"  # pending, but its data has not come
+    PARKED = "parked"  # pending, but its data has not arrived
     IN_FLIGHT = "in flight"  # published, not acknowledged
 
 
@@ -21,50 +27,66 @@ class Outcome(StrEnum):
     """How an entry ended."""
 
     DELIVERED = "delivered"  # the vehicle acknowledged it
-    SUPERSEDED = "superseded"  # a newer entry with the same compaction key took its place
+    SUPERSEDED = "superseded"  # replaced by a newer entry with the same compaction key
     EXPIRED = "expired"  # its retention passed while it was pending
-    CANCELLED = "cancelled"  # an operator took it back
-    FAILED = "failed"  # its attempts were used up, or the broker does not take a packet as large as it
+    CANCELLED = "cancelled"  # by an operator
+    FAILED = "failed"  # out of attempts, or larger than the broker's maximum packet size
 
 
-# The number that stands for an outcome in Redis and in the Lua verbs. It lies in the queues, so it is never changed.
+# The number of an outcome in Redis and the Lua verbs. It is stored in the queues: never change it.
 CODES = {Outcome.DELIVERED: 1, Outcome.SUPERSEDED: 2, Outcome.EXPIRED: 3, Outcome.CANCELLED: 4, Outcome.FAILED: 5}
 OF_CODE = {code: outcome for outcome, code in CODES.items()}
 
 
 class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
-    """The outcome of one entry. Its key is (vin, seq), so recording it twice changes nothing."""
+    """The outcome of one entry, keyed by (vin, seq). Recording is idempotent."""
 
     vin: str
     seq: int
     outcome: Outcome
-    ended_ms: int  # when: for `delivered`, when the acknowledgement was seen. Unix milliseconds
-    dispatched_ms: int | None = None  # when it was last published; None if it never was, or that is not known
-    attempts: int | None = None  # how often it was published; None if that is not known
-    reason: str | None = None  # what the vehicle said in its PUBACK, or why the platform ended it
+    ended_ms: int  # Unix milliseconds; for `delivered`, when the acknowledgement arrived
+    dispatched_ms: int | None = None  # last publish; None: never, or unknown
+    attempts: int | None = None  # number of publishes; None: unknown
+    reason: str | None = None  # reason string of the vehicle's PUBACK, or why the platform ended the entry
 
     def to_wire(self) -> bytes:
-        """The JSON in the outcomes stream and in the archive."""
+        """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:
-        """The same without `dispatched_ms`, `attempts` and its end: the queues know these two, and write on."""
+        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace: the queues know both, and append them."""
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
-        """The record in `payload`.
+        """Parse the record in `payload`.
 
         Raises:
-            ValueError: `payload` is not such a record; the message says what is wrong with it.
+            ValueError: `payload` is not such a record; the message names the problem.
         """
         try:
             fields = msgspec.json.decode(payload)
-            vin, seq, ended_ms = fields["vin"], fields["seq"], fields["ended_ms"]
-            if not isinstance(vin, str) or not isinstance(seq, int) or not isinstance(ended_ms, int):
-                raise ValueError("vin must be a string, seq and ended_ms whole numbers")
             optional = {name: fields.get(name) for name in ("dispatched_ms", "attempts", "reason")}
-            return cls(vin, seq, Outcome(fields["outcome"]), ended_ms, **optional)
+            record = cls(fields["vin"], fields["seq"], Outcome(fields["outcome"]), fields["ended_ms"], **optional)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"not an outcome record: {exc!r:.{SHOWN}}") from exc
+        if wrong := _wrong_value(record):
+            raise ValueError(f"not an outcome record: {wrong}")
+        return record
+
+
+def _wrong_value(record: OutcomeRecord) -> str | None:
+    """The field that no column could hold, or nobody show; JSON's numbers have no end."""
+    if not isinstance(record.vin, str) or not is_vin(record.vin):
+        return f"vin {shown(record.vin)} cannot be one"
+    for name, most, optional in (
+        ("seq", MAX_SEQ, False),
+        ("ended_ms", LATEST_MS, False),
+        ("dispatched_ms", LATEST_MS, True),
+        ("attempts", MAX_ATTEMPTS, True),
+    ):
+        value = getattr(record, name)
+        if (value is not None or not optional) and not (type(value) is int and 0 <= value <= most):
+            return f"{name} {shown(value)} must be a whole number from 0 to {most}"
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"

@@ -1,7 +1,7 @@
-"""Who may publish and subscribe to what: the table of infra/emqx/acl.conf, rule by rule, as the tap applies it. Pure.
+"""Who may publish and subscribe to what: the rules of infra/emqx/acl.conf as applied by the sandbox's event tap. Pure.
 
-A test holds the two against each other: change both together. As on EMQX, rules are read from the top, the first that fits
-decides, and a word of an asked filter is compared as it stands.
+A test compares the two: change both together. As on EMQX, the first matching rule decides, and the words of a requested filter
+are compared literally.
 """
 
 import re
@@ -12,31 +12,31 @@ from enum import StrEnum
 from manifold.contracts import topics
 from manifold.contracts.names import SERVICE_PREFIX, is_service
 
-PUBLISHER_PREFIX = f"{SERVICE_PREFIX}pub-"  # user names of platform publishers
-LISTENER = f"{SERVICE_PREFIX}listener"  # user name of the platform's systems that only listen
+PUBLISHER_PREFIX = f"{SERVICE_PREFIX}pub-"  # prefix of platform publishers' user names
+LISTENER = f"{SERVICE_PREFIX}listener"  # user name of platform systems that only subscribe
 
-_NOBODY = re.compile(r"[+#/]|^[wr]$")  # client ids that would reach into the topics of others
+_NOBODY = re.compile(r"[+#/]|^[wr]$")  # client ids that would match other clients' topics
 
 
 class Action(StrEnum):
-    """What somebody wants to do with a topic."""
+    """An operation on a topic."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
 
 
-_Right = tuple[bool, Action, tuple[str, ...]]  # allowed or denied, and the filters
+_Right = tuple[bool, Action, tuple[str, ...]]  # (allowed, action, topic filters)
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The table, with the names that the settings give."""
+    """The access rules, with the names from the settings."""
 
     topic_prefix: str = "agent"
     receipt_prefix: str = topics.RECEIPT_PREFIX
     recorder: str = f"{SERVICE_PREFIX}recorder"
     dispatcher: str = f"{SERVICE_PREFIX}dispatcher"
-    publisher: str = PUBLISHER_PREFIX  # one that may have a name without the prefix
+    publisher: str = PUBLISHER_PREFIX  # may be a user name without the prefix
 
     def allows(self, client_id: str, username: str, action: Action, topic: str) -> bool:
         """Whether the client may publish to `topic`, or subscribe to it as a filter."""

@@ -16,42 +16,42 @@ TIME_SHIFT = NODE_BITS + COUNTER_BITS
 MAX_NODE = (1 << NODE_BITS) - 1
 MAX_COUNTER = (1 << COUNTER_BITS) - 1
 MAX_SEQ = (1 << 63) - 1
-NEVER_MS = (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS  # the last millisecond that a seq can name
-# Redis orders a queue by the seq as a double, and entries that round to the same double by their decimal digits. That is
-# the order of seq except where the number of digits grows, in July 2027: no seq is given in that one millisecond.
+NEVER_MS = (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS  # the last millisecond that a seq can represent
+# Redis sorts a queue by the seq as a double; entries that round to the same double are sorted by their decimal digits. This
+# matches the order of seqs except when the number of digits grows, in July 2027: no seq is issued in that one millisecond.
 SKIPPED_MS = (10**18 >> TIME_SHIFT) + EPOCH_MS
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970-01-01 UTC, as the machine believes."""
+    """Return milliseconds since 1970-01-01 UTC by the machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 def seq_of(unix_ms: int, node: int, counter: int) -> int:
-    """The seq with these three parts; `unix_ms` counts from 1970."""
+    """Build a seq from its parts; `unix_ms` counts from 1970."""
     return (unix_ms - EPOCH_MS) << TIME_SHIFT | node << COUNTER_BITS | counter
 
 
 def unix_ms_of(seq: int) -> int:
-    """Milliseconds since 1970-01-01 UTC at which `seq` was given."""
+    """Return when `seq` was issued, in milliseconds since 1970-01-01 UTC."""
     return (seq >> TIME_SHIFT) + EPOCH_MS
 
 
 def node_of(seq: int) -> int:
-    """The recorder node that gave `seq`."""
+    """Return the recorder node that issued `seq`."""
     return seq >> COUNTER_BITS & MAX_NODE
 
 
 def datetime_of(seq: int) -> datetime:
-    """The instant (UTC, milliseconds) at which `seq` was given."""
+    """Return when `seq` was issued (UTC, to the millisecond)."""
     return EPOCH + timedelta(milliseconds=seq >> TIME_SHIFT)
 
 
 def first_seq_at(instant: datetime) -> int:
-    """The smallest seq that can be given at or after `instant` (timezone-aware); 0 before the epoch.
+    """Return the smallest seq that can be issued at or after `instant` (timezone-aware); 0 before the epoch.
 
     Raises:
-        ValueError: `instant` has no time zone, so it names no instant.
+        ValueError: `instant` has no time zone.
     """
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone; pass an aware datetime, for example with tzinfo=UTC")
@@ -59,14 +59,14 @@ def first_seq_at(instant: datetime) -> int:
 
 
 class SeqSource:
-    """Gives strictly increasing seqs, also while the clock stands still or steps back.
+    """Issues strictly increasing seqs, even if the clock stalls or steps back.
 
-    When the clock stands still or has stepped back, the counter goes on in the last millisecond; when it is used up, the
-    source borrows the next millisecond and waits for nobody: the clock catches up. `after` is the last seq known to have
-    been given by this node (from its journal and archive), so that a restart with a clock in the past cannot repeat one.
+    While the clock stalls or has stepped back, the counter continues in the last millisecond; when it is exhausted, the source
+    borrows the next millisecond without waiting: the clock catches up. `after` is the last seq known to be issued by this node
+    (from its journal and archive), so that a restart with a clock in the past cannot repeat one.
 
-    `until_ms` is the last millisecond whose seqs are this source's to give: once the clock is past it, the clock counts as
-    standing still. Who shares a node's seqs with others in time (a lease) moves it on.
+    `until_ms` is the last millisecond for which this source may issue seqs; a clock beyond it counts as stalled. A process that
+    holds the node by a lease extends it with the lease.
     """
 
     def __init__(self, node: int, *, after: int = 0, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
@@ -85,14 +85,14 @@ class SeqSource:
 
     @property
     def at_ms(self) -> int:
-        """The millisecond of the last seq; of `after`, and one more, where none was given yet."""
+        """The millisecond of the last seq; initially that of `after`, plus one."""
         return self._ms
 
     def next(self) -> int:
-        """A seq greater than every one before it.
+        """Return a seq greater than every previous one.
 
         Raises:
-            Retryable: there is none left up to `until_ms`.
+            Retryable: no seq is left up to `until_ms`.
         """
         now = self._clock_ms()
         if self._ms < now <= self.until_ms:

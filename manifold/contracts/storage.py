@@ -1,11 +1,11 @@
-"""The access to object storage, as one value for the archive, the lake, and Spark."""
+"""Object storage access, as one value for the archive, the lake, and Spark."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class S3:
-    """An S3-compatible store. Empty fields: AWS itself, and AWS's own chain of credentials (role, profile, variables)."""
+    """An S3-compatible store. Empty fields: AWS itself, and its default credential chain (role, profile, variables)."""
 
     endpoint: str = ""
     region: str = ""
@@ -13,7 +13,7 @@ class S3:
     secret_key: str = field(default="", repr=False)
 
     def for_iceberg(self) -> dict[str, str]:
-        """Properties of a catalog, as PyIceberg and Iceberg's S3FileIO name them; the region has a name in each."""
+        """Return the catalog properties for PyIceberg and Iceberg's S3FileIO; each has its own name for the region."""
         named = {
             "s3.endpoint": self.endpoint,
             "s3.region": self.region,

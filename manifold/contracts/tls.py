@@ -1,4 +1,4 @@
-"""The settings of TLS: whether the sandbox speaks it, and the files by which a service shows who it is. Pure."""
+"""TLS settings: whether the sandbox uses it, and the certificate files of a service. Pure."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -6,24 +6,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-SECRETS = "secrets"  # the folder of a home with what the sandbox makes up
-CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # names of files in it; a client's is its common name and .pem
-INNER_CA = "inner-ca.pem"  # the CA that Redis and RabbitMQ trust; it signs nothing of the front door
+SECRETS = "secrets"  # folder in the sandbox home with its generated secrets
+CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # file names in it; a client's is its common name and .pem
+INNER_CA = "inner-ca.pem"  # the CA trusted by Redis and RabbitMQ; it signs nothing for the MQTT listener
 
-# Who comes to the sandbox's Redis and RabbitMQ: the services of infra/redis/rights.json, and whoever runs the sandbox.
+# Clients of the sandbox's Redis and RabbitMQ: the services of infra/redis/rights.json, and the operator.
 Service = Literal["recorder", "dispatcher", "signals", "api", "jobs", "operator"]
 OPERATOR: Service = "operator"
-OF_INNER = "inner-{}.pem"  # the file of the certificate that has a service's name as its common name
-OF_REDIS = "redis_{}"  # the file of the password of the user of that name
+OF_INNER = "inner-{}.pem"  # certificate file of a service, by its common name
+OF_REDIS = "redis_{}"  # password file of a Redis user
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Names of files in PEM; empty: none. They are read for each connection, so that they can be renewed."""
+    """Names of PEM files; empty: none. They are read for each connection, so that renewals take effect."""
 
-    ca: str = ""  # the CAs to trust; empty: those of the system
-    certificate: str = ""  # of this client, with what lies between it and its CA
-    key: str = ""  # none: it is in the file of the certificate
+    ca: str = ""  # trusted CAs; empty: those of the system
+    certificate: str = ""  # of this client, with intermediate certificates
+    key: str = ""  # empty: the key is in the certificate's file
 
 
 NO_FILES = TlsFiles()

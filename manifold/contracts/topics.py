@@ -1,4 +1,4 @@
-"""Every MQTT topic that Manifold publishes, reads or hands out. No topic is spelled anywhere else."""
+"""Every MQTT topic that Manifold publishes, reads or issues. Topics are spelled nowhere else."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from manifold.contracts.names import RESERVED_CLIENT_IDS, DataId, Owner, Request
 
 FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
-TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the fan-out plug-in, before data and trigger had topics of their own
+TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the former fan-out plug-in, which had no data topics
 DATA_PREFIX = f"{FANOUT}/data/"
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
@@ -23,13 +23,13 @@ RECORDER_FILTERS = (FANOUT_FILTER, ECQ_WRITE_FILTER, ECQ_REWIND_FILTER)
 
 
 class BrokerEvent(StrEnum):
-    """The kinds of the broker's events; the second level of an event topic."""
+    """The kinds of broker events; the second level of an event topic."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
-    DELIVERED = "delivered"  # off on EMQX: it costs a fifth of the throughput and nothing here reads it
+    DELIVERED = "delivered"  # disabled on EMQX: it costs a fifth of the throughput and is not used
     ACKED = "acked"
     DROPPED = "dropped"  # the client id is the publisher's
     DELIVERY_DROPPED = "delivery_dropped"
@@ -39,49 +39,49 @@ _EVENT_NAMES = frozenset(event.value for event in BrokerEvent)
 
 
 class Sign(StrEnum):
-    """The messages of a vehicle about itself on `ecp/<VIN>/<sign>`."""
+    """A vehicle's messages about itself on `ecp/<VIN>/<sign>`."""
 
     ONLINE = "online"
     HEARTBEAT = "heartbeat"
 
 
 def data_topic(data_id: DataId | str) -> str:
-    """The topic on which the platform publishes the payload `data_id`."""
+    """Return the topic on which the platform publishes the payload `data_id`."""
     return f"{DATA_PREFIX}{data_id}"
 
 
 def request_topic(prefix: str, vin: Owner | str, request_id: RequestId | str) -> str:
-    """The topic of a message to a vehicle; `prefix` is the setting `topic_prefix`."""
+    """Return the topic of a message to a vehicle; `prefix` is the setting `topic_prefix`."""
     return f"{prefix}/{vin}/proxy/request/{request_id}"
 
 
 def request_filter(prefix: str, vin: Owner | str) -> str:
-    """The topic filter of a vehicle's usual subscription."""
+    """Return the topic filter of a vehicle's usual subscription."""
     return f"{prefix}/{vin}/proxy/request/+"
 
 
 def ecq_write_topic(client_id: Owner | str, key: str) -> str:
-    """Where a publisher writes the newest message of a key."""
+    """Return the topic on which a publisher writes the newest message of a key."""
     return f"{ECQ_WRITE_PREFIX}{client_id}/{key}"
 
 
 def ecq_rewind_topic(client_id: Owner | str) -> str:
-    """Where a consumer, or an operator for it, says from where its queue is to be sent again."""
+    """Return the topic on which a consumer, or an operator for it, requests a rewind of its queue."""
     return f"{ECQ_REWIND_PREFIX}{client_id}"
 
 
 def ecq_topic(client_id: Owner | str, key: str) -> str:
-    """Where a consumer gets the messages of a key."""
+    """Return the topic on which a consumer receives the messages of a key."""
     return f"{ECQ}/{client_id}/{key}"
 
 
 def ecq_filter(client_id: Owner | str) -> str:
-    """What a consumer usually subscribes to."""
+    """Return the topic filter of a consumer's usual subscription."""
     return f"{ECQ}/{client_id}/#"
 
 
 def ecq_of(topic: str) -> tuple[Owner, str] | None:
-    """The consumer and key of a topic that `ecq_topic` makes; None for any other, those of writes and rewinds too."""
+    """Parse a topic made by `ecq_topic` into consumer and key; None for any other topic, including writes and rewinds."""
     match topic.split("/", 2):
         case [root, client_id, key] if root == ECQ and client_id not in RESERVED_CLIENT_IDS:
             return Owner(client_id), key
@@ -89,39 +89,39 @@ def ecq_of(topic: str) -> tuple[Owner, str] | None:
 
 
 def sign_topic(vin: Owner | str, sign: Sign) -> str:
-    """The topic on which a vehicle reports that it is there."""
+    """Return the topic on which a vehicle reports its presence."""
     return f"ecp/{vin}/{sign}"
 
 
 def event_topic(event: BrokerEvent, client_id: str) -> str:
-    """The topic of the broker's events of one kind about one client."""
+    """Return the topic of broker events of one kind about one client."""
     return f"{EVENTS}/{event}/{client_id}"
 
 
 def event_filter(event: BrokerEvent) -> str:
-    """All events of one kind; `#` because a client id may hold a `/`."""
+    """Return the filter for all events of one kind; it ends in `#` because a client id may contain `/`."""
     return f"{EVENTS}/{event}/#"
 
 
 def shared(group: str, topic_filter: str) -> str:
-    """The topic filter as a shared subscription: one member of the group gets each message."""
+    """Return a shared subscription: each message goes to one member of the group."""
     return f"$share/{group}/{topic_filter}"
 
 
 def without_group(topic_filter: str) -> str:
-    """The filter itself, of one that may be shared (`$share/<group>/…`) or exclusive (`$exclusive/…`, on EMQX)."""
+    """Strip `$share/<group>/…`, or `$exclusive/…` (EMQX), from a topic filter."""
     if topic_filter.startswith("$share/"):
         return topic_filter.split("/", 2)[-1]
     return topic_filter.removeprefix("$exclusive/")
 
 
 def data_id_of(topic: str) -> str | None:
-    """The data id that a data topic names, unchecked; None for any other topic."""
+    """Return the data id of a data topic, unvalidated; None for any other topic."""
     return topic[len(DATA_PREFIX) :] if topic.startswith(DATA_PREFIX) else None
 
 
 def sign_of(topic: str) -> tuple[Owner, Sign] | None:
-    """The vehicle and what it says, of an `ecp/` topic; None for any other topic."""
+    """Parse an `ecp/` topic into vehicle and sign; None for any other topic."""
     match topic.split("/"):
         case ["ecp", vin, ("online" | "heartbeat") as sign]:
             return Owner(vin), Sign(sign)
@@ -129,7 +129,7 @@ def sign_of(topic: str) -> tuple[Owner, Sign] | None:
 
 
 def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
-    """The event and the client id that an event topic names; None for any other topic."""
+    """Parse an event topic into event and client id; None for any other topic."""
     match topic.split("/", 2):
         case [root, name, client_id] if root == EVENTS and name in _EVENT_NAMES:
             return BrokerEvent(name), client_id
@@ -137,7 +137,7 @@ def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
 
 
 def request_of(prefix: str, topic: str) -> tuple[Owner, RequestId] | None:
-    """The vehicle and request id that a request topic names; None for any other topic."""
+    """Parse a request topic into vehicle and request id; None for any other topic."""
     if not topic.startswith(prefix + "/"):
         return None
     match topic[len(prefix) + 1 :].split("/"):

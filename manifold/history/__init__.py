@@ -1,24 +1,24 @@
-"""History: what happened to an entry, a vehicle, a batch, or data: one answer from the queues, the archive and the lake.
+"""History: what happened to an entry, a vehicle, a batch, or data, merged from the queues, the archive and the lake.
 
-Each source is one module (`from_queues`, `from_archive`, `from_lake`), and `merge` makes one answer of what they say:
+Each source is one module (`from_queues`, `from_archive`, `from_lake`); `merge` combines them:
 
     from manifold.history.merge import History
 
     history = History(settings, redis)                    # redis: `manifold.runtime.redis.connect(settings.redis)`
     history.vin("V1")                                     # list[EntryHistory]: every entry of a vehicle, oldest first
     history.vin_page("V1", Bounds(limit=100, before=seq)) # VehiclePage: its newest entries before this seq
-    history.batches("task_1", Bounds())                   # BatchPage: triggers of a request_id, and where their entries stand
-    history.compacted_queue("V1")                         # CompactedQueue: what is live in the client's, and how it stands
+    history.batches("task_1", Bounds())                   # BatchPage: triggers of a request_id, with the states of their entries
+    history.compacted_queue("V1")                         # CompactedQueue: the client's live messages and position
     history.data("map_7")                                 # DataHistory | None: what was published under a data_id
-    history.waiting("V1", 20)                             # what waits for a vehicle: how many, and the first; from Redis alone
+    history.waiting("V1", 20)                             # number of waiting entries, and the first ones; reads Redis only
 
-Every call blocks, and may be made from several threads at once. `History(settings, redis, catalog)` reads the lake by that
-catalog, as a service does that has it open. Without one, the lake's half is asked of the service that has it open, and read
-here only if none answers (`lake_half`): loading PyIceberg takes longer than most answers. For the same reason this package
-itself loads only the values that answers are made of, and `from_service` asks that service for a whole page at once.
+Every call blocks and is thread-safe. `History(settings, redis, catalog)` reads the lake through that catalog, as a service does
+that has it open. Without one, the lake's half is requested from the API, and read in this process only if no API answers
+(`lake_half`), because importing PyIceberg takes longer than most answers. For the same reason this package itself imports only
+the result types, and `from_service` requests a whole page from the API at once.
 
-It promises that what a recorder has acknowledged is told, once it is in the queues, the archive or the lake, and told once. It
-changes nothing but open segments, which it asks recorders to close. It writes nothing to a terminal, and does not know Spark.
+Guarantees: everything acknowledged by a recorder appears exactly once, whether it is in the queues, the archive or the lake.
+History is read-only, except that it asks recorders to close open segments. It prints nothing and does not depend on Spark.
 """
 
 from manifold.history.ecq import CompactedQueue, LiveMessage, Page

@@ -1,4 +1,4 @@
-"""The triggers of a request_id, a page at a time: from the lake, the segments that it lacks, and the queues."""
+"""The triggers of a request_id, a page at a time: from the lake, the segments not yet ingested, and the queues."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
@@ -19,36 +19,36 @@ from manifold.settings import Settings
 
 @dataclass(slots=True)
 class Found:
-    """A page of triggers, oldest first, and the entries of those whose entries are few, as they are on record."""
+    """A page of triggers, oldest first, with the recorded entries of triggers within the entry limit."""
 
     batches: list[BatchHistory] = field(default_factory=list)
-    before: int | None = None  # the next page has the triggers before this seq; None: there are no others
+    before: int | None = None  # `before` of the next page; None: no older triggers
     entries: dict[int, list[EntryHistory]] = field(default_factory=dict)  # by seq
-    archived: Set[int] = frozenset()  # of these triggers, those that only the archive has
-    ingested: Set[str] = frozenset()  # segments that the lake has taken in lately
+    archived: Set[int] = frozenset()  # triggers found only in the archive
+    ingested: Set[str] = frozenset()  # recently ingested segments
 
 
 class Batches:
-    """Answers questions about the triggers of a request_id, from all that is known now."""
+    """Queries the triggers of a request_id across all sources."""
 
     def __init__(self, settings: Settings, redis: Redis, half: LakeHalf, request_id: str) -> None:
         self._settings, self._redis, self._half, self._request_id = settings, redis, half, request_id
 
     def flush(self) -> None:
-        """Have the newest triggers recorded where they are found.
+        """Make the recorders close their open segments, so that the newest triggers are found.
 
         Raises:
-            Retryable: a recorder cannot be asked for what it recorded last.
+            Retryable: a recorder does not answer.
         """
         if close_segments(self._settings):
             raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
 
     def shown(self, bounds: Bounds) -> BatchPage:
-        """A page of triggers with where their entries stand.
+        """Return a page of triggers with the states of their entries.
 
-        Entries beyond `bounds.entries` are not looked at one by one: what the lake does not know to have ended is `open`.
+        Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `open`.
         """
-        close_segments(self._settings)  # which vehicles a trigger names is told by the archive alone
+        close_segments(self._settings)  # only the archive has the VINs of a recent trigger
         found = self.page(bounds)
         recorded = self.recorded(found, found.entries.keys())
         few = map(recorded.ended, chain.from_iterable(found.entries.values()))
@@ -60,12 +60,12 @@ class Batches:
         return BatchPage(batches, found.before, known, frozenset(states))
 
     def page(self, bounds: Bounds) -> Found:
-        """The newest triggers within the bounds; nothing of it is asked of the queues."""
+        """Return the newest triggers within the bounds, without querying the queues."""
         in_lake, ingested = self._half.batch_page(self._request_id, datetime.now(UTC) - BACK, bounds)
         known = {batch.seq: batch for batch in in_lake.batches}
         floor = bounds.since if in_lake.before is None else in_lake.before
         recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=floor))
-        archived = recorded.keys() - known.keys()  # of what has been published meanwhile, the lake has all
+        archived = recorded.keys() - known.keys()  # segments ingested meanwhile are in the lake completely
         for seq in archived:
             known[seq] = BatchHistory(seq, recorded[seq].data_id, recorded[seq].vehicles, {OPEN: recorded[seq].vehicles})
         seqs = sorted(known)[-bounds.limit :]
@@ -81,11 +81,11 @@ class Batches:
         return Found(batches, before, entries, archived & set(seqs), ingested)
 
     def recorded(self, found: Found, seqs: Set[int]) -> RecordedInArchive:
-        """How entries of these triggers ended, as far as only the archive knows."""
+        """Return the outcomes of these triggers' entries that are not in the lake yet."""
         return read_recorded(self._settings, found.ingested, seqs=seqs)
 
     def entries(self, found: Found, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
-        """Every entry of a trigger (of `vins`, if there are any), as the lake knows it: one by one: there may be a million."""
+        """Yield every entry of a trigger (only `vins`, if given) as recorded; lazily, because there may be a million."""
         mine: Iterable[EntryHistory]
         if batch.seq in found.entries:
             mine = found.entries[batch.seq]
@@ -105,5 +105,5 @@ class Batches:
             yield EntryHistory(vin, batch.seq, self._request_id, batch.data_id, state)
 
     def _more(self, seqs: Set[int]) -> list[EntryHistory]:
-        """Entries that are few enough to be told, and too many for a service to tell."""
+        """Read entries that are within our limit, but above the API's."""
         return self._half.here.of_triggers(seqs) if seqs else []

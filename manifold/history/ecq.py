@@ -1,4 +1,4 @@
-"""The parts of an answer about an exclusive compacted queue: its live messages and its position."""
+"""Result types for an exclusive compacted queue: its live messages and its position."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,32 +16,32 @@ class LiveMessage:
 
     key: str
     seq: int
-    size_bytes: int | None  # of its payload; None: nobody who could be asked knows it
+    size_bytes: int | None  # payload size; None: unknown to every available source
     state: str  # `pending`, `in flight`, `delivered`, or `expired`
-    ended_at: datetime | None = None  # when it expired (UTC)
-    reason: str | None = None  # why it expired
+    ended_at: datetime | None = None  # time of expiry (UTC)
+    reason: str | None = None  # reason of expiry
 
     @property
     def ts(self) -> datetime:
-        """When it was accepted (UTC): the instant that is in its seq."""
+        """When it was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     def sized(self, size_bytes: int | None) -> "LiveMessage":
-        """The same, with this size if its own is not known."""
+        """Return a copy with this size, if its own is unknown."""
         return self if self.size_bytes is not None else replace(self, size_bytes=size_bytes)
 
     def expired(self, at: datetime) -> "LiveMessage":
-        """The same, expired at an instant (UTC)."""
+        """Return a copy that expired at `at` (UTC)."""
         return replace(self, state=Outcome.EXPIRED, ended_at=at, reason=WHY_EXPIRED)
 
     def aged(self, pending_retention: timedelta | None, now: datetime) -> "LiveMessage":
-        """The same, expired if it is pending past its retention, recorded or not. A retention of None never passes."""
+        """Return the message, as expired if it is pending past its retention, recorded or not. None: unlimited retention."""
         if self.state != EntryState.PENDING or pending_retention is None or self.ts + pending_retention >= now:
             return self
         return self.expired(self.ts + pending_retention)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold ecq show --json` prints; `ended_at` and `reason` only of an expired message."""
+        """Return the fields for `manifold ecq show --json`; `ended_at` and `reason` only if it expired."""
         ts = self.ts.isoformat()
         fields = {"key": self.key, "seq": self.seq, "ts": ts, "size_bytes": self.size_bytes, "state": str(self.state)}
         if self.ended_at is not None:
@@ -54,14 +54,14 @@ class CompactedQueue:
     """A client's queue, or a page of it."""
 
     client_id: str
-    last_seq: int | None  # the greatest seq of a message; None: none is known
-    acked_seq: int | None  # the position; None: nothing was acknowledged yet
-    acked_at: datetime | None  # when it last moved on (UTC)
+    last_seq: int | None  # greatest seq of a message; None: unknown
+    acked_seq: int | None  # the position; None: nothing acknowledged yet
+    acked_at: datetime | None  # time of the last acknowledgement (UTC)
     entries: list[LiveMessage]  # oldest first
-    after: int | None = None  # the next page has the messages after this seq; None: there are no others
+    after: int | None = None  # `after` of the next page; None: no more messages
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold ecq show --json` prints."""
+        """Return the fields for `manifold ecq show --json`."""
         return {
             "client_id": self.client_id,
             "last_seq": self.last_seq,
@@ -73,7 +73,7 @@ class CompactedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """How much of a queue is asked for."""
+    """The requested part of a queue."""
 
     limit: int | None = None  # messages; None: all
-    after: int = 0  # only those with a greater seq
+    after: int = 0  # messages with a greater seq only

@@ -1,4 +1,4 @@
-"""Reads the records of a compacted queue that are not in the lake yet: writes, rewinds and acknowledgements."""
+"""Reads records of a compacted queue that are not in the lake yet: writes, rewinds and acknowledgements."""
 
 import contextlib
 from collections.abc import Set
@@ -21,16 +21,16 @@ from manifold.settings import Settings
 class RecordedQueue:
     """The records of one client's compacted queue."""
 
-    writes: dict[int, tuple[str, int]] = field(default_factory=dict)  # seq → key, bytes of the payload
-    rows: set[StateRow] = field(default_factory=set)  # acknowledgements and rewinds, as the lake will have them
+    writes: dict[int, tuple[str, int]] = field(default_factory=dict)  # seq → (key, payload bytes)
+    rows: set[StateRow] = field(default_factory=set)  # acknowledgements and rewinds, as lake rows
 
     def take(self, envelope: Envelope, max_data_bytes: int) -> None:
-        """Add what one message says; one that says nothing right goes to quarantine, and is left out here."""
+        """Add a message; invalid ones are skipped, because ingest quarantines them."""
         if envelope.topic.startswith(ACKNOWLEDGEMENTS):
-            with contextlib.suppress(ValueError, OverflowError):
+            with contextlib.suppress(ValueError):
                 record = EcqAck.from_wire(envelope.payload)
                 acked_at = instant_of(record.acked_ms)
-                assert acked_at is not None  # it is of a number
+                assert acked_at is not None  # acked_ms is not None
                 kind = StateKind.EXPIRED if record.is_expired else StateKind.ACKNOWLEDGED
                 self.rows.add(StateRow(record.seq, acked_at, record.epoch, kind.value))
             return
@@ -42,7 +42,7 @@ class RecordedQueue:
 
 
 def read_recorded_queue(settings: Settings, ingested: Set[str], client_id: str) -> RecordedQueue:
-    """What the archive holds of a client, without the segments `ingested` (their paths)."""
+    """Read a client's records from the archive, except segments in `ingested` (their paths)."""
     found = RecordedQueue()
     written = ecq_write_topic(client_id, "")
     others = pa.array([ecq_rewind_topic(client_id), f"{ACKNOWLEDGEMENTS}{client_id}"])

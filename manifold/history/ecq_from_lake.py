@@ -15,7 +15,7 @@ from manifold.lake.reads import rows_of
 
 @dataclass(frozen=True, slots=True)
 class QueueInLake:
-    """The compacted queue of one client in the lake. Before compaction a key may have several messages."""
+    """One client's compacted queue in the lake. Before compaction a key may have several messages."""
 
     writes: dict[int, str]  # seq → key
     rows: set[StateRow]
@@ -23,7 +23,7 @@ class QueueInLake:
 
 
 def read_queue_in_lake(catalog: Catalog, client_id: str) -> QueueInLake:
-    """All that the lake knows of a client."""
+    """Read everything in the lake about a client."""
     mine = where(EqualTo, "client_id", client_id)
     state = rows_of(catalog, ECQ_STATE, mine, ("acked_seq", "acked_at", "epoch", "kind"))
     index = rows_of(catalog, ECQ_INDEX, mine, ("seq", "key"))
@@ -36,7 +36,7 @@ def read_queue_in_lake(catalog: Catalog, client_id: str) -> QueueInLake:
 
 
 def read_sizes(catalog: Catalog, client_id: str, seqs: Set[int]) -> dict[int, int]:
-    """How many bytes the payloads of these messages have, as far as the lake has them. A few of them are in memory at once."""
+    """Return the payload sizes in bytes of these messages, if the lake has them. Holds only a few payloads in memory."""
     found: dict[int, int] = {}
     for piece in messages(catalog, [(client_id, seq) for seq in seqs]):
         found |= {seq: len(message.payload) for (_, seq), message in piece.items()}

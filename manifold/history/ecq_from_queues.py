@@ -1,4 +1,4 @@
-"""Reads a compacted queue from Redis: the live messages, their states, and whether Redis holds everything that it should."""
+"""Reads a compacted queue from Redis: live messages, their states, and whether Redis is complete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,31 +19,31 @@ from manifold.history.entry import instant_of
 from manifold.queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
 from manifold.queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
 
-MESSAGE_BATCH_SIZE = 1000  # messages of a call
-# For so long after a message has expired, the records are asked about it, too; then garbage collection has removed it.
+MESSAGE_BATCH_SIZE = 1000  # messages per call
+# How long after an expiry the records are read too; by then garbage collection has removed the message.
 EXPIRY_SHOWN = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """All that Redis says. Only where it is loaded, a message that it does not have may be taken for one that is not live."""
+    """The state in Redis. A missing message may only be taken as not live if Redis is loaded."""
 
     is_loaded: bool
     reply: ReadReply
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left to ask anybody else."""
+        """Whether Redis alone is sufficient, so that archive and lake need not be read."""
         messages = self.reply.messages
         is_sized = bool(messages) and all(message.size_bytes is not None for message in messages)
         return self.is_loaded and is_sized and not _has_just_expired(self.reply.expired_at_ms)
 
     def messages(self, pending_retention: timedelta | None) -> list[LiveMessage]:
-        """All that is live, oldest first."""
+        """Return all live messages, oldest first."""
         return _live(self.reply.messages, self.reply.in_flight, pending_retention)
 
     def queue(self, client_id: str, after: int, pending_retention: timedelta | None) -> CompactedQueue:
-        """The messages after a seq, as Redis alone knows them."""
+        """Return the messages after a seq, from Redis alone."""
         reply, entries = self.reply, self.messages(pending_retention)
         last_seq = max((seq for seq in (*(entry.seq for entry in entries), reply.acked_seq) if seq), default=None)
         entries = [entry for entry in entries if entry.seq > after]
@@ -51,7 +51,7 @@ class Queued:
 
 
 def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
-    """Add the questions to a batch, whose replies `page_told` reads."""
+    """Add the commands for a page to a batch; parse their replies with `page_told`."""
     batch.add(
         ecq_queue(client_id), ReadPage(page.after, min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)), wall_clock_ms()
     )
@@ -60,7 +60,7 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
 
 
 def page_told(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
-    """The page that the replies to `ask_page` come to; None: Redis does not know all of it."""
+    """Build the page from the replies to `ask_page`; None if Redis is incomplete."""
     reply: PageReply = replies[0]
     is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
     if not (is_loaded and is_sized and reply.last_seq is not None) or _has_just_expired(reply.expired_at_ms):
@@ -74,12 +74,12 @@ def page_told(replies: Sequence[Any], client_id: str, pending_retention: timedel
 def read_page(
     redis: Redis, policy: Policy, client_id: str, page: Page, pending_retention: timedelta | None
 ) -> CompactedQueue | None:
-    """A page of the queue in Redis, of up to `AT_ONCE` messages, or all of it; None: Redis is away, or does not know all of it.
+    """Read a page of up to `MESSAGE_BATCH_SIZE` messages, or the whole queue; None: Redis is unavailable or incomplete.
 
-    All of it is read key by key, each once: read by its seqs, a queue that is written faster than that would have no end.
+    The whole queue is read by key, each key once: read by seq, a queue with a faster writer would never end.
 
     Raises:
-        redis.ResponseError: a key holds another type than it should.
+        redis.ResponseError: a key has the wrong type.
     """
     if page.limit is None:
         queued = read_queue(redis, policy, client_id)
@@ -88,17 +88,17 @@ def read_page(
         batch = BlockingBatch(redis, policy)
         ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
         return page_told(batch.run(), client_id, pending_retention)
-    except AuthenticationError:  # the library takes it for one of the connection
+    except AuthenticationError:  # redis-py derives it from ConnectionError
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
 
 
 def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
-    """The whole queue in Redis; None: Redis is away.
+    """Read the whole queue from Redis; None: Redis is unavailable.
 
     Raises:
-        redis.ResponseError: a key holds another type than it should.
+        redis.ResponseError: a key has the wrong type.
     """
     try:
         batch = BlockingBatch(redis, policy)

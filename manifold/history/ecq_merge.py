@@ -1,7 +1,7 @@
-"""One answer about a compacted queue from Redis, the archive and the lake.
+"""Merges a compacted queue from Redis, the archive and the lake.
 
 If Redis is loaded, it decides which messages are live and their states; messages that it does not have yet are added from the
-records. If it is not loaded, or is away, the state is computed from the records, as a rebuild does
+records. If it is not loaded or unavailable, the state is computed from the records, as in a rebuild
 (`manifold.contracts.ecq_rows`).
 """
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id: str, page: Page) -> CompactedQueue:
-    """A page of a client's queue. Archive and lake are read only where Redis cannot answer alone.
+    """Return a page of a client's queue. Archive and lake are only read if Redis is not sufficient.
 
     Raises:
-        redis.RedisError: a key in Redis holds another type than it should.
-        Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
+        redis.RedisError: a key in Redis has the wrong type.
+        Permanent, Retryable: archive or lake are needed and unreadable. An unavailable catalog raises its own errors.
     """
     policy = Policy.of(settings)
     pending_retention = settings.ecq_pending_retention
     if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page, pending_retention)) is not None:
         return told
-    close_segments(settings)  # what a recorder still holds in its journal
-    ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
+    close_segments(settings)  # flush the recorders' journals
+    ingested = half.here.ingested(datetime.now(UTC) - BACK)  # before the tables: segments may be read twice, never missed
     in_lake = half.here.compacted_queue(client_id)
     recorded = read_recorded_queue(settings, ingested, client_id)
-    queued = read_queue(redis, policy, client_id)  # last: it is the newest of all
+    queued = read_queue(redis, policy, client_id)  # last, because it is the newest source
     found = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
     unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
     sizes = half.here.sizes(client_id, unknown) if unknown else {}
@@ -52,7 +52,7 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
 def merged(
     settings: Settings, client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake"
 ) -> CompactedQueue:
-    """The queue, merged from all sources, without acknowledged messages that are past their retention."""
+    """Merge all sources, without acknowledged messages past their retention."""
     now, pending_retention = datetime.now(UTC), settings.ecq_pending_retention
     kept_from = now - timedelta(days=settings.ecq_retention_days)
     state = RecordedState(recorded.rows | in_lake.rows)
@@ -84,7 +84,7 @@ def merged(
 
 
 def page_of(queue: CompactedQueue, page: Page) -> CompactedQueue:
-    """The part of a queue that was asked for."""
+    """Return the requested part of a queue."""
     left = [entry for entry in queue.entries if entry.seq > page.after]
     if page.limit is None or len(left) <= page.limit:
         return replace(queue, entries=left)

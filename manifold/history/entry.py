@@ -1,4 +1,4 @@
-"""The parts of an answer: the history of an entry, of a batch, of data; and the bounds of a question."""
+"""Result types for entries, batches and data, and the bounds of a query."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,15 +9,15 @@ from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 
-OPEN = "open"  # of an entry that was not looked at by itself: nothing in the lake says that it has ended
+OPEN = "open"  # state of an entry that was not looked up individually and has no outcome in the lake
 SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts", "reason")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryHistory:
-    """One entry: its identity, its state, and the times of its events.
+    """One entry: its identity, state, and event times.
 
-    `state` is an `EntryState` or an `Outcome`. Instants are UTC; None: not yet, or not known.
+    `state` is an `EntryState` or an `Outcome`. Times are UTC; None: not yet, or unknown.
     """
 
     vin: str
@@ -33,16 +33,16 @@ class EntryHistory:
 
     @property
     def accepted_at(self) -> datetime:
-        """The instant that is in its seq."""
+        """When it was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing says that it has ended."""
+        """Whether no outcome is known."""
         return self.state in _OPEN
 
     def ended(self, record: OutcomeRecord) -> "EntryHistory":
-        """The entry as it stands after this outcome."""
+        """Return the entry with this outcome applied."""
         ended_at = instant_of(record.ended_ms)
         return replace(
             self,
@@ -55,13 +55,13 @@ class EntryHistory:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold vin show --json` prints."""
+        """Return the fields for `manifold vin show --json`."""
         values = {name: getattr(self, name) for name in SHOWN}
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
-        """The entry of this vehicle that `to_json` wrote."""
+        """Parse an entry written by `to_json`."""
         values = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
             values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
@@ -70,7 +70,7 @@ class EntryHistory:
 
 @dataclass(frozen=True, slots=True)
 class BatchHistory:
-    """One trigger, how many vehicles it names, and how many of their entries stand how."""
+    """One trigger: its number of vehicles, and the number of entries per state."""
 
     seq: int
     data_id: str
@@ -79,22 +79,22 @@ class BatchHistory:
 
     @property
     def accepted_at(self) -> datetime:
-        """The instant that is in its seq."""
+        """When it was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a question about a request_id or a vehicle: the size of a page, and what may be read for it."""
+    """The bounds of a query for a request_id or a vehicle: page size, and limits on what is read."""
 
     limit: int = 20  # triggers of a request_id; entries of a vehicle
-    entries: int = 100_000  # of triggers, that are looked at one by one
-    rows: int = 5_000_000  # of the lake, before the answer says how far back it has come
-    before: int = MAX_SEQ  # what has seqs below this
-    since: int = 0  # and from this on
+    entries: int = 100_000  # entries of triggers looked up individually
+    rows: int = 5_000_000  # rows read from the lake before the page is cut
+    before: int = MAX_SEQ  # upper bound of seqs, exclusive
+    since: int = 0  # lower bound of seqs, inclusive
 
     def told(self, batches: Iterable[BatchHistory]) -> set[int]:
-        """Seqs of the newest triggers whose entries are not too many to be looked at one by one."""
+        """Return the seqs of the newest triggers whose entries fit into `entries`."""
         left = self.entries
         found = set()
         for batch in sorted(batches, key=lambda batch: batch.seq, reverse=True):
@@ -107,12 +107,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class BatchPage:
-    """Triggers, oldest first; and the entries of those that are few enough to be told one by one."""
+    """Triggers, oldest first, and the entries of those within the entry limit."""
 
     batches: list[BatchHistory] = field(default_factory=list)
-    before: int | None = None  # the next page has the triggers before this seq; None: there are no others
+    before: int | None = None  # `before` of the next page; None: no older triggers
     entries: list[EntryHistory] = field(default_factory=list)
-    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all among `entries`
+    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all in `entries`
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,12 @@ class VehiclePage:
     """Entries of one vehicle, oldest first."""
 
     entries: list[EntryHistory] = field(default_factory=list)
-    before: int | None = None  # the next page has the entries before this seq; None: there are no others
+    before: int | None = None  # `before` of the next page; None: no older entries
 
 
 @dataclass(frozen=True, slots=True)
 class DataHistory:
-    """The bytes, and when they were published. Instants are UTC; None: known to the queues alone, which do not say."""
+    """The payload, and when it was published (UTC). None: only the queues have it, and they keep no times."""
 
     payload: bytes
     first_seen_at: datetime | None
@@ -133,7 +133,7 @@ class DataHistory:
     times_seen: int
 
     def facts(self, data_id: str) -> dict[str, object]:
-        """The fields of the data, without its bytes."""
+        """Return the fields of the data, without its payload."""
         return {
             "data_id": data_id,
             "sha1": sha1_hex(self.payload),
@@ -148,5 +148,5 @@ _OPEN = frozenset(state.value for state in EntryState)
 
 
 def instant_of(unix_ms: int | None) -> datetime | None:
-    """Unix milliseconds as an instant (UTC)."""
+    """Convert Unix milliseconds to a datetime (UTC)."""
     return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC)

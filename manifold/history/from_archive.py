@@ -1,4 +1,4 @@
-"""Reads what is recorded and not in the lake yet, from the segments that the lake has not taken in."""
+"""Reads what is recorded but not in the lake yet, from segments that were not ingested."""
 
 import contextlib
 import re
@@ -23,28 +23,28 @@ from manifold.contracts.topics import data_topic
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.settings import Settings
 
-BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
-READERS = 4  # segments that are read at once
-Choose = Callable[[pa.Table], pa.ChunkedArray]  # of messages, which are meant
-MAX_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
+BACK = timedelta(days=1)  # how far back to look for segments that were not ingested
+READERS = 4  # segments read concurrently
+Choose = Callable[[pa.Table], pa.ChunkedArray]  # returns a mask of the wanted messages
+MAX_NAMES = 200  # names searched per segment; above this, parsing every message is faster
 
 
 @dataclass(slots=True)
 class RecordedInArchive:
-    """Triggers that were accepted, and outcomes by (vin, seq)."""
+    """Accepted triggers, and outcomes by (vin, seq)."""
 
-    triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # with their seqs
+    triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # with seqs
     outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)
 
     def ended(self, entry: EntryHistory) -> EntryHistory:
-        """The entry, with its outcome where the archive has one."""
+        """Return the entry with its archived outcome, if there is one."""
         record = self.outcomes.get((entry.vin, entry.seq)) if entry.is_open else None
         return entry if record is None else entry.ended(record)
 
 
 @dataclass(slots=True)
 class RecordedTrigger:
-    """A trigger that was accepted; `vins` is empty where more are named than were asked for."""
+    """An accepted trigger; `vins` is empty if they exceed the entry limit."""
 
     data_id: str
     vehicles: int
@@ -52,24 +52,24 @@ class RecordedTrigger:
 
 
 def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> RecordedInArchive:
-    """What the archive holds of a vehicle, or how entries of triggers ended, without the segments `ingested` (their paths)."""
+    """Read a vehicle's triggers and outcomes, or the outcomes of triggers, except from segments in `ingested` (their paths)."""
     found = RecordedInArchive()
     if vin:
         for seq, trigger in _triggers(settings, ingested, vin):
             if vin in trigger.ids:
                 found.triggers.append((seq, trigger))
     for envelope in _messages(settings, ingested, Stream.OUTCOME, {vin} if vin else set(map(str, seqs))):
-        with contextlib.suppress(ValueError):  # the ingest puts it into quarantine
+        with contextlib.suppress(ValueError):  # ingest quarantines it
             record = OutcomeRecord.from_wire(envelope.payload)
             if vin or record.seq in seqs:
-                found.outcomes.setdefault((record.vin, record.seq), record)  # the first word counts
+                found.outcomes.setdefault((record.vin, record.seq), record)  # the first outcome counts
     return found
 
 
 def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, bounds: Bounds) -> dict[int, RecordedTrigger]:
-    """The newest triggers of a request_id by seq, one more than a page has; the same of the archive's segments not `ingested`.
+    """Return the newest triggers of a request_id by seq, one more than a page, from segments that are not in `ingested`.
 
-    However many there are, no more than `bounds.entries` VINs are kept, beside those of one trigger.
+    At most `bounds.entries` VINs are kept in memory, plus those of one trigger.
     """
     found: dict[int, RecordedTrigger] = {}
     for seq, trigger in _triggers(settings, ingested, request_id):
@@ -87,7 +87,7 @@ def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, b
 
 
 def _triggers(settings: Settings, ingested: Set[str], name: str) -> Iterator[tuple[int, Trigger]]:
-    """The accepted triggers whose bytes may hold this name, with their seqs."""
+    """Yield accepted triggers whose payload may contain this name, with their seqs."""
     for envelope in _messages(settings, ingested, Stream.TRIGGER, {name}):
         trigger = _trigger(settings, envelope)
         if trigger is not None:
@@ -95,7 +95,7 @@ def _triggers(settings: Settings, ingested: Set[str], name: str) -> Iterator[tup
 
 
 def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
-    """The trigger in a message; None if it is none."""
+    """Parse the trigger in a message; None if it is invalid."""
     limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
     inline = inline_encoding(envelope.headers, settings.inline_encoding)
     trigger = parse_trigger(envelope.payload, **limits, inline=inline)
@@ -103,7 +103,7 @@ def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
 
 
 def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set[str]) -> Iterator[Envelope]:
-    """The messages that may hold one of `names`, a few segments at a time."""
+    """Yield the messages that may contain one of `names`, reading a few segments at a time."""
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
     segments = archive.segments(Interval(now - BACK, now + BACK)) if names else []
@@ -118,11 +118,11 @@ def _in_groups(paths: list[str]) -> Iterator[list[str]]:
 
 
 def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Iterator[tuple[int, datetime, bytes]]:
-    """(seq, received at, bytes) of every message that published it and is in no segment of `ingested`: data, or inline."""
+    """Yield (seq, received at, payload) of every publish of this data, inline or not, except from segments in `ingested`."""
     for envelope in not_ingested(settings, ingested, Stream.DATA, lambda rows: pc.equal(rows["topic"], data_topic(data_id))):
         yield envelope.seq, envelope.received_at, envelope.payload
     if len(data_id) != len(sha1_hex(b"")):
-        return  # inline data has no other name
+        return  # not a SHA-1, so it is not the id of inline data
     for envelope in not_ingested(settings, ingested, Stream.TRIGGER, lambda rows: _hold(rows["payload"], ['"data"'])):
         trigger = _trigger(settings, envelope)
         if trigger is not None and trigger.data is not None and trigger.data_id == data_id:
@@ -130,9 +130,9 @@ def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Itera
 
 
 def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
-    """The accepted messages that `choose` picks from each of the segments not `ingested` (their paths).
+    """Yield the accepted messages selected by `choose` from the segments that are not in `ingested` (their paths).
 
-    Repeated triggers are among them.
+    Repeated triggers are included.
     """
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
@@ -141,21 +141,21 @@ def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose:
             continue
         try:
             messages = decode(segment.path, archive.read(segment.path)).messages
-        except (Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
+        except (Unreadable, FileNotFoundError):  # ingest reports the problem
             continue
         yield from (envelope for envelope in from_arrow(messages.filter(choose(messages))) if envelope.refused_because is None)
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
-    """The messages of a segment that were accepted and hold one of `names`, and perhaps some others."""
+    """Return the accepted messages of a segment that contain one of `names`, and possibly others."""
     try:
         messages = decode(path, archive.read(path)).messages
-    except (Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
+    except (Unreadable, FileNotFoundError):  # ingest reports the problem
         return []
     found = from_arrow(messages.filter(_hold(messages["payload"], names)) if len(names) <= MAX_NAMES else messages)
     return [envelope for envelope in found if envelope.refused_because is None and envelope.duplicate_of is None]
 
 
 def _hold(payloads: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
-    """Which payloads hold one of `names`, or a backslash: with it, JSON can spell any name in another way. Parses nothing."""
+    """Return which payloads contain one of `names`, or a backslash, with which JSON can escape any name. Parses nothing."""
     return pc.match_substring_regex(payloads, "|".join([r"\\", *map(re.escape, names)]))

@@ -1,4 +1,4 @@
-"""Reads entries, batches and data from the lake. Needs no Spark; loading PyIceberg takes a second."""
+"""Reads entries, batches and data from the lake, without Spark. Importing PyIceberg takes a second."""
 
 from collections.abc import Iterator, Set
 from datetime import datetime
@@ -23,87 +23,87 @@ SEEN = ("first_seen_at", "last_seen_at", "times_seen")
 
 
 class Lake:
-    """Answers from an open catalog. `ingested` in an answer names the segments that the lake has ingested since then.
+    """Queries on an open catalog. `ingested` in a result contains the paths of the segments ingested since a given time.
 
-    These are read first: what is published meanwhile is then found twice, in the lake and in the archive, and not never.
+    The segments are read before the tables: rows published meanwhile are then found twice, in lake and archive, but never missed.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def ingested(self, since: datetime) -> set[str]:
-        """The paths of the segments that were taken in at or after `since` (UTC)."""
+        """Return the paths of the segments ingested at or after `since` (UTC)."""
         return read_segments(self._catalog, since)
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
-        """Every entry of a vehicle, oldest first; and ingested."""
+        """Return every entry of a vehicle, oldest first, and `ingested`."""
         ingested = self.ingested(since)
         return read_entries(self._catalog, vin), ingested
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
-        """The newest entries of a vehicle within the bounds; and ingested."""
+        """Return the newest entries of a vehicle within the bounds, and `ingested`."""
         ingested = self.ingested(since)
         return read_vehicle_page(self._catalog, vin, bounds), ingested
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
-        """The newest triggers of a request_id within the bounds; and ingested."""
+        """Return the newest triggers of a request_id within the bounds, and `ingested`."""
         ingested = self.ingested(since)
         return read_page(self._catalog, request_id, bounds), ingested
 
     def of_triggers(self, seqs: Set[int]) -> list[EntryHistory]:
-        """Every entry of the triggers with these seqs, by seq and VIN."""
+        """Return every entry of these triggers, by seq and VIN."""
         return read_triggers(self._catalog, seqs)
 
     def vehicles(self, seq: int, vins: Set[str]) -> Iterator[tuple[str, str]]:
-        """(vin, state) of each vehicle that a trigger names (of `vins`, where any are given)."""
+        """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given)."""
         return read_vehicles(self._catalog, seq, vins)
 
     def compacted_queue(self, client_id: str) -> QueueInLake:
-        """What is known of a client's compacted queue."""
+        """Return what the lake has of a client's compacted queue."""
         return read_queue_in_lake(self._catalog, client_id)
 
     def sizes(self, client_id: str, seqs: Set[int]) -> dict[int, int]:
-        """How many bytes the payloads of these messages of a compacted queue have."""
+        """Return the payload sizes in bytes of these messages of a compacted queue."""
         return read_sizes(self._catalog, client_id, seqs)
 
     def data_seen(self, data_id: str) -> dict[str, Any] | None:
-        """first_seen_at, last_seen_at and times_seen of `data_id`; None if the lake does not have it."""
+        """Return first_seen_at, last_seen_at and times_seen of `data_id`; None if it is not in the lake."""
         rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("data_id", *SEEN))
         return folded(pa.Table.from_pylist(rows)).select(SEEN).to_pylist()[0] if rows else None
 
     def payload(self, data_id: str) -> bytes | None:
-        """The bytes under `data_id`; None if the lake does not have them."""
-        from manifold.lake.payloads import read_payload  # here: it loads the library of logs, which no other answer needs
+        """Return the payload of `data_id`; None if it is not in the lake."""
+        from manifold.lake.payloads import read_payload  # here: it loads the logging library, which no other query needs
 
         return read_payload(self._catalog, data_id)
 
 
 def read_entries(catalog: Catalog, vin: str, *, most: int | None = None) -> list[EntryHistory]:
-    """Every entry of a vehicle, oldest first; `most`: no more of them."""
+    """Return the entries of a vehicle, oldest first; at most `most`, if given."""
     mine = where(EqualTo, "vin", vin)
     return _with_ends(catalog, rows_of(catalog, IDS, mine, ENTRY, most), mine)
 
 
 def read_triggers(catalog: Catalog, seqs: Set[int]) -> list[EntryHistory]:
-    """Every entry of the triggers with these seqs, by seq and VIN."""
+    """Return every entry of these triggers, by seq and VIN."""
     return _with_ends(catalog, rows_of(catalog, IDS, triggers_filter("ts", seqs), ENTRY), AlwaysTrue()) if seqs else []
 
 
 def read_vehicle_page(catalog: Catalog, vin: str, bounds: Bounds) -> VehiclePage:
-    """The newest entries of a vehicle within the bounds, oldest first. However many it has, no more are in memory than fit."""
+    """Return the newest entries of a vehicle within the bounds, oldest first. Memory use does not depend on their number."""
     rows, before = newest_entries(catalog, vin, bounds)
     return VehiclePage(_with_ends(catalog, rows, where(EqualTo, "vin", vin)), before)
 
 
 def read_page(catalog: Catalog, request_id: str, bounds: Bounds) -> BatchPage:
-    """The newest triggers with this request_id within the bounds, and the entries of those that are few enough."""
+    """Return the newest triggers of this request_id within the bounds, and the entries of those within the entry limit."""
     batches, before = newest_triggers(catalog, request_id, bounds)
     told = frozenset(bounds.told(batches))
     return BatchPage(batches, before, read_triggers(catalog, told), told)
 
 
 def _with_ends(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression) -> list[EntryHistory]:
-    """The entries in these rows, by seq and VIN, with how they ended; each once, also where a table has a row twice."""
+    """Join rows of the ids table with their outcomes; return entries by seq and VIN, without duplicates."""
     if not ids:
         return []
     outcomes = rows_of(catalog, OUTCOMES, And(whose, triggers_filter("accepted_at", {row["seq"] for row in ids})))

@@ -1,4 +1,4 @@
-"""Reads entries from the queues: those that wait, and those that ended lately. Reads Redis alone, and changes nothing."""
+"""Reads waiting and recently ended entries from the queues. Reads Redis only, and changes nothing."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,11 +13,11 @@ from manifold.contracts.outcomes import OF_CODE, EntryState, Outcome
 from manifold.history.entry import Bounds, EntryHistory, instant_of
 
 ENTRIES_PER_FLUSH = 1000
-ROUNDED = 1024  # at most so many seqs are one number to Redis, which compares doubles
+ROUNDED = 1024  # maximum number of seqs with the same score in Redis, which stores doubles
 
 
 def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
-    """How many entries wait, are parked or in flight, and the oldest `count` of them."""
+    """Return the number of pending, parked and in-flight entries, and the oldest `count` of them."""
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):
         pipe.zcard(key)
@@ -38,7 +38,7 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
 
 
 def named(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
-    """The entries with these seqs, in their order, each with what its trigger was."""
+    """Return the entries with these seqs, in order, with request_id and data_id of their triggers."""
     wanted = list(seqs)
     pipe = redis.pipeline(transaction=False)
     for seq in wanted:
@@ -48,7 +48,7 @@ def named(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
 
 
 def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[int]:
-    """Seqs of entries that wait or are parked: all, or the newest within the bounds, and one more than fits if there are more."""
+    """Return the seqs of pending and parked entries: all, or the newest within the bounds plus one more if there are more."""
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):
         if bounds is None:
@@ -59,13 +59,13 @@ def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[in
 
 
 def done_seqs(redis: Redis, vin: str) -> set[int]:
-    """Seqs of entries that have ended and are remembered until the lake has their outcomes."""
+    """Return the seqs of ended entries that are remembered until the lake has their outcomes."""
     ended: Any = redis.zrange(keys.done(vin), 0, -1)
     return set(map(int, ended))
 
 
 def stand_now(redis: Redis, entries: Iterable[EntryHistory], retention_days: float) -> list[EntryHistory]:
-    """The same entries as they stand now, by seq and VIN. Those that have ended are not asked for."""
+    """Return the entries with their current states, by seq and VIN. Ended ones are not looked up."""
     known = list(entries)
     open_ones = [entry for entry in known if entry.is_open]
     found = [entry for entry in known if not entry.is_open]
@@ -91,11 +91,11 @@ def _standing(
     attempts: bytes | None,
     done: float | None,
 ) -> EntryHistory:
-    """The entry with its present state. One that was accepted before `past` is expired, whether or not that is on record yet."""
+    """Return the entry with its current state. If it was accepted before `past`, it is expired, recorded or not."""
     seq, published_at, tries = inflight
     if seq is not None and int(seq) == entry.seq:
         return _in_flight(entry, published_at, tries)
-    if done is not None:  # its outcome is on its way to the archive
+    if done is not None:  # its outcome is not in the archive yet
         return replace(entry, state=OF_CODE[int(done)])
     waiting = EntryState.PENDING if parked is None else EntryState.PARKED
     return replace(entry, state=Outcome.EXPIRED if entry.accepted_at < past else waiting, attempts=int(attempts or 0))

@@ -1,6 +1,6 @@
-"""The lake's half of an answer: from the API, which has the lake open, or read in this process where no API answers.
+"""The lake's half of an answer: from the API, which has the lake open, or read in this process if no API answers.
 
-The API is asked by `/lake/entries` and `/lake/triggers`.
+The API's routes are `/lake/entries` and `/lake/triggers`.
 """
 
 from collections.abc import Set
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class LakeHalf:
-    """The lake's half of answers. With a catalog it asks no API; questions that the API does not answer are read `here`."""
+    """The lake's half of answers. With a catalog, it never asks the API; otherwise it falls back to `here`."""
 
     def __init__(self, settings: Settings, catalog: "Catalog | None" = None) -> None:
         self._settings, self._catalog = settings, catalog
 
     @cached_property
     def here(self) -> "Lake":
-        """The lake, opened in this process if it is not yet: that takes a second."""
+        """The lake, opened in this process on first use, which takes a second."""
         from manifold.history.from_lake import Lake
         from manifold.lake.catalog import open_catalog
 
         return Lake(open_catalog(self._settings) if self._catalog is None else self._catalog)
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
-        """Every entry of a vehicle, oldest first; and the segments taken in since."""
+        """Return every entry of a vehicle, oldest first, and the segments ingested since."""
         answer = self._ask("entries", since=since.isoformat(), vin=vin)
         return self.here.entries_of(vin, since) if answer is None else (entries_of(vin, answer), set(answer["ingested"]))
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
-        """The newest entries of a vehicle within the bounds; and the segments taken in since."""
+        """Return the newest entries of a vehicle within the bounds, and the segments ingested since."""
         asked = {"limit": bounds.limit, "rows": bounds.rows, "before": bounds.before, "since_seq": bounds.since}
         answer = self._ask("entries", since=since.isoformat(), vin=vin, **asked)
-        if answer is None or "before" not in answer:  # an API of an earlier release tells all of them
+        if answer is None or "before" not in answer:  # an API of an earlier release returns all entries
             return self.here.vehicle_page(vin, since, bounds)
         return VehiclePage(entries_of(vin, answer), answer["before"]), set(answer["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
-        """The newest triggers of a request_id within the bounds; and the segments taken in since."""
+        """Return the newest triggers of a request_id within the bounds, and the segments ingested since."""
         asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
         answer = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
         if answer is None:

@@ -1,8 +1,8 @@
-"""The triggers of a request_id, and the entries of a vehicle, in the lake, a page at a time, newest first.
+"""Pages of the lake, newest first: the triggers of a request_id, and the entries of a vehicle.
 
-A platform may have used one request_id for years, and a vehicle may have received a message every hour.
+A request_id may be in use for years, and a vehicle may receive a message every hour.
 
-Files are read in the order of their newest seqs, by the metadata that names them, until a page is full or enough rows were read.
+Files are read in descending order of their maximum seq, which is in the metadata, until a page is full or enough rows were read.
 So the cost of a page does not grow with the number of older entries.
 """
 
@@ -29,46 +29,46 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.reads import triggers_filter
 
-MAX_CONCURRENT_FILES = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
+MAX_CONCURRENT_FILES = 8  # for a vehicle: each file has few of its rows, so that latency dominates
 
 
 class _Files:
-    """The files of main that may have rows that fit the filter, by the metadata alone; read one after the other."""
+    """The files of a table that may contain rows matching the filter, selected by metadata; read one after another."""
 
     def __init__(self, catalog: Catalog, table: Table, wanted: BooleanExpression) -> None:
         self._wanted = wanted
         try:
             self._table = catalog.load_table(table.identifier)
-        except NoSuchTableError:  # nothing has been ingested yet
+        except NoSuchTableError:  # nothing ingested yet
             self.tasks: list[FileScanTask] = []
             return
         self.tasks = list(self._table.scan(wanted).plan_files())
         self._seq = self._table.schema().find_field("seq").field_id
 
     def newest_seq(self, task: FileScanTask) -> int:
-        """The greatest seq in a file."""
+        """Return the greatest seq in a file."""
         bound = (task.file.upper_bounds or {}).get(self._seq)
         return MAX_SEQ if bound is None else int(from_bytes(LongType(), bound))
 
     def rows(self, tasks: Iterable[FileScanTask], *columns: str) -> pa.Table:
-        """The rows of some files that fit."""
+        """Return the matching rows of some files."""
         return read_files(self._table, tasks, columns, self._wanted)
 
     def all_rows(self, *columns: str) -> Iterator[pa.Table]:
-        """The rows of every file."""
+        """Yield the matching rows of every file."""
         return (self.rows([task], *columns) for task in self.tasks)
 
     def walk(
         self, found: dict[int, Any], bounds: Bounds, take: Callable[[list[FileScanTask]], None], at_once: int = 1
     ) -> int | None:
-        """Have `take` put what files have into `found` (by seq), the newest files first, until a page is full.
+        """Call `take` on files, newest first, to add their rows to `found` (by seq), until a page is full.
 
-        Then the page's seqs are left in `found`. Returns before which seq others may follow; None: there are no others.
+        Trims `found` to the page. Returns the seq before which older rows may follow; None: there are none.
         """
         tasks = iter(sorted(self.tasks, key=self.newest_seq, reverse=True))
         looked_at = 0
         while some := list(islice(tasks, at_once)):
-            top = self.newest_seq(some[0])  # no file from here on has a younger one
+            top = self.newest_seq(some[0])  # upper bound of the seqs in this and all later files
             settled = [seq for seq in found if seq > top]
             if len(settled) > bounds.limit:
                 break
@@ -79,7 +79,7 @@ class _Files:
                     del found[seq]
                 return top + 1
             take(some)
-            for seq in sorted(found)[: -(bounds.limit + 1)]:  # enough younger ones are known, whatever the other files have
+            for seq in sorted(found)[: -(bounds.limit + 1)]:  # newer ones fill the page already
                 del found[seq]
         more = len(found) > bounds.limit
         for seq in sorted(found)[: -bounds.limit]:
@@ -88,9 +88,9 @@ class _Files:
 
 
 def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[list[BatchHistory], int | None]:
-    """The newest triggers with this request_id within the bounds, oldest first; and before which seq others may follow."""
+    """Return the newest triggers of this request_id within the bounds, oldest first, and `before` of the next page."""
     files = _Files(catalog, IDS, And(where(EqualTo, "request_id", request_id), _within(bounds)))
-    found: dict[int, tuple[str, int]] = {}  # data_id, and how many vehicles
+    found: dict[int, tuple[str, int]] = {}  # data_id, number of vehicles
 
     def take(tasks: list[FileScanTask]) -> None:
         rows = files.rows(tasks, "seq", "data_id").group_by("seq", use_threads=False)
@@ -104,7 +104,7 @@ def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[
 
 
 def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dict[str, Any]], int | None]:
-    """vin, seq, request_id and data_id of the newest entries of a vehicle; and before which seq others may follow."""
+    """Return vin, seq, request_id and data_id of a vehicle's newest entries, and `before` of the next page."""
     files = _Files(catalog, IDS, And(where(EqualTo, "vin", vin), _within(bounds)))
     found: dict[int, dict[str, Any]] = {}
 
@@ -125,7 +125,7 @@ def _within(bounds: Bounds) -> BooleanExpression:
 
 
 def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """(vin, state) of each vehicle that a trigger names (of `vins`, where any are given): `pending`, or how its entry ended."""
+    """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given): `pending`, or its entry's outcome."""
     ended: dict[str, str] = {}
     for rows in _Files(catalog, OUTCOMES, _of(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
         ended.update(zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True))

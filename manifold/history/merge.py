@@ -1,4 +1,4 @@
-"""Merges the answers of the queues, the archive and the lake into one. Each source is read in a module of its own."""
+"""Merges queues, archive and lake into one answer. Each source has its own module."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Set
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 ALL = Page()
-TRIGGERS, VEHICLE = Bounds(), Bounds(limit=100, rows=100_000_000)  # of a vehicle, a file has few rows among many
+TRIGGERS, VEHICLE = Bounds(), Bounds(limit=100, rows=100_000_000)  # files contain few rows of any one vehicle
 
 
 class History:
-    """Answers about vehicles, batches and data. `catalog`: the open lake; None: see `lake_half`.
+    """Queries about vehicles, batches and data. `catalog`: the open lake; None: see `lake_half`.
 
     Raises, from every method:
-        redis.RedisError: the queues cannot be asked.
-        Permanent: archive or lake are not as this code knows them.
-        Retryable: the archive cannot be read. A catalog that is away fails in its own ways.
+        redis.RedisError: the queues cannot be read.
+        Permanent: archive or lake have an unsupported format or version.
+        Retryable: the archive cannot be read. An unavailable catalog raises its own errors.
     """
 
     def __init__(self, settings: Settings, redis: Redis, catalog: "Catalog | None" = None) -> None:
@@ -41,13 +41,13 @@ class History:
         self._half = LakeHalf(settings, catalog)
 
     def vin(self, vin: str) -> list[EntryHistory]:
-        """Every entry of a vehicle, oldest first."""
+        """Return every entry of a vehicle, oldest first."""
         entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - BACK)
         known, recorded = self._merged(vin, entries, ingested, None)
         return self._now(known.values(), recorded)
 
     def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
-        """The newest entries of a vehicle within the bounds, oldest first. Older ones cost nothing, however many there are."""
+        """Return the newest entries of a vehicle within the bounds, oldest first. The cost does not depend on older entries."""
         page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - BACK, bounds)
         within = bounds if page.before is None else replace(bounds, since=page.before)
         known, recorded = self._merged(vin, page.entries, ingested, within)
@@ -56,29 +56,29 @@ class History:
         return VehiclePage(self._now((known[seq] for seq in seqs), recorded), before)
 
     def waiting(self, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
-        """How many entries of a vehicle wait, are parked or in flight, and the oldest `count` of them: from the queues alone."""
+        """Return the number of a vehicle's waiting entries, and the oldest `count` of them; reads the queues only."""
         return waiting_of(self._redis, vin, count)
 
     def batches(self, request_id: str, bounds: Bounds = TRIGGERS) -> BatchPage:
-        """The newest triggers of a request_id within the bounds, oldest first, with where their entries stand.
+        """Return the newest triggers of a request_id within the bounds, oldest first, with the states of their entries.
 
-        Entries beyond `bounds.entries` are not looked at one by one: what the lake does not know to have ended is `OPEN`.
+        Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `OPEN`.
         """
         return self.of_request(request_id).shown(bounds)
 
     def of_request(self, request_id: str) -> Batches:
-        """The triggers of a request_id, to go through them, and the entries of each."""
+        """Return a query object to iterate over the triggers of a request_id and their entries."""
         return Batches(self._settings, self._redis, self._half, request_id)
 
     def compacted_queue(self, client_id: str, page: Page = ALL) -> CompactedQueue:
-        """The messages of a client's compacted queue that are live, oldest first, and its position. Redis may be away."""
+        """Return the live messages of a client's compacted queue, oldest first, and its position. Redis may be unavailable."""
         return compacted_queue(self._settings, self._redis, self._half, client_id, page)
 
     def data(self, data_id: str) -> DataHistory | None:
-        """What is known of `data_id` now; None if nothing is."""
+        """Return what is known of `data_id`; None if nothing is."""
         payload = cast(bytes | None, self._redis.get(keys.data(data_id)))
-        close_segments(self._settings)  # what a recorder still holds in its journal
-        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
+        close_segments(self._settings)  # flush the recorders' journals
+        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)  # before the tables: read twice, never missed
         in_lake = self._half.here.data_seen(data_id)
         first, seen = _published(data_recorded(self._settings, ingested, data_id))
         if payload is None:
@@ -93,7 +93,7 @@ class History:
     def _merged(
         self, vin: str, in_lake: Iterable[EntryHistory], ingested: Set[str], bounds: Bounds | None
     ) -> tuple[dict[int, EntryHistory], RecordedInArchive]:
-        """The entries that are known anywhere (within the bounds), by seq, and what only the archive knows of them."""
+        """Return the entries known to any source (within the bounds) by seq, and the archive's records that the lake lacks."""
         within = bounds or Bounds()
         entries = {entry.seq: entry for entry in in_lake}
         recorded = read_recorded(self._settings, ingested, vin=vin)
@@ -102,12 +102,12 @@ class History:
         }
         done = {seq for seq in done_seqs(self._redis, vin) if within.since <= seq < within.before}
         if not done <= over and not close_segments(self._settings):
-            recorded = read_recorded(self._settings, ingested, vin=vin)  # how it ended was still in the recorder's journal
+            recorded = read_recorded(self._settings, ingested, vin=vin)  # the outcome was still in the recorder's journal
         for seq, trigger in recorded.triggers:
             if within.since <= seq < within.before:
                 entries.setdefault(seq, EntryHistory(vin, seq, trigger.request_id, trigger.data_id))
         waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if within.since <= seq < within.before}
-        # Of these the trigger is still in the recorder's journal.
+        # The triggers of these entries are still in the recorder's journal.
         entries |= {entry.seq: entry for entry in named(self._redis, vin, (done | waiting) - entries.keys())}
         return entries, recorded
 
@@ -116,7 +116,7 @@ class History:
 
 
 def _published(recorded: Iterable[tuple[int, datetime, bytes]]) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:
-    """The bytes of the first message, which alone are kept; and when which bytes were published, by their SHA-1."""
+    """Return the first payload, the only one kept, and the times of each publish by the payload's SHA-1."""
     first: tuple[int, bytes] | None = None
     seen = defaultdict[str, list[datetime]](list)
     for seq, received_at, payload in recorded:

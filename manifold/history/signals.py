@@ -1,4 +1,4 @@
-"""Reads the signals of a device, from the lake and from segments that are not in the lake yet."""
+"""Reads the signals of a device from the lake, and from segments that are not in the lake yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ RECENT = timedelta(days=2)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSignal:
-    """One signal, and what processing has made of it."""
+    """One signal and its processing results."""
 
     captured_at: datetime
     seq: int
@@ -39,15 +39,15 @@ class DeviceSignal:
     readings: list[dict[str, Any]] = field(default_factory=list)
     anomalies: list[dict[str, Any]] = field(default_factory=list)
     rules: int | None = None
-    problem: str | None = None  # why its payload could not be read
+    problem: str | None = None  # why the payload could not be read
 
     @property
     def received_at(self) -> datetime:
-        """When it was accepted (UTC): the instant that is in its seq."""
+        """When it was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold signals show --json` prints."""
+        """Return the fields for `manifold signals show --json`."""
         said = {
             "captured_at": self.captured_at.isoformat(),
             "received_at": self.received_at.isoformat(),
@@ -65,20 +65,20 @@ class DeviceSignals:
 
     device_id: str
     signals: list[DeviceSignal]
-    before: int | None = None  # the next page has what came before this seq; None: there is nothing more
+    before: int | None = None  # `before` of the next page; None: no older signals
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `manifold signals show --json` prints."""
+        """Return the fields for `manifold signals show --json`."""
         return {"device_id": self.device_id, "signals": [signal.to_json() for signal in self.signals]}
 
 
 def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limit: int, before: int) -> DeviceSignals:
-    """The newest `limit` signals that were accepted before the seq `before`. A signal that came twice is listed once.
+    """Return the newest `limit` signals accepted before the seq `before`. A signal received twice is listed once.
 
     Raises:
-        OSError: archive, lake, or the storage of keys failed.
+        OSError: the archive, the lake, or the key storage failed.
     """
-    close_signal_segments(settings)  # what the door still holds in its journal
+    close_signal_segments(settings)  # flush the door's journal
     ingested = read_segments(catalog, datetime.now(UTC) - RECENT)
     known: dict[tuple[datetime, str], DeviceSignal] = {}
     for signal in sorted(
@@ -96,7 +96,7 @@ def _seq(signal: DeviceSignal) -> int:
 
 
 def _from_lake(catalog: Catalog, device_id: str, limit: int, before: int) -> list[DeviceSignal]:
-    """The newest of them and one more; however many there are, no more are in memory than a batch has."""
+    """Return the newest signals, one more than a page; memory is bounded by one record batch."""
     try:
         loaded = catalog.load_table(XRAY_PROCESSED.identifier)
     except NoSuchTableError:
@@ -118,7 +118,7 @@ def _from_archive(settings: Settings, ingested: set[str], device_id: str) -> Ite
 
     for envelope in not_ingested(settings, ingested, Stream.XRAY_RAW, mine):
         for batch in processing(to_arrow([envelope]), limits):
-            for row in batch.to_pylist():
+            for row in batch.filter(batch["reason"].is_null()).to_pylist():  # the ingest says what is wrong with the others
                 yield _signal(row | {"captured_at": _EPOCH + timedelta(microseconds=row["captured_us"])})
 
 
@@ -128,5 +128,5 @@ def _signal(row: dict[str, Any]) -> DeviceSignal:
 
 
 def _plain(values: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Without what a reading does not say."""
+    """Drop fields that are None."""
     return [{name: value for name, value in one.items() if value is not None} for one in values or ()]

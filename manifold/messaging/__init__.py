@@ -1,1 +1,1 @@
-"""MQTT client, and what the services share about AMQP. May import settings and contracts."""
+"""The MQTT client, the platform's publisher, and shared AMQP helpers. May import settings, runtime and contracts."""

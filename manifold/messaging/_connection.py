@@ -1,4 +1,4 @@
-"""One connection of an MQTT 5 client: bytes in, packets out, on an asyncio transport. The packets themselves are mqtt5's."""
+"""One MQTT 5 client connection on an asyncio transport: bytes in, packets out. Packets are encoded and decoded by mqtt5."""
 
 import asyncio
 import os
@@ -18,19 +18,19 @@ from manifold.runtime.tls import client_context
 
 _TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
 _TLS_PORT, _PLAIN_PORT = 8883, 1883
-_LONG_HEAD = 70_000  # bytes: a PUBLISH up to its properties is shorter
-# mqtt5 0.8 panics where a text is not UTF-8. A backtrace of that takes 24 ms, and anybody may send such texts.
+_LONG_HEAD = 70_000  # bytes; a PUBLISH up to its properties is shorter
+# mqtt5 0.8 panics on text that is not UTF-8, which anybody may send; with a backtrace each panic takes 24 ms.
 os.environ["RUST_BACKTRACE"] = "0"
 
 log = structlog.get_logger(__name__)
 Take = Callable[[mqtt5.Packet], None]
-TakeRaw = Callable[[bytes, str], None]  # a whole packet that was not read, and why
+TakeRaw = Callable[[bytes, str], None]  # an undecodable packet, and the reason
 Lost = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of the broker."""
+    """The address of the broker, and its TLS files."""
 
     host: str
     port: int
@@ -39,10 +39,10 @@ class Endpoint:
 
     @classmethod
     def of(cls, url: str, files: TlsFiles = NO_FILES) -> "Endpoint":
-        """The endpoint that `url` names.
+        """Parse a broker URL.
 
         Raises:
-            Permanent: it names none.
+            Permanent: the URL is invalid.
         """
         parts = urlsplit(url)
         if parts.scheme not in _TLS_SCHEMES or not parts.hostname:
@@ -55,9 +55,9 @@ class Endpoint:
 
 
 class Connection(asyncio.Protocol):
-    """From `open_connection`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end.
+    """A connection made by `open_connection`. `take` receives each packet in order; `lost` is called once, at the end.
 
-    `take_raw` gets what cannot be read, in its place in that order.
+    `take_raw` receives undecodable packets, in the same order.
     """
 
     def __init__(self, take: Take, take_raw: TakeRaw, lost: Lost) -> None:
@@ -65,28 +65,28 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
-        self._partial = bytearray()  # the beginning of a packet, and how long the packet is
-        self._wanted = 0
+        self._partial = bytearray()  # the beginning of an incomplete packet
+        self._wanted = 0  # length of that packet; 0: unknown
         self._sent_at = self._heard_at = time.monotonic()
         self._paused = False
 
     def send(self, packet: bytes) -> None:
-        """After all that was sent before; one write for all that this turn of the loop sends."""
+        """Queue a packet; all packets of one event loop turn are sent in one write."""
         if not self._out:
             self._loop.call_soon(self.flush)
         self._out.append(packet)
 
     def flush(self) -> None:
-        """Write what was sent and is not written yet."""
+        """Write the queued packets now."""
         if self._out:
             out, self._out = self._out, []
             self._sent_at = time.monotonic()
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def keepalive(self, keepalive_s: float) -> None:
-        """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""
+        """Ping when idle; abort if the broker stays silent. Call it several times per `keepalive_s`."""
         now = time.monotonic()
-        if self._paused:  # then only a write tells that the connection is gone
+        if self._paused:  # while reading is paused, only a failing write shows a lost connection
             self._heard_at = now
             self.send(mqtt5.PingReqPacket().write())
         elif now - self._heard_at > keepalive_s * 1.5:
@@ -96,34 +96,34 @@ class Connection(asyncio.Protocol):
             self.send(mqtt5.PingReqPacket().write())
 
     def pause(self) -> None:
-        """Read nothing more: the broker has to keep what it wants to send. Calling it again changes nothing."""
+        """Stop reading, so that the broker must buffer. Idempotent."""
         if not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self._paused:
             self._paused, self._heard_at = False, time.monotonic()
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Send what is waiting, then end the connection."""
+        """Send queued packets, then close the connection."""
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection at once."""
         self._transport.abort()
 
-    # What the transport tells -------------------------------------------------------------------------------------------
+    # Callbacks of the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
-        self._transport = cast(asyncio.Transport, transport)  # of a stream; uvloop's has no base class that says so
+        """Store the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come: whole packets go on, the beginning of one waits for the rest."""
+        """Decode complete packets; buffer an incomplete one."""
         self._heard_at = time.monotonic()
         if self._partial:
             self._partial += data
@@ -137,11 +137,11 @@ class Connection(asyncio.Protocol):
             self._wanted = _raw.length_of(data[at : at + _raw.LONGEST_HEADER]) or 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended, by whichever side."""
+        """Report that the connection has ended, on either side."""
         self._lost(str(exc) if exc else "connection closed")
 
     def _read(self, data: bytes) -> int:
-        """Hand on the whole packets in `data`; how many bytes they were."""
+        """Pass on the complete packets in `data`; return how many bytes were consumed."""
         view, at, end = memoryview(data), 0, len(data)
         while at < end:
             if end - at > _raw.LONGEST_PROPERTIES and _raw.has_long_properties(data[at : at + _LONG_HEAD]):
@@ -149,9 +149,9 @@ class Connection(asyncio.Protocol):
             else:
                 try:
                     packet, size = mqtt5.read(view[at:])
-                except IndexError:  # not all of it has come
+                except IndexError:  # incomplete packet
                     break
-                except BaseException as exc:  # a panic is not an Exception
+                except BaseException as exc:  # a Rust panic derives from BaseException
                     if isinstance(exc, KeyboardInterrupt | SystemExit):
                         raise
                     size = self._pass_on(data, at, str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8")
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         return at
 
     def _pass_on(self, data: bytes, at: int, why: str) -> int:
-        """A packet that was not read, as it is; how long it is. 0: not all of it has come."""
+        """Pass on an undecodable packet; return its length, or 0 if it is incomplete."""
         size = _raw.length_of(data[at : at + _raw.LONGEST_HEADER])
         if size is None:
             log.error("mqtt stream broken", reason=why)
@@ -177,10 +177,10 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, lost: Lost) -> Connection:
-    """A connected socket, over which nothing was said yet.
+    """Connect a socket; nothing is sent yet.
 
     Raises:
-        Retryable: nobody is there, or TLS fails; or its files cannot be read now: they may be being renewed.
+        Retryable: the broker is unreachable, TLS fails, or its files cannot be read, which may be transient during renewal.
     """
     loop = asyncio.get_running_loop()
     try:

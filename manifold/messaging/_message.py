@@ -1,4 +1,4 @@
-"""A message as an MQTT client receives it."""
+"""A message received by the MQTT client."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from manifold.messaging import _raw
 
 
 class Message(Struct, frozen=True, gc=False):
-    """One message as it came; give it to `Mqtt.ack` once it is safe."""
+    """One message as received; pass it to `Mqtt.ack` once it is processed."""
 
     topic: str
     payload: bytes
@@ -20,12 +20,12 @@ class Message(Struct, frozen=True, gc=False):
     correlation_data: bytes | None = None
     user_properties: Sequence[tuple[str, str]] = ()
     mid: int = 0
-    connection: int = 0  # the connection that brought it; packet ids mean nothing on another one
-    unreadable: str | None = None  # why the packet could not be read; the payload is then the whole packet, as it came
+    connection: int = 0  # number of the connection that delivered it; packet ids are only valid there
+    unreadable: str | None = None  # decoding error; the payload is then the whole raw packet
 
 
 def read(packet: mqtt5.PublishPacket, connection: int) -> Message:
-    """The message in a packet."""
+    """Convert a decoded packet."""
     return Message(
         packet.topic,
         packet.payload,
@@ -41,6 +41,6 @@ def read(packet: mqtt5.PublishPacket, connection: int) -> Message:
 
 
 def unread(packet: bytes, why: str, connection: int) -> Message:
-    """The message in a PUBLISH that cannot be read."""
+    """Convert an undecodable PUBLISH."""
     raw = _raw.publish_of(packet)
     return Message(raw.topic, packet, raw.qos, raw.dup, raw.retain, mid=raw.mid, connection=connection, unreadable=why)

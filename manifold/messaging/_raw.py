@@ -1,15 +1,15 @@
-"""Reads the packet id and reason codes of a packet that the codec cannot read, so that it can be acknowledged or matched."""
+"""Minimal parsing of packets that the codec cannot decode, so that they can be acknowledged or matched."""
 
 from typing import NamedTuple
 
-PUBLISH, PUBACK, SUBACK, CONNACK, DISCONNECT = 3, 4, 9, 2, 14  # kinds of packets
-LONGEST_HEADER = 5  # bytes: a packet's kind and flags, and its length in up to four
-LONGEST_PROPERTIES = 256 << 10  # bytes: twice the longest Response Topic and Correlation Data
-_NO_REASON = 0x80  # "unspecified error", where the packet ends before its reason code
+PUBLISH, PUBACK, SUBACK, CONNACK, DISCONNECT = 3, 4, 9, 2, 14  # packet types
+LONGEST_HEADER = 5  # bytes of a fixed header: type and flags, and up to four for the length
+LONGEST_PROPERTIES = 256 << 10  # bytes; twice the maximum of Response Topic and Correlation Data
+_NO_REASON = 0x80  # "unspecified error", for a packet that ends before its reason code
 
 
 class Publish(NamedTuple):
-    """A PUBLISH as far as it can be told; a packet id of 0: there is none, and nothing to acknowledge."""
+    """The parsed fields of a PUBLISH; packet id 0: none, so there is nothing to acknowledge."""
 
     topic: str
     qos: int
@@ -19,7 +19,7 @@ class Publish(NamedTuple):
 
 
 def length_of(header: bytes) -> int | None:
-    """The length of the whole packet that begins so; 0: more of it is needed; None: no packet begins so."""
+    """Return the packet length for a fixed header; 0: the header is incomplete; None: it is invalid."""
     size = 0
     for place, byte in enumerate(header[1:LONGEST_HEADER]):
         size |= (byte & 127) << (7 * place)
@@ -29,7 +29,7 @@ def length_of(header: bytes) -> int | None:
 
 
 def publish_of(packet: bytes) -> Publish:
-    """The fields of a whole PUBLISH before its properties. Bytes of its topic that are not UTF-8 become U+FFFD."""
+    """Parse a whole PUBLISH up to its properties. Topic bytes that are not UTF-8 become U+FFFD."""
     at = _body(packet)
     topic, at = packet[at + 2 : (end := at + 2 + _number(packet, at))], end
     qos = min(packet[0] >> 1 & 3, 2)
@@ -38,7 +38,7 @@ def publish_of(packet: bytes) -> Publish:
 
 
 def has_long_properties(head: bytes) -> bool:
-    """Whether a PUBLISH that begins so has more properties than anybody needs: read, they take forty times their size."""
+    """Whether a PUBLISH has excessive properties; decoded, they take forty times their size in memory."""
     if head[0] >> 4 != PUBLISH:
         return False
     at = _body(head)
@@ -48,21 +48,21 @@ def has_long_properties(head: bytes) -> bool:
 
 
 def reason_of_puback(packet: bytes) -> tuple[int, int]:
-    """The packet id and the reason code of a whole PUBACK."""
+    """Return the packet id and reason code of a whole PUBACK."""
     at = _body(packet)
     left = len(packet) - at
     return _number(packet, at), packet[at + 2] if left > 2 else 0 if left == 2 else _NO_REASON
 
 
 def reasons_of_suback(packet: bytes) -> tuple[int, bytes]:
-    """The packet id and the reason codes of a whole SUBACK."""
+    """Return the packet id and reason codes of a whole SUBACK."""
     at = _body(packet)
-    properties = length_of(packet[at + 1 : at + 6])  # as that of a packet, which begins one byte earlier
+    properties = length_of(packet[at + 1 : at + 6])  # `length_of` skips one byte before the length
     return _number(packet, at), (packet[at + 1 + properties :] if properties else b"") or bytes([_NO_REASON])
 
 
 def reason_of_disconnect(packet: bytes) -> int:
-    """The reason code of a whole DISCONNECT."""
+    """Return the reason code of a whole DISCONNECT."""
     at = _body(packet)
     return packet[at] if at < len(packet) else 0
 

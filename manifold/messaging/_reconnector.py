@@ -1,4 +1,4 @@
-"""Keeps an MQTT 5 client connected: connects, notices silence, and reconnects after every loss."""
+"""Keeps an MQTT 5 client connected: connects, detects silence, and reconnects after every loss."""
 
 import asyncio
 import time
@@ -16,18 +16,18 @@ from manifold.messaging._connection import Connection, Endpoint, TakeRaw, open_c
 _CONNACK_WAIT_S = 10.0
 _GOODBYE_WAIT_S = 2.0
 _KEEPALIVE_LOOK_S = 1.0
-# Two clients with one client id throw each other out, and a broker may cut whoever says what it does not take: a pause before
-# coming back, which grows as long as connections break soon, keeps that from becoming a storm.
+# Two clients with the same id disconnect each other, and a broker may disconnect a client that sends unsupported packets. The
+# pause before reconnecting, which grows while connections are short-lived, prevents a reconnect storm.
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SOON_S = 10.0
-LARGEST = (1 << 28) + 4  # bytes of a packet, as MQTT counts them
+LARGEST = (1 << 28) + 4  # maximum packet size of MQTT, in bytes
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """The fields of a CONNECT."""
+    """The fields of a CONNECT packet."""
 
     client_id: str
     username: str | None
@@ -38,7 +38,7 @@ class ConnectOptions:
     keepalive_s: int
 
     def packet(self, *, clean_start: bool) -> bytes:
-        """The bytes of the CONNECT packet."""
+        """Return the encoded CONNECT packet."""
         return mqtt5.ConnectPacket(
             self.client_id,
             username=self.username,
@@ -51,10 +51,10 @@ class ConnectOptions:
 
 
 class Reconnector:
-    """One connection after the other. `up` is told whether the broker knew the session, `down` of a loss; `take` gets the rest.
+    """Maintains one connection at a time. `up` receives whether the broker kept the session; `down` is called after a loss.
 
-    `take_raw` gets what cannot be read of it. A clean start is asked for until it was granted once: later connections resume the
-    session.
+    `take` receives packets, `take_raw` undecodable ones. A clean start is requested until it succeeds once; later connections
+    resume the session.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Reconnector:
         down: Callable[[], None],
     ) -> None:
         self.endpoint, self.connected = endpoint, asyncio.Event()
-        self.number = 0  # of the connection: each has its own
-        self.connection: Connection | None = None  # only while connected
-        self.largest = LARGEST  # bytes of a packet that the broker takes
+        self.number = 0  # of the connection; increments with each one
+        self.connection: Connection | None = None  # None unless connected
+        self.largest = LARGEST  # the broker's maximum packet size in bytes
         self._options, self._take, self._take_raw, self._up, self._down = options, take, take_raw, up, down
         self._clean_start = options.clean_start
-        self._opened: Connection | None = None  # connected, or about to be
+        self._opened: Connection | None = None  # open, perhaps before its CONNACK
         self._lost = asyncio.Event()
         self._paused = False
         self._refusal = ""
-        self.problem = ""  # why the last try failed
+        self.problem = ""  # error of the last attempt
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting in the background."""
         name = self._options.client_id
         self._tasks = [
             asyncio.create_task(self._keep_connected(), name=f"mqtt.connection.{name}"),
@@ -89,7 +89,7 @@ class Reconnector:
         ]
 
     async def stop(self) -> None:
-        """Send DISCONNECT and end the connection."""
+        """Send DISCONNECT and close the connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -105,13 +105,13 @@ class Reconnector:
                 await self._lost.wait()
 
     def pause(self) -> None:
-        """Read nothing more, on this connection and on those that follow, until `resume`."""
+        """Stop reading, on this connection and later ones, until `resume`."""
         self._paused = True
         if self.connection is not None:
             self.connection.pause()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._paused = False
         if self.connection is not None:
             self.connection.resume()
@@ -175,7 +175,7 @@ class Reconnector:
                 self._take_raw(packet, why)
 
     def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
-        if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker ends the connection
+        if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker closes the connection
             self._refusal = answer.reason_code.name.lower()
             return
         self._clean_start = False
@@ -198,5 +198,5 @@ class Reconnector:
 
 
 def pause_after_loss(before_s: float, lived_s: float) -> float:
-    """Seconds until the next connection, where the one that was lost lived so long, and the pause before it took `before_s`."""
+    """Return the seconds before the next connection; `lived_s`: lifetime of the lost one, `before_s`: the previous pause."""
     return _LEAST_PAUSE_S if lived_s > _SOON_S else min(2 * before_s, _LONGEST_PAUSE_S)

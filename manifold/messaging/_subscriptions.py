@@ -8,33 +8,33 @@ import structlog
 
 from manifold.contracts.errors import Permanent
 
-FIRST_REFUSAL = 0x80  # reason codes from here on mean no
+FIRST_REFUSAL = 0x80  # reason codes from here on are errors
 QOS = (mqtt5.QoS.AT_MOST_ONCE, mqtt5.QoS.AT_LEAST_ONCE, mqtt5.QoS.EXACTLY_ONCE)
 
-# Pauses before a new connection after the broker has refused a subscription: a broker that is starting allows it a second later;
-# where it stays refused, the others shall work meanwhile.
+# Pauses before reconnecting after a refused subscription: a starting broker allows it a second later; if it stays refused, the
+# other subscriptions should work meanwhile.
 _PAUSES_S = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 log = structlog.get_logger(__name__)
 
 
 class Subscriptions:
-    """The filters of a client, sent all together whenever one is new or the broker has forgotten the session."""
+    """The topic filters of a client, resubscribed together when one is added or the session is lost."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._filters: dict[str, int] = {}
         self._confirmed = False
-        self._refusals = 0  # one after the other
-        self._mid: int | None = None  # of the SUBSCRIBE whose SUBACK counts
+        self._refusals = 0  # consecutive refusals
+        self._mid: int | None = None  # packet id of the latest SUBSCRIBE, whose SUBACK counts
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def complete(self) -> bool:
-        """Whether the session at the broker is known to hold every filter."""
+        """Whether the broker's session is known to have every filter."""
         return self._confirmed or not self._filters
 
     def add(self, filters: Iterable[str], qos: int) -> "asyncio.Future[None]":
-        """Want these too; the answer is done when the broker has confirmed all filters, or Permanent when it has refused one."""
+        """Add filters; the future completes when the broker has confirmed all of them, or raises Permanent if it refuses one."""
         self._filters.update(dict.fromkeys(filters, qos))
         self._confirmed = False
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -42,17 +42,17 @@ class Subscriptions:
         return answer
 
     def lost(self) -> None:
-        """The broker has forgotten the session."""
+        """Record that the broker lost the session."""
         self._confirmed = False
 
     def packet(self, mid: int) -> bytes:
-        """The SUBSCRIBE that asks for all of them; only its own answer counts from now on."""
+        """Build a SUBSCRIBE for all filters; from now on only its SUBACK counts."""
         self._mid = mid
         return mqtt5.SubscribePacket(mid, [_filter(name, qos) for name, qos in self._filters.items()]).write()
 
     def answered(self, mid: int, reasons: Sequence[int]) -> float | None:
-        """Take a SUBACK. Returns the seconds after which to try on a new connection, None if all is well or the answer is old."""
-        if mid != self._mid:  # a newer one with more filters is under way
+        """Handle a SUBACK. Returns the seconds to wait before reconnecting, or None on success or for an outdated SUBACK."""
+        if mid != self._mid:  # a newer SUBSCRIBE with more filters is pending
             return None
         names = zip(self._filters, reasons, strict=False)
         refused = [f"{name} ({_named(reason)})" for name, reason in names if reason >= FIRST_REFUSAL]
@@ -71,7 +71,7 @@ class Subscriptions:
                 continue
             if refused:
                 answer.set_exception(Permanent(f"the broker refuses {self._client_id} {', '.join(refused)}; allow it there"))
-                answer.exception()  # whoever does not await it has the log line
+                answer.exception()  # retrieve it so that asyncio does not warn; the log line reports it
             else:
                 answer.set_result(None)
 

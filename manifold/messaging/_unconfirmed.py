@@ -1,4 +1,4 @@
-"""The publishes of one client that the broker has not confirmed: their packet ids, and who waits for each PUBACK."""
+"""Unconfirmed publishes of one client: packet ids, and the future of each PUBACK."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ class Unconfirmed:
         self._answers: dict[int, asyncio.Future[int]] = {}
 
     def next_mid(self) -> int:
-        """A packet id that no unconfirmed publish has.
+        """Return a free packet id.
 
         Raises:
             Retryable: all of them are in use.
@@ -29,17 +29,17 @@ class Unconfirmed:
                 return self._last_mid
 
     def add(self, mid: int, answer: "asyncio.Future[int]") -> None:
-        """`answer` waits for the PUBACK of packet `mid`."""
+        """Register the future for the PUBACK of packet `mid`."""
         self._answers[mid] = answer
 
     def confirm(self, mid: int, reason: int) -> None:
-        """The PUBACK of packet `mid` has come, with this reason code. One that nobody waits for is ignored."""
+        """Complete the future of packet `mid` with the PUBACK's reason code. Unknown ids are ignored."""
         answer = self._answers.pop(mid, None)
         if answer is not None and not answer.done():
             answer.set_result(reason)
 
     def lose(self) -> None:
-        """The connection is lost: every caller that waits for a PUBACK gets a `Retryable`."""
+        """Fail all futures with a `Retryable`, because the connection is lost."""
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():

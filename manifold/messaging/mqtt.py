@@ -1,8 +1,7 @@
-"""An MQTT 5 client for services, on an asyncio loop, reconnecting by itself.
+"""An asyncio MQTT 5 client for services that reconnects automatically.
 
-Three things hold. A message is acknowledged only when the service says so, and never on a connection other than the one that
-brought it. A publish that is reported as lost with its connection is dropped, and not sent again behind the caller's back.
-Subscriptions come back whenever the broker has forgotten the session.
+Guarantees: a message is only acknowledged by the service, and only on the connection that delivered it. A publish reported as
+lost with its connection is dropped, never resent implicitly. Subscriptions are restored whenever the broker lost the session.
 """
 
 import asyncio
@@ -22,21 +21,20 @@ from manifold.messaging._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from manifold.messaging._subscriptions import QOS, Subscriptions
 from manifold.messaging._unconfirmed import Unconfirmed
 
-NO_SUBSCRIBERS = 16  # PUBACK reason code: the broker took the message and nobody wants it
-_LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves more than enough for topic and properties
+NO_SUBSCRIBERS = 16  # PUBACK reason code: accepted, but no subscriber matched
+_LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves room for topic and properties
 log = structlog.get_logger(__name__)
 
 
 class Mqtt:
-    """A connection that keeps itself: `async with Mqtt(url, client_id) as mqtt`. Entering does not wait for the broker.
+    """A self-healing client: `async with Mqtt(url, client_id) as mqtt`. Entering does not wait for the broker.
 
-    With `clean_start` the first connection forgets an older session; later ones resume it as long as `session_expiry_s`
-    allows. How many publishes are on their way at once is the caller's decision. `on_message` is called on the loop, in the
-    order in which the broker sent. What the broker has retained does not come: it is no news, and the broker has told it before.
-    `on_unreadable` gets a message whose packet cannot be read; unless it is set, it acknowledges, because one that never is takes
-    a place of the receive maximum for good. `on_resumed` is called when the broker has kept the session, before it sends again
-    what was not acknowledged; `on_session_began` with the number of the connection when it knows of none. The files of `tls` are
-    read anew for each connection of `mqtts://`.
+    With `clean_start` the first connection discards an older session; later ones resume it within `session_expiry_s`. The caller
+    limits the number of concurrent publishes. `on_message` is called on the event loop, in the broker's order. Retained messages
+    are not requested: they are old news. `on_unreadable` receives undecodable messages; by default it acknowledges them, because
+    an unacknowledged one would occupy a slot of the receive maximum forever. `on_resumed` is called if the broker kept the
+    session, before it redelivers unacknowledged messages; `on_session_began` with the connection number if it has none. The files
+    of `tls` are read again for each `mqtts://` connection.
     """
 
     def __init__(
@@ -67,12 +65,12 @@ class Mqtt:
 
     @property
     def problem(self) -> str:
-        """Why the last try to connect failed; empty where none did."""
+        """Error of the last connection attempt; empty if none failed."""
         return self._reconnector.problem
 
     @property
     def ready(self) -> bool:
-        """Connected, and every subscription confirmed."""
+        """Whether the client is connected and every subscription is confirmed."""
         return self.connected.is_set() and self._subscriptions.complete
 
     async def __aenter__(self) -> Self:
@@ -83,25 +81,25 @@ class Mqtt:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect, and do not connect again."""
+        """Disconnect and stop reconnecting."""
         await self._reconnector.stop()
 
     async def wait_connected(self) -> None:
-        """Return as soon as there is a connection."""
+        """Wait until the client is connected."""
         await self.connected.wait()
 
     def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
-        """Subscribe now and after every loss of the session. Await the answer to know that the broker has confirmed it.
+        """Subscribe now and after every loss of the session. Await the future for the broker's confirmation.
 
-        The answer raises Permanent if the broker refuses a filter; it is tried again all the same, on a new connection: a broker
-        that has just started may deny what it allows a second later, and remember that for as long as the connection lives.
+        It raises Permanent if the broker refuses a filter. The client still reconnects and retries: a starting broker may deny
+        what it allows a second later, and caches the denial for the connection's lifetime.
         """
         answer = self._subscriptions.add(filters, qos)
         self._send_subscriptions()
         return answer
 
     def ack(self, message: Message) -> bool:
-        """Send the PUBACK of `message`; False if its connection is gone: then the broker sends it again."""
+        """Send the PUBACK of `message`; False if its connection is gone: the broker will redeliver it."""
         if message.qos == 0:
             return True
         connection = self._reconnector.connection
@@ -111,11 +109,11 @@ class Mqtt:
         return True
 
     def pause(self) -> None:
-        """Read nothing more from the broker, whatever happens to the connection, until `resume`."""
+        """Stop reading from the broker, across reconnects, until `resume`."""
         self._reconnector.pause()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._reconnector.resume()
 
     def publish(
@@ -130,17 +128,17 @@ class Mqtt:
         retain: bool = False,
         vehicle_takes: int = 0,
     ) -> "asyncio.Future[int]":
-        """Publish ahead of whatever is sent next, acknowledgements included.
+        """Queue a PUBLISH ahead of everything sent later, including acknowledgements.
 
-        `vehicle_takes` is the Maximum Packet Size of the vehicle that it is for; 0: it names none. A broker discards without a
-        word what is larger, and sends the rest as it came; a subscription identifier makes it up to 5 bytes longer.
+        `vehicle_takes` is the recipient's Maximum Packet Size; 0: unknown. A broker silently discards larger packets; it forwards
+        others unchanged, except that a subscription identifier adds up to 5 bytes.
 
-        Returns the PUBACK's reason code (0, 16, …) when it comes; 0 at once for QoS 0.
+        Returns a future with the PUBACK's reason code (0, 16, …); for QoS 0 it is completed with 0.
 
         Raises:
-            Retryable: there is no connection, or no packet id is free; or, from the answer, the connection was lost before the
-                PUBACK (the broker may have the message all the same).
-            Permanent: from the answer: the packet is larger than the broker, or the vehicle, takes; nothing was sent.
+            Retryable: not connected, or no packet id is free; from the future: the connection was lost before the PUBACK, and the
+                broker may have received the message.
+            Permanent: from the future: the packet exceeds the limit of the broker or the vehicle; nothing was sent.
         """
         connection = self._reconnector.connection
         if connection is None:
@@ -160,7 +158,7 @@ class Mqtt:
                 correlation_data=correlation_data,
                 user_properties=list(user_properties),
             ).write()
-        if not written or len(written) > self._reconnector.largest:  # it would end the connection and all that is under way
+        if not written or len(written) > self._reconnector.largest:  # the broker would close the connection
             answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
             return answer
         if 0 < vehicle_takes < len(written):
@@ -175,7 +173,7 @@ class Mqtt:
         return answer
 
     def flush(self) -> None:
-        """Write what this turn of the loop has sent so far, instead of at its end."""
+        """Write the queued packets now instead of at the end of this event loop turn."""
         if self._reconnector.connection is not None:
             self._reconnector.connection.flush()
 
@@ -189,7 +187,7 @@ class Mqtt:
         if connection is not None and not self._subscriptions.complete:
             connection.send(self._subscriptions.packet(self._unconfirmed.next_mid()))
 
-    # What the connection tells --------------------------------------------------------------------------------------------
+    # Callbacks of the connection ------------------------------------------------------------------------------------------
 
     def _on_up(self, session_present: bool) -> None:
         if session_present:
@@ -221,7 +219,7 @@ class Mqtt:
         message = _message.read(packet, self._reconnector.number)
         try:
             self.on_message(message)
-        except Exception:  # whatever it was, the next packet is not to blame; the message stays unacknowledged
+        except Exception:  # a handler's error must not affect later packets; the message stays unacknowledged
             log.exception("mqtt message handler failed", client=self.client_id, mid=message.mid)
 
     def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
@@ -230,7 +228,7 @@ class Mqtt:
             asyncio.get_running_loop().call_later(pause_s, self._reconnect, self._reconnector.number)
 
     def _reconnect(self, number: int) -> None:
-        """End connection `number`, if it is still that one and a subscription is still missing: another one follows by itself."""
+        """Close connection `number` if it is still current and a subscription is missing; the reconnector opens a new one."""
         connection = self._reconnector.connection
         if connection is not None and self._reconnector.number == number and not self._subscriptions.complete:
             connection.close()

@@ -17,7 +17,7 @@ RECEIPT_WAIT_S = 30.0
 
 
 class Publisher:
-    """An MQTT client as any platform may have one: `async with Publisher(settings) as publisher`."""
+    """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`."""
 
     def __init__(self, settings: Settings) -> None:
         name = settings.mqtt_username_publisher
@@ -57,14 +57,14 @@ class Publisher:
         return await self.publish(topics.ecq_write_topic(client_id, key), payload)
 
     async def rewind(self, client_id: str, word: str) -> Receipt:
-        """Publish from where a compacted queue is to be sent again, as `manifold.contracts.ecq.rewind_target` reads it."""
+        """Publish the rewind of a compacted queue; `word` is parsed by `manifold.contracts.ecq.rewind_target`."""
         return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
-        """Publish anything, and wait until the recorder answers that it is durable, or refused.
+        """Publish a message, and wait for the recorder's receipt: durable or refused.
 
         Raises:
-            Retryable: the connection was lost, or no receipt came; sending the same again is safe.
+            Retryable: the connection was lost, or no receipt arrived; sending the message again is safe.
         """
         correlation = uuid.uuid4().bytes
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()

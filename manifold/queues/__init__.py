@@ -1,7 +1,7 @@
-"""The pending queues in Redis: fanout queues of vehicles, and compacted queues of clients. See `manifold.queues.verbs`.
+"""The pending queues in Redis: fanout queues of vehicles and compacted queues of clients. See `manifold.queues.verbs`.
 
-It promises that each verb is atomic and may run twice, that a queue gives out its entries in seq order with one in flight, and
-that an ended entry never comes back. It knows Redis and the contracts, and neither broker, archive nor lake.
+Guarantees: each verb is atomic and idempotent, a queue delivers its entries in seq order with one in flight, and an ended entry
+never comes back. Depends on Redis and the contracts, but not on broker, archive or lake.
 """
 
 from manifold.queues._batch import FIRST, LAST, Batch

@@ -1,7 +1,7 @@
 """Many verbs in one round trip, without I/O: `Batch.talk` yields commands and is sent their raw replies.
 
-The order of commands, the loading of missing scripts and the reading of replies are written once, here. The two drivers
-(`_drivers`) send what it yields.
+The order of commands, the loading of missing scripts and the parsing of replies are implemented once, here. The two drivers
+(`_drivers`) do the I/O.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Talk = Generator[list[Args], list[Any], T]
 Read = Callable[[Any], Any]
 QUEUES_PER_WAKE = 1000
-FIRST, THEN, LAST = range(3)  # one Redis keeps the order of a batch; the nodes of a cluster must be told what waits for what
+FIRST, THEN, LAST = range(3)  # a single Redis keeps the order of a batch; a cluster runs it in stages
 
 
 @dataclass(slots=True)
@@ -31,17 +31,17 @@ class _Plan:
     """The commands of a batch. A place is an index into `commands`."""
 
     commands: list[Args] = field(default_factory=list)
-    reads: list[Read | None] = field(default_factory=list)  # None: of a note
-    stages: dict[int, int] = field(default_factory=dict)  # of the commands that are not of the middle one
+    reads: list[Read | None] = field(default_factory=list)  # None: of a note, which has no result
+    stages: dict[int, int] = field(default_factory=dict)  # of commands outside the middle stage
     despite_oom: list[int] = field(default_factory=list)
-    notes: dict[int, int] = field(default_factory=dict)  # places of notes, and of the verbs that answer for them
-    record_first: list[tuple[int, str, int, Recorded]] = field(default_factory=list)  # place, queue, now_ms; in a cluster
+    notes: dict[int, int] = field(default_factory=dict)  # place of a note → place of its verb, which reports the note's error
+    record_first: list[tuple[int, str, int, Recorded]] = field(default_factory=list)  # place, queue, now_ms; only in a cluster
 
 
 class Batch:
-    """Collects verbs and commands. A driver sends them together and returns the replies in the order in which they were added.
+    """Collects verbs and commands. A driver sends them together and returns the replies in the order of the calls.
 
-    A batch is not a transaction; each verb is atomic by itself.
+    A batch is not a transaction; only each verb is atomic.
     """
 
     def __init__(self, policy: Policy, *, of_cluster: bool) -> None:
@@ -52,7 +52,7 @@ class Batch:
         return len(self._plan.commands) - len(self._plan.notes)
 
     def add(self, queue: str, verb: Verb, now_ms: int) -> None:
-        """Add a verb of one queue. In a cluster its outcome goes to the recorder before the entry ends."""
+        """Add a verb of one queue. In a cluster, its outcome goes to the recorder before the entry ends."""
         plan = self._plan
         if self._of_cluster:
             plan.record_first += [(len(plan.commands), queue, now_ms, each) for each in verb.record_first()]
@@ -63,10 +63,10 @@ class Batch:
             plan.reads.append(verb.read)
 
     def call(self, command: Args, read: Read | None, *, stage: int = THEN, run_despite_oom: bool = False) -> None:
-        """Add any other command. `read` makes the result of its raw reply; a command without `read` has no result.
+        """Add any other command. `read` parses its raw reply; a command without `read` has no result.
 
-        In a cluster the commands of one stage run side by side, one stage after the other. `run_despite_oom` is for a small
-        command whose only key follows its name: it runs although Redis is out of memory.
+        In a cluster, the commands of one stage run side by side, and the stages one after the other. `run_despite_oom` is for a
+        small command whose only key follows its name: it runs even if Redis is out of memory.
         """
         plan, place = self._plan, len(self._plan.commands)
         if stage != THEN:
@@ -77,14 +77,14 @@ class Batch:
         plan.reads.append(read)
 
     def watch(self, shard: int, deadlines: Mapping[str, int]) -> None:
-        """Put these owners of one shard into the deadline index, each with the Unix ms at which to look at it again."""
+        """Add owners of one shard to the deadline index, each with the Unix ms of its next check."""
         self.call(_commands.watch(shard, deadlines), int, run_despite_oom=True)
 
     def wake(self, queues: Iterable[str], trigger: TriggerName | None = None) -> None:
-        """Tell the dispatchers that these queues have something to claim; one command for each thousand queues of a shard.
+        """Notify the dispatchers that these queues have something to claim; one command per thousand queues of a shard.
 
-        Where it is the entry of one trigger, that is told with it, and no dispatcher has to ask for it. The commands run although
-        Redis is out of memory, because delivering makes room.
+        A single trigger's names are sent with the wake-up, so that no dispatcher has to read them. The commands run even if Redis
+        is out of memory, because delivering frees memory.
         """
         by_shard: dict[int, list[str]] = {}
         for queue in queues:
@@ -94,13 +94,13 @@ class Batch:
                 self.call(_commands.wake(shard, some[start : start + QUEUES_PER_WAKE], trigger), bytes, run_despite_oom=True)
 
     def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
-        """Send everything and empty the batch; the result is a list with one reply for each verb and command.
+        """Send everything and empty the batch; returns one reply for each verb and command.
 
-        Scripts that Redis does not know are loaded. With `tolerant`, a key that holds another type, or a value that is no seq,
-        does not raise: its error (`is_spoilt`) takes the place of that one reply.
+        Missing scripts are loaded. With `tolerant`, a corrupt key (of another type, or with an unreadable value) does not raise:
+        its error (`is_spoilt`) replaces that one reply.
 
         Raises:
-            redis.RedisError: Redis refused a command.
+            redis.RedisError: Redis rejected a command.
         """
         plan, self._plan = self._plan, _Plan()
         if plan.record_first:
@@ -142,7 +142,7 @@ class Batch:
             self.call(note, None, stage=stage, run_despite_oom=True)
 
     def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
-        """Tell the recorder of outcomes before their verbs run, because in a cluster no script reaches entry and outcomes stream.
+        """Send outcomes to the recorder before their verbs run: in a cluster, no script reaches both entry and outcomes stream.
 
         A crash in between repeats an outcome and loses none.
         """
@@ -151,7 +151,7 @@ class Batch:
             reads.add(queue, recorded.question, now_ms)
         found = yield from reads.talk(tolerant=tolerant)
         for (place, queue, now_ms, recorded), known in zip(plan.record_first, found, strict=True):
-            if isinstance(known, RedisError):  # is asked once more instead of carried out, and so answers the same
+            if isinstance(known, RedisError):  # the question replaces the verb, so that it reports the same error
                 plan.commands[place] = recorded.question.command(self._policy, queue, now_ms)
                 continue
             record, verb = recorded.complete(known)
@@ -173,9 +173,9 @@ def _in_stages(plan: _Plan) -> Talk[list[Any]]:
 
 
 def sent(commands: list[Args]) -> Talk[list[Any]]:
-    """The raw replies. Where a Redis, or a node of a cluster, does not know a script, all scripts are loaded.
+    """Send commands and return the raw replies. If Redis, or a node of a cluster, lacks a script, all scripts are loaded.
 
-    Only the refused commands are sent again, so each command takes effect once.
+    Only the rejected commands are sent again, so each command takes effect once.
     """
     if not commands:
         return []

@@ -1,4 +1,4 @@
-"""What the loaders of both flavours share: verbs of many queues in one exchange, over blocking Redis."""
+"""Shared base of the loaders of both queue types: verbs of many queues in one exchange, over blocking Redis."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from manifold.queues.verbs.verb import Verb
 
 @dataclass(slots=True)
 class LoadResult:
-    """Counts of the entries that were offered. Results can be added up."""
+    """Counts of offered entries. Results can be added up."""
 
     owners: int = 0
     offered: int = 0
     queued: int = 0
     superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq
-    spoilt: list[str] = field(default_factory=list)  # owners that got nothing, because a key of theirs holds another type
+    spoilt: list[str] = field(default_factory=list)  # owners skipped because of a key with a wrong type
 
     def __add__(self, other: "LoadResult") -> "LoadResult":
         return LoadResult(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 class BulkQueues:
-    """Redis and a policy. `redis` must not decode responses."""
+    """A blocking Redis client and a policy. `redis` must not decode responses."""
 
     def __init__(self, redis: Redis, policy: Policy) -> None:
         self._redis, self._policy = redis, policy
@@ -35,7 +35,7 @@ class BulkQueues:
         return BlockingBatch(self._redis, self._policy)
 
     def _run(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = False) -> list[Any]:
-        """The reply of each (name of a queue, verb)."""
+        """Run each (queue name, verb) and return the replies in order."""
         batch = self._batch()
         for queue, verb in verbs:
             batch.add(queue, verb, now_ms)

@@ -1,4 +1,4 @@
-"""A Redis Cluster with the interface of a single Redis: each error is a RedisError, and after one the topology is read again."""
+"""A Redis Cluster with the interface of a single Redis: every error is a RedisError, and after one the topology is reloaded."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from redis.exceptions import ClusterDownError, RedisClusterException
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-# While one task reads the topology anew, others may find the library without a node to ask, or a connection closed under them.
+# While one task reloads the topology, others may find no node to use, or their connection closed.
 _TORN = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeError)
-_MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is gone, or another one serves its slots
+_MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is down, or its slots have moved
 
 
-_known: dict[type, bool] = {}  # kinds of clients: of the library's abstract classes each answer takes some microseconds
+_known: dict[type, bool] = {}  # by class of client: issubclass on redis-py's abstract classes takes microseconds
 
 
 def is_cluster(redis: object) -> bool:
-    """Whether this client speaks with several nodes, between which commands have no order. Asked with every exchange."""
+    """Whether this client talks to several nodes, between which commands have no order. Called for every exchange."""
     kind = type(redis)
     if kind not in _known:
         _known[kind] = issubclass(kind, (Cluster, BlockingCluster))
@@ -27,18 +27,18 @@ def is_cluster(redis: object) -> bool:
 
 
 class Cluster(RedisCluster):
-    """A client that follows MOVED and ASK but never retries a command: only the caller knows whether a repetition is safe."""
+    """A client that follows MOVED and ASK but never retries a command: only the caller knows whether a retry is safe."""
 
     @classmethod
     def at(cls, url: str, **options: Any) -> "Cluster":
-        """A client that reads the topology from the node at `url` when it is first used."""
+        """Create a client that reads the topology from the node at `url` on first use."""
         of_connection: dict[str, Any] = {
             name: options.pop(name) for name in ("connection_class", "redis_connect_func") if name in options
         }
         options["retry"] = Retry(NoBackoff(), 0)
         client = cls.from_url(url, **options)
         assert isinstance(client, cls)
-        # The library takes these two from its own subclasses only; every node gets its connections' options from here.
+        # redis-py accepts these two options from its own subclasses only. Every node takes its connection options from here.
         client.connection_kwargs.update(of_connection)
         return client
 
@@ -46,7 +46,7 @@ class Cluster(RedisCluster):
         """Run one command on the node that holds its keys.
 
         Raises:
-            redis.RedisError: Redis refused it, no node answers, or no node serves the slot.
+            redis.RedisError: Redis rejected it, no node answers, or no node serves the slot.
         """
         try:
             return await super().execute_command(*args, **kwargs)
@@ -59,24 +59,24 @@ class Cluster(RedisCluster):
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
         """A pipeline over all nodes, in order on each node; never a transaction."""
         del transaction, shard_hint
-        return _Pipeline(self, None)  # type: ignore[abstract]  # as is the library's own, by its annotations alone
+        return _Pipeline(self, None)  # type: ignore[abstract]  # redis-py's own is abstract too, by its annotations
 
     async def look_again(self) -> None:
-        """Read the topology again.
+        """Reload the topology.
 
         Raises:
-            redis.RedisError: no node answers, or the nodes do not agree.
+            redis.RedisError: no node answers, or the nodes disagree.
         """
         try:
             await self.nodes_manager.initialize()
-            self.commands_parser.node = self.nodes_manager.default_node  # which it asks where a command has its keys
+            self.commands_parser.node = self.nodes_manager.default_node  # the parser asks this node where a command has its keys
         except _TORN as exc:
             raise RedisConnectionError(repr(exc)) from exc
 
 
 class _Pipeline(ClusterPipeline):
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
-        """The replies. A lost node is an error of the whole pipeline, as with a single Redis."""
+        """Run the pipeline and return the replies. A lost node fails the whole pipeline, as with a single Redis."""
         client = self.cluster_client
         assert isinstance(client, Cluster)
         try:

@@ -1,4 +1,4 @@
-"""Commands on keys that belong to no single owner: triggers, payloads, marks, the deadline index, the outcomes stream."""
+"""Commands on keys that belong to no single owner: triggers, payloads, watermarks, the deadline index, the outcomes stream."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,48 +16,48 @@ _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
 
 
 def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
-    """Keep request_id and data_id of a trigger for the retention of its entries."""
+    """Store request_id and data_id of a trigger for the retention of its entries."""
     key = keys.trigger(seq)
     return [("HSET", key, "request_id", request_id, "data_id", data_id), ("PEXPIRE", key, policy.retention_ms)]
 
 
 def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
-    """Keep a payload under its data_id for the retention. The reply is `stored`, `same` or `differs`."""
+    """Store a payload under its data_id for the retention. The reply is `stored`, `same` or `differs`."""
     return ("EVALSHA", _STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
 
 
 def record_outcome(record: OutcomeRecord | EcqAck) -> Args:
-    """Hand an outcome, or an acknowledgement of a compacted queue, to the recorder."""
+    """Send an outcome, or an acknowledgement of a compacted queue, to the recorder."""
     return ("XADD", keys.OUTCOMES, "*", "o", record.to_wire())
 
 
 def wake(shard: int, owners: Sequence[str], trigger: TriggerName | None = None) -> Args:
-    """Tell the dispatchers that these owners of one shard have something to claim; `trigger`: all of it is of this one."""
-    named = () if trigger is None else ("trigger", "{} {} {}".format(*trigger))  # no name holds a space
+    """Notify the dispatchers that these owners of one shard have something to claim, all of it of `trigger` if that is given."""
+    named = () if trigger is None else ("trigger", "{} {} {}".format(*trigger))  # names contain no spaces
     return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners), *named)
 
 
 def watch(shard: int, deadlines: Mapping[str, int]) -> Args:
-    """Put owners of one shard into the deadline index, each with the Unix ms at which its entry in flight may be overdue."""
+    """Add owners of one shard to the deadline index, each with the Unix ms at which its entry in flight may be overdue."""
     return ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in deadlines.items() for part in (at_ms, owner)))
 
 
 def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
-    """Take owners out of the deadline index, except those that were put in again for a time after `before_ms`."""
+    """Remove owners from the deadline index, except those with a deadline after `before_ms`."""
     return ("EVALSHA", _SETTLE_DUE.sha, 1, keys.deadlines(shard), before_ms, *owners)
 
 
 def run_despite_oom(command: Args) -> Args:
-    """The same command, run although Redis is out of memory. Its only key follows its name."""
+    """Wrap a command so that it runs even if Redis is out of memory. Its only key follows its name."""
     name, key, *rest = command
     return ("EVALSHA", _RUN_DESPITE_OOM.sha, 1, key, name, *rest)
 
 
 def swap(key: str, before: bytes, after: bytes) -> Args:
-    """Replace the value `before` of a string by `after`; an empty value means no key. The reply is 1, or 0 if nothing changed."""
+    """Compare and set a string; an empty value means no key. The reply is 1, or 0 if the value was not `before`."""
     return ("EVALSHA", _SWAP.sha, 1, key, before, after)
 
 
 def save_queue_stats(at_ms: int, fields: Mapping[str, str]) -> Args:
-    """Keep the statistics of a walk that began at `at_ms` (Unix ms), unless those of a later walk are kept."""
+    """Save the statistics of a scan that began at `at_ms` (Unix ms), unless those of a later scan are saved."""
     return ("EVALSHA", _SAVE_QUEUE_STATS.sha, 1, keys.QUEUE_STATS, at_ms, *(part for field in fields.items() for part in field))

@@ -1,8 +1,8 @@
 """Private names of redis-py that the queues use. No other file of the package uses one.
 
 redis-py writes through `asyncio.wait_for`, which before Python 3.12 can lose a cancellation (cpython issue 86296), and awaits
-each reply, which is most of what a reply costs. So `_connection.py` writes to the stream and takes buffered replies by itself.
-Ends with Python 3.12 as the oldest version and a pipeline in redis-py that reads buffered replies without a task each.
+each reply, which is most of a reply's cost. So `_connection.py` writes to the stream and takes buffered replies itself. Remove
+this file once Python 3.12 is the oldest supported version and redis-py's pipeline reads buffered replies without a task each.
 """
 
 from asyncio import StreamReader, StreamWriter
@@ -13,20 +13,20 @@ from redis.asyncio.connection import AbstractConnection
 
 
 def stream_reader(connection: AbstractConnection) -> StreamReader:
-    """The reader of a connected connection."""
+    """The stream reader of an open connection."""
     return cast(StreamReader, connection._reader)
 
 
 def stream_writer(connection: AbstractConnection) -> StreamWriter:
-    """The writer of a connected connection."""
+    """The stream writer of an open connection."""
     return cast(StreamWriter, connection._writer)
 
 
 def parser(connection: AbstractConnection) -> Any:
-    """The parser of a connection, over hiredis."""
+    """The hiredis parser of a connection."""
     return connection._parser
 
 
 def buffered_reply(parser: Any) -> Any:
-    """The next reply that has been read already, or `NOT_ENOUGH_DATA`. Errors of Redis are returned, not raised."""
+    """Take the next reply that is already buffered, or `NOT_ENOUGH_DATA`. Redis errors are returned, not raised."""
     return parser._reader.gets()

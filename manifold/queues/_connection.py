@@ -1,4 +1,4 @@
-"""Connections to Redis that pack commands in C, because packing the twenty parts of a verb in Python costs more than the rest."""
+"""Redis connections that pack commands in C: packing a verb's twenty arguments in Python costs more than everything else."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -17,24 +17,24 @@ from manifold.queues._cluster import Cluster, is_cluster
 from manifold.queues._compat import NOT_ENOUGH_DATA, buffered_reply, parser, stream_reader, stream_writer
 from manifold.queues._scripts import LOADS
 
-IDLE_CONNECTIONS = 4  # connections kept at hand: a service has few exchanges at once
+IDLE_CONNECTIONS = 4  # kept open in the pool; a service runs few exchanges at once
 
 
 class _Sending(AbstractConnection):
-    """A connection that writes without a task for each write, and is replaced if the server closed it while it was idle.
+    """A connection that writes without a task per write, and reconnects if the server closed it while it was idle.
 
-    The library writes through `asyncio.wait_for`. Before Python 3.12 that loses a cancellation which arrives just after the
-    bytes are written (cpython issue 86296), so a cancelled task went on. And its pool ignores a closed connection while
-    maintenance notifications are on, which is its default; its cluster client never checks.
+    redis-py writes through `asyncio.wait_for`. Before Python 3.12, that loses a cancellation which arrives just after the bytes
+    are written (cpython issue 86296), so a cancelled task kept running. Also, its pool ignores a closed connection while
+    maintenance notifications are on, which is the default, and its cluster client never checks.
     """
 
     _is_connecting = False
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, if it is not.
+        """Connect if necessary.
 
         Raises:
-            redis.RedisError: the server is away, or refuses this client.
+            redis.RedisError: Redis is unavailable or rejects this client.
         """
         library: Any = super()
         self._is_connecting = True
@@ -47,10 +47,10 @@ class _Sending(AbstractConnection):
         """Send a packed command; connect first if necessary.
 
         Raises:
-            redis.RedisError: the command was not sent, or nobody knows whether it was.
+            redis.RedisError: the command was not sent, or only part of it.
         """
-        library: Any = self  # which left these untyped
-        # A server that hangs up during the handshake is an error, or one that always does would be asked for ever.
+        library: Any = self  # redis-py does not type these methods
+        # A connection closed during the handshake is an error. Reconnecting would loop forever if the server always closes it.
         if self.is_connected and not self._is_connecting and stream_reader(self).at_eof():
             await self.disconnect(nowait=True)
         if not self.is_connected:
@@ -61,12 +61,11 @@ class _Sending(AbstractConnection):
         writer = stream_writer(self)
         try:
             writer.writelines([whole] if isinstance(whole, bytes) else whole)
-            if (
-                writer.transport.get_write_buffer_size() > writer.transport.get_write_buffer_limits()[0]
-            ):  # else nothing has to wait
+            # Below the limit, there is nothing to drain.
+            if writer.transport.get_write_buffer_size() > writer.transport.get_write_buffer_limits()[0]:
                 async with asyncio.timeout(self.socket_timeout):
                     await writer.drain()
-        except BaseException as exc:  # part of it may be out: nothing can follow on this connection
+        except BaseException as exc:  # the command may be half written, so nothing can follow on this connection
             await self.disconnect(nowait=True)
             if isinstance(exc, TimeoutError):
                 raise RedisTimeoutError("Timeout writing to socket") from None
@@ -79,17 +78,17 @@ class PackingConnection(_Sending, Connection):
     """A TCP connection that packs commands in C."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        """The bytes of one command."""
+        """Pack one command."""
         return [_pack(args)]
 
     def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
-        """The bytes of many commands, in one piece."""
+        """Pack many commands into one buffer."""
         return [b"".join([_pack(tuple(command)) for command in commands])]
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send `commands` once, in one piece; the raw replies in their order. An error of Redis is a reply.
+        """Send `commands` in one write, once, and return the raw replies in order. A Redis error is returned as a reply.
 
-        The library's pipeline does the same at a higher cost a reply: timeouts, callbacks and retries.
+        redis-py's pipeline does the same at a higher cost per reply: timeouts, callbacks and retries.
         """
         replies_read = parser(self)
         try:
@@ -105,13 +104,13 @@ class PackingConnection(_Sending, Connection):
                     await replies_read.handle_push_response(reply)
                     continue
                 replies.append(reply)
-        except BaseException:  # whatever it was, what comes next on this connection answers an old question
+        except BaseException:  # unread replies would be taken for those of the next command
             await self.disconnect(nowait=True)
             raise
         return replies
 
     async def is_sound(self) -> bool:
-        """Whether it is connected, not closed by the other side, and free of unread bytes."""
+        """Whether the connection is open on both sides and has no unread bytes."""
         return self.is_connected and not await parser(self).can_read()
 
     async def _next_reply(self) -> Any:
@@ -122,9 +121,9 @@ class PackingConnection(_Sending, Connection):
 
 
 class _Pool(ConnectionPool):
-    """A pool that keeps a few connections of `exchange` ready. The library counts them as in use, so it closes them, too.
+    """A pool that keeps a few `exchange` connections ready. redis-py counts them as in use, so it closes them too.
 
-    Taking a connection from the library and releasing it costs as much as a round trip of a few commands.
+    Getting a connection from redis-py and releasing it costs as much as a round trip of a few commands.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -132,18 +131,18 @@ class _Pool(ConnectionPool):
         self._spare: list[PackingConnection] = []
 
     async def borrow(self) -> PackingConnection:
-        """A usable connection; return it with `give_back`."""
+        """Get a usable connection; return it with `give_back`."""
         while self._spare:
             connection = self._spare.pop()
             if await connection.is_sound():
                 return connection
             await connection.disconnect(nowait=True)
-            await self.release(connection)  # the library connects it anew when it gives it out
-        library: Any = self  # which left this untyped
+            await self.release(connection)  # redis-py reconnects it when it hands it out again
+        library: Any = self  # redis-py does not type this method
         return cast(PackingConnection, await library.get_connection())
 
     async def give_back(self, connection: PackingConnection) -> None:
-        """Keep the connection ready, or release it if `SPARES` are: a connection in use is not available to other commands."""
+        """Keep the connection ready, or release it if `IDLE_CONNECTIONS` are: other commands cannot use a kept connection."""
         if len(self._spare) < IDLE_CONNECTIONS:
             self._spare.append(connection)
         else:
@@ -151,11 +150,11 @@ class _Pool(ConnectionPool):
 
 
 class SecureConnection(_Sending, SSLConnection):
-    """A connection with TLS."""
+    """A TLS connection."""
 
 
 class LocalConnection(_Sending, UnixDomainSocketConnection):
-    """A connection by a Unix socket."""
+    """A Unix socket connection."""
 
 
 _KINDS: dict[str, type[AbstractConnection]] = {
@@ -166,13 +165,13 @@ _KINDS: dict[str, type[AbstractConnection]] = {
 
 
 async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send many commands once, in one round trip; the raw replies in their order. An error of Redis is a reply.
+    """Send many commands in one round trip, once, and return the raw replies in order. A Redis error is returned as a reply.
 
     Raises:
         redis.RedisError: the connection failed; the commands may have taken effect.
     """
     if is_cluster(redis) or not isinstance(redis.connection_pool, _Pool):
-        if commands is LOADS and is_cluster(redis):  # no pipeline goes to all masters
+        if commands is LOADS and is_cluster(redis):  # a cluster pipeline cannot address every master
             return [await redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
         for command in commands:
@@ -187,9 +186,9 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
 
 
 def connect(url: str, **options: Any) -> Redis:
-    """A client of the Redis, or Redis Cluster, at `url`, for `Queues`. It connects when it is first used; close it with `aclose`.
+    """Create a client of the Redis or Redis Cluster at `url`, for `Queues`. It connects on first use; close it with `aclose`.
 
-    `options` are those of the library's connections, such as `socket_timeout`. Both kinds of client have the same commands.
+    `options` are redis-py's connection options, such as `socket_timeout`. Both kinds of client have the same commands.
     """
     plain, is_cluster = split_redis_url(url)
     scheme = urlsplit(plain).scheme
@@ -197,13 +196,13 @@ def connect(url: str, **options: Any) -> Redis:
         return cast(Redis, Cluster.at(plain, connection_class=_KINDS[scheme], **options))
     kind = _KINDS[scheme]
     pool = (_Pool if kind is PackingConnection else ConnectionPool).from_url(plain, **options)
-    pool.connection_class = kind  # from_url knows the library's own kinds only
+    pool.connection_class = kind  # from_url chooses among redis-py's own classes only
     return Redis.from_pool(pool)
 
 
 def _pack(args: tuple[Any, ...]) -> bytes:
     name = args[0]
-    if isinstance(name, str) and " " in name:  # the library writes some commands as one word, such as `XGROUP CREATE`
+    if isinstance(name, str) and " " in name:  # redis-py passes some commands as one word, such as `XGROUP CREATE`
         args = (*name.split(), *args[1:])
     packed: bytes = hiredis.pack_command(args)
     return packed

@@ -26,10 +26,10 @@ class AsyncBatch(Batch):
         self._redis = redis
 
     async def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything once and empty the batch; the replies as `talk` describes them.
+        """Send everything once and empty the batch; returns the replies as `talk` describes them.
 
         Raises:
-            redis.RedisError: the connection failed (the commands may have taken effect), or Redis refused a command.
+            redis.RedisError: the connection failed (the commands may have taken effect), or Redis rejected a command.
         """
         return await converse(self.talk(tolerant=tolerant), partial(exchange, self._redis))
 
@@ -42,10 +42,11 @@ class BlockingBatch(Batch):
         self._redis = redis
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything and empty the batch; the replies as `talk` describes them. A failed connection is tried again.
+        """Send everything and empty the batch; returns the replies as `talk` describes them. A failed connection is retried.
 
         Raises:
-            redis.RedisError: Redis is away (the commands may have taken effect, more than once), or refused a command.
+            redis.RedisError: Redis is unavailable (the commands may have taken effect, even more than once), or rejected a
+                command.
         """
         talk = self.talk(tolerant=tolerant)
         try:
@@ -58,16 +59,16 @@ class BlockingBatch(Batch):
 
 
 async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
-    """The raw replies of commands, calls of scripts among them, in one round trip; scripts that Redis lacks are loaded.
+    """Send commands, including script calls, in one round trip and return the raw replies; missing scripts are loaded.
 
     Raises:
-        redis.RedisError: the connection failed; the commands may have taken effect. An error of Redis is a reply.
+        redis.RedisError: the connection failed; the commands may have taken effect. A Redis error is returned as a reply.
     """
     return await converse(sent(commands), partial(exchange, redis))
 
 
 async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """The result of `talk`, with its commands sent by `execute`."""
+    """Drive `talk`, sending its commands with `execute`, and return its result."""
     try:
         commands = next(talk)
         while True:
@@ -78,9 +79,9 @@ async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list
 
 
 def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
-    """The raw replies. Commands are packed and read in C; the library's pipeline costs twice as much."""
+    """Send commands and return the raw replies. Packing and parsing in C halves the cost of redis-py's pipeline."""
     if is_cluster(redis):
-        if commands is LOADS:  # no pipeline goes to all masters
+        if commands is LOADS:  # a cluster pipeline cannot address every master
             return [redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
         for command in commands:
@@ -96,7 +97,7 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
 
     try:
         replies: list[Any] = connection.retry.call_with_retry(once, lambda _: connection.disconnect())
-    except BaseException:  # whatever it was, what comes next on this connection answers an old question
+    except BaseException:  # unread replies would be taken for those of the next command
         connection.disconnect()
         raise
     finally:
@@ -105,8 +106,8 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
 
 
 def _pack(command: Args) -> bytes:
-    # Numbers go in as text: hiredis 3.5 does not check what `PyObject_Repr` gives it, which is nothing where a signal's handler
-    # raises meanwhile, and a job that is interrupted would end with a segmentation fault. Services have no handlers that raise.
+    # Pass numbers as text: hiredis 3.5 does not check the result of `PyObject_Repr`, which is NULL if a signal handler raises
+    # meanwhile, so an interrupted job would end with a segmentation fault. Services have no handlers that raise.
     texts: Any = tuple([str(arg) if type(arg) is int or type(arg) is float else arg for arg in command])
     packed: bytes = hiredis.pack_command(texts)
     return packed

@@ -1,4 +1,4 @@
-"""Bulk work on compacted queues, over blocking Redis: many queues in one round trip."""
+"""Bulk operations on compacted queues, over blocking Redis: many queues per round trip."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -14,11 +14,11 @@ from manifold.queues.verbs.verb import Verb
 
 QUEUES_PER_FLUSH = 500
 MESSAGES_PER_FLUSH = 20_000
-MESSAGES_PER_CALL = 20_000  # a script that brings more would keep Redis from all others for long
+MESSAGES_PER_CALL = 20_000  # a script with more would block Redis for too long
 
 
 class LakeQueue(NamedTuple):
-    """A queue as the lake knows it."""
+    """A queue's state in the lake."""
 
     client_id: str
     load: Load
@@ -28,18 +28,18 @@ class EcqLoader(BulkQueues):
     """Loads, prunes, erases and reads compacted queues. `redis` must not decode responses.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses; everything may be offered again.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command; everything may be offered again.
     """
 
     def load(self, queues: Iterable[LakeQueue], now_ms: int) -> LoadResult:
-        """Load queues as the lake knows them, and wake the dispatchers for clients that can be sent something now."""
+        """Load queues from the lake's state, and wake the dispatchers for clients that can receive something now."""
         total = LoadResult()
         for some in _in_flushes(piece for each in queues for piece in _pieces(each)):
             total += self._flush(some, now_ms)
         return total
 
     def prune(self, client_ids: Iterable[str], before_ms: int, now_ms: int) -> int:
-        """Remove acknowledged messages that were written before `before_ms` (Unix ms); returns how many."""
+        """Remove acknowledged messages written before `before_ms` (Unix ms); returns the number of messages."""
         gone = 0
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
@@ -47,9 +47,9 @@ class EcqLoader(BulkQueues):
         return gone
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
-        """End pending messages (client id, seqs) that are past their retention; yields those that have expired.
+        """End pending messages (client id, seqs) that are past their retention; yields those that expired.
 
-        What is in flight, or was acknowledged, has not; nor has anything of a queue whose keys hold a wrong type.
+        Messages in flight or acknowledged do not expire, nor does anything of a queue with corrupt keys.
         """
         left = iter(queues)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
@@ -58,28 +58,28 @@ class EcqLoader(BulkQueues):
                 yield from ((client_id, seq) for seq in (() if is_spoilt(reply) else reply))
 
     def erase(self, client_id: str, before: int) -> int:
-        """Remove all of a queue that was accepted before this seq; returns how many messages."""
+        """Remove everything of a queue that was accepted before this seq; returns the number of messages."""
         (gone,) = self._ask([(client_id, Erase(before))], 0, tolerant=False)
         return int(gone)
 
     def read(self, client_ids: Iterable[str]) -> Iterator[tuple[str, ReadReply | None]]:
-        """Each client id with its queue as Redis has it, or with None where a key holds a wrong type."""
+        """Yield each client id with its queue in Redis, or with None if a key has a wrong type."""
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
             for client_id, reply in zip(some, self._ask([(each, Read()) for each in some], 0), strict=True):
                 yield client_id, None if is_spoilt(reply) else self._rest(client_id, reply)
 
     def read_one(self, client_id: str) -> ReadReply:
-        """One queue as Redis has it.
+        """Read one queue from Redis.
 
         Raises:
-            redis.ResponseError: a key holds a wrong type.
+            redis.ResponseError: a key has a wrong type.
         """
         (reply,) = self._ask([(client_id, Read())], 0, tolerant=False)
         return self._rest(client_id, reply)
 
     def _rest(self, client_id: str, reply: ReadReply) -> ReadReply:
-        """The whole queue, of which `reply` has the first keys. Position and epoch are those of the last call."""
+        """Complete a queue of which `reply` has the first keys. Position and epoch are those of the last call."""
         newest = {message.key: message for message in reply.messages}
         while reply.cursor:
             (reply,) = self._ask([(client_id, Read(reply.cursor))], 0, tolerant=False)
@@ -91,7 +91,7 @@ class EcqLoader(BulkQueues):
     def _flush(self, some: list[LakeQueue], now_ms: int) -> LoadResult:
         names = dict.fromkeys(each.client_id for each in some)
         result = LoadResult(owners=len(names), offered=sum(len(each.load.messages) for each in some))
-        ready: dict[str, None] = {}  # a queue may have come in several calls
+        ready: dict[str, None] = {}  # an ordered set, since a queue may have come in several calls
         replies = self._ask([(each.client_id, each.load) for each in some], now_ms)
         for each, reply in zip(some, replies, strict=True):
             if is_spoilt(reply):
@@ -108,7 +108,7 @@ class EcqLoader(BulkQueues):
 
 
 def _pieces(each: LakeQueue) -> Iterator[LakeQueue]:
-    """A queue with very many live messages as several calls; the last one moves epoch and position."""
+    """Split a queue with very many live messages into several calls; the last one moves epoch and position."""
     load, messages = each.load, each.load.messages
     if len(messages) <= MESSAGES_PER_CALL:
         yield each

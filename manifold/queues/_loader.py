@@ -1,4 +1,4 @@
-"""Bulk work on fanout queues, over blocking Redis: many owners in one round trip."""
+"""Bulk operations on fanout queues, over blocking Redis: many owners per round trip."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -20,7 +20,7 @@ from manifold.queues.verbs.fills import Erase, Offer, flat
 
 OWNERS_PER_FLUSH = 500
 SEQS_PER_CALL = 2000
-DONE_BATCH_SIZE = 100_000  # entries that are gathered by owner before they are sent
+DONE_BATCH_SIZE = 100_000  # entries that are grouped by owner before they are sent
 T = TypeVar("T")
 
 
@@ -33,29 +33,29 @@ class Ended(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """How many ended entries the queues have forgotten, and how many they still have to remember."""
+    """The number of ended entries that the queues forgot, and of those they still have to remember."""
 
     forgotten: int
     kept: int
 
 
 class Loader(BulkQueues):
-    """Fills fanout queues: one script call for each owner, 500 owners in a round trip. `redis` must not decode responses.
+    """Fills fanout queues: one script call per owner, 500 owners per round trip. `redis` must not decode responses.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses; everything may be offered again.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command; everything may be offered again.
     """
 
     def __init__(self, redis: Redis, policy: Policy) -> None:
         super().__init__(redis, policy)
-        self.spoilt: set[str] = set()  # owners that `end` has passed over, because a key of theirs holds another type
+        self.spoilt: set[str] = set()  # owners that `end` skipped because of a key with a wrong type
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
-        """Offer entries (owner, [(seq, request_id), …]), oldest first, and wake the dispatchers for owners that are present."""
+        """Queue (owner, [(seq, request_id), …]) entries, oldest first, and wake the dispatchers for owners that are present."""
         return self.offer(((owner, flat(self._policy, mine)) for owner, mine in entries), now_ms)
 
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        """As `enqueue`, with entries (owner, [seq, …]), or, where compaction is on, (owner, [seq, request_id, seq, …])."""
+        """As `enqueue`, with flattened entries: (owner, [seq, …]), or (owner, [seq, request_id, seq, …]) with compaction."""
         total = LoadResult()
         for some in _in_flushes(parts):
             total += self._flush(some, now_ms)
@@ -64,8 +64,8 @@ class Loader(BulkQueues):
     def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
         """End entries (owner, seqs) that are not in flight. An entry in flight gets this outcome unless it is acknowledged.
 
-        Yields each entry with its outcome. Record those of `outcome` (`add_outcomes`); to end the same entries again yields the
-        same, so a crash in between loses nothing. An owner whose keys are spoilt is skipped and added to `spoilt`.
+        Yields each entry with its outcome. Record those of `outcome` with `add_outcomes`; ending the same entries again yields
+        the same, so a crash in between loses nothing. An owner with corrupt keys is skipped and added to `spoilt`.
         """
         for some in _in_flushes(_in_pieces(entries)):
             ends = [(owner, tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)) for owner, seqs in some]
@@ -78,7 +78,10 @@ class Loader(BulkQueues):
                     yield Ended(owner, seq, how)
 
     def erase(self, owner: str, before: int) -> int:
-        """Remove all of an owner that was accepted before this seq, and its presence; returns how many entries."""
+        """Remove everything of an owner that was accepted before this seq; returns the number of entries.
+
+        Without any entry left, its presence is removed too.
+        """
         (gone,) = self._run([(owner, Erase(before))], 0)
         return int(gone)
 
@@ -88,7 +91,7 @@ class Loader(BulkQueues):
             self._send(map(_commands.record_outcome, some))
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> list[str]:
-        """Keep (request_id, data_id) of each trigger seq; returns the keys that hold another type and were left alone."""
+        """Store (request_id, data_id) of each trigger seq; returns the keys of a wrong type, which are left alone."""
         spoilt: dict[str, None] = {}
         for some in _in_flushes(triggers.items()):
             sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said)]
@@ -97,7 +100,7 @@ class Loader(BulkQueues):
         return list(spoilt)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
-        """Forget ended entries (owner, seq) whose outcomes the lake knows, unless a recorder could still offer them again."""
+        """Forget ended entries (owner, seq) whose outcomes are in the lake, unless a recorder could still offer them again."""
         left, forgotten, kept = iter(ended), 0, 0
         while some := list(islice(left, DONE_BATCH_SIZE)):
             handed = self._handed({node_of(seq) for _, seq in some})
@@ -114,12 +117,12 @@ class Loader(BulkQueues):
         return Forgotten(forgotten, kept)
 
     def spoilt_key(self, owner: str) -> str:
-        """A text that names the first key of an owner that holds a wrong type, and that type."""
+        """Describe the owner's first key with a wrong type, naming the key and its type."""
         found = spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
         return found or f"what one of its keys holds cannot be read, of {', '.join(keys.owner_keys(owner))}"
 
     def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
-        """By recorder, the seq up to which it will offer nothing again; recorders that hand nothing over are missing."""
+        """By recorder, the seq up to which it offers nothing again; recorders that hand nothing over are missing."""
         found = {}
         for node in nodes:
             marks = keys.handed_marks(node, of_cluster=is_cluster(self._redis))
@@ -136,11 +139,11 @@ class Loader(BulkQueues):
     def mark_loaded(
         self, now_ms: int, taken: Mapping[int, int] | None = None, taken_ecq: Mapping[int, int] | None = None
     ) -> None:
-        """Note that the queues hold everything pending.
+        """Mark the queues as holding everything pending.
 
-        `taken` and `taken_ecq` say, by recorder, up to which seq its triggers and its stream ecq came from the lake.
+        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream ecq came from the lake.
         """
-        if self.is_loaded():  # and say so already
+        if self.is_loaded():
             return
         self._redis.delete(keys.TAKEN)
         known: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
@@ -167,11 +170,11 @@ class Loader(BulkQueues):
         return result
 
     def _has_any(self, some: Sequence[str]) -> bool:
-        """Whether Redis has any of these keys, in one command; always true for a cluster, which has them on several nodes."""
+        """Whether Redis has any of these keys, in one command; always true for a cluster, where they are on several nodes."""
         return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
     def _send(self, commands: Iterable[Args], *, tolerant: bool = False) -> list[Any]:
-        """The raw replies."""
+        """Send commands and return the raw replies."""
         batch = self._batch()
         for command in commands:
             batch.call(command, _as_it_is)
@@ -183,7 +186,7 @@ def _as_it_is(reply: Any) -> Any:
 
 
 def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
-    """The entries in pieces of `SEQS_A_CALL`, because Redis serves nobody else while a script runs."""
+    """Split the entries into pieces of `SEQS_PER_CALL`, because a script blocks Redis while it runs."""
     for owner, seqs in entries:
         for start in range(0, len(seqs), SEQS_PER_CALL):
             yield owner, seqs[start : start + SEQS_PER_CALL]

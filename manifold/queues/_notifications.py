@@ -1,4 +1,4 @@
-"""Which owners to look at: wake-up streams name owners with new entries, the deadline index those that may be overdue."""
+"""Owners to check: wake-up streams name owners with new entries, the deadline index those that may be overdue."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ class Wake:
     shard: int
     record_id: bytes
     owners: list[str]
-    trigger: TriggerName | None = None  # where the record tells of a single trigger
+    trigger: TriggerName | None = None  # set if the record is about a single trigger
 
 
 class WakeStreams(Streams):
-    """The owners that the dispatchers should look at.
+    """The wake-up streams and the deadline index, which dispatchers read.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
     async def wake(self, owners: Iterable[str], trigger: TriggerName | None = None) -> None:
-        """Tell the dispatchers that these owners have something to claim (of `trigger` alone), also where Redis has no memory."""
+        """Notify the dispatchers of owners that have something to claim (of `trigger` alone), even if Redis is out of memory."""
         batch = self.batch()
         batch.wake(owners, trigger)
         if batch:
             await batch.run()
 
     async def join_wakes(self) -> None:
-        """Make the consumer groups of the wake-up streams if they are missing."""
+        """Create the consumer groups of the wake-up streams if they are missing."""
         for shard in range(self.policy.wake_shards):
             await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
 
     async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
-        """New wake-ups for this consumer, waiting up to `block_ms` (0: forever). `settled` ones are removed beside that."""
+        """Read new wake-ups for this consumer, waiting up to `block_ms` (0: forever), and remove `settled` ones in one call."""
         streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
         batch = self.batch()
         _settle(batch, settled)
@@ -50,7 +50,7 @@ class WakeStreams(Streams):
         return [wake for name, records in found for wake in _wakes(_shard(name), records)]
 
     async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
-        """Take over wake-ups that another consumer has read and not settled for `idle_ms`: it is dead or stuck."""
+        """Take over wake-ups that another consumer has read but not settled for `idle_ms`: it is dead or stuck."""
         taken: list[Wake] = []
         for shard in range(self.policy.wake_shards):
             found = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
@@ -58,18 +58,18 @@ class WakeStreams(Streams):
         return taken
 
     async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
-        """Remove these wake-ups: they are handled."""
+        """Remove wake-ups that are handled."""
         batch = self.batch()
         _settle(batch, wakes)
         await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
-        """Up to `count` owners of this shard whose deadline has come by `now_ms`, soonest first; `settle_due` removes them."""
+        """Up to `count` owners of this shard whose deadline passed by `now_ms`, soonest first; remove them with `settle_due`."""
         owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
         return texts(owners)
 
     async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
-        """Remove owners from the deadline index; with `before_ms`, not those that are in it with a later time by now."""
+        """Remove owners from the deadline index; with `before_ms`, keep those that have a later deadline by now."""
         if not owners:
             return
         if before_ms is None:
@@ -97,7 +97,7 @@ def _wake(shard: int, record_id: bytes, fields: dict[bytes, bytes]) -> Wake:
     owners = fields[b"owners"].decode().split("\n")
     if b"trigger" not in fields:
         return Wake(shard, record_id, owners)
-    seq, request_id, data_id = fields[b"trigger"].decode().split(" ")  # no name holds a space
+    seq, request_id, data_id = fields[b"trigger"].decode().split(" ")  # names contain no spaces
     return Wake(shard, record_id, owners, (int(seq), request_id, data_id))
 
 

@@ -1,4 +1,4 @@
-"""The stream of outcomes, which dispatchers and jobs write and the recorder reads."""
+"""The outcomes stream, written by dispatchers and jobs and read by the recorder."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,11 +12,11 @@ class OutcomeStream(Streams):
     """Outcomes that are not on the recorder's disk yet.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
     async def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
-        """Write outcomes to the stream, although Redis may be out of memory."""
+        """Write outcomes to the stream, even if Redis is out of memory."""
         batch = self.batch()
         for record in records:
             batch.call(_commands.record_outcome(record), bytes, run_despite_oom=True)
@@ -24,11 +24,11 @@ class OutcomeStream(Streams):
             await batch.run()
 
     async def join_outcomes(self) -> None:
-        """Make the consumer group of the outcomes stream if it is missing."""
+        """Create the consumer group of the outcomes stream if it is missing."""
         await self.make_group(keys.OUTCOMES, keys.OUTCOMES_GROUP)
 
     async def read_outcomes(self, consumer: str, *, count: int, block_ms: int, again: bool = False) -> list[tuple[bytes, bytes]]:
-        """Up to `count` outcomes as (record id, JSON), waiting `block_ms` for the first; `again`: those read and not settled."""
+        """Read up to `count` outcomes as (record id, JSON), waiting `block_ms` for the first; `again`: those not settled."""
         start = "0" if again else ">"
         found = await self.redis.xreadgroup(
             keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=None if again else block_ms
@@ -36,12 +36,12 @@ class OutcomeStream(Streams):
         return [(record_id, _payload(fields)) for _, records in records_of(found) for record_id, fields in records if fields]
 
     async def claim_stale_outcomes(self, consumer: str, *, idle_ms: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Take over outcomes that another recorder read and has not settled for `idle_ms`, as (record id, JSON)."""
+        """Take over outcomes that another recorder read but has not settled for `idle_ms`, as (record id, JSON)."""
         found = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
         return [(record_id, _payload(fields)) for record_id, fields in found[1] if fields]
 
     async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
-        """Remove these outcomes from the stream: they are on disk."""
+        """Remove outcomes that are on disk from the stream."""
         if record_ids:
             batch = self.batch()
             batch.call(("XACK", keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids), int)
@@ -50,5 +50,5 @@ class OutcomeStream(Streams):
 
 
 def _payload(fields: dict[bytes, bytes]) -> bytes:
-    """The JSON of a record. Of a foreign record, all its bytes, which the recorder refuses and keeps."""
+    """The JSON of a record. Of a foreign record, all its bytes, which the recorder rejects and keeps."""
     return fields[b"o"] if b"o" in fields else b" ".join(part for field in fields.items() for part in field)

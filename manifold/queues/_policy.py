@@ -6,7 +6,7 @@ from functools import cached_property
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.settings import Settings
 
-FOREVER_MS = 1 << 50  # added to an instant, a Lua number still holds it exactly
+FOREVER_MS = 1 << 50  # large, but a Lua number (a double) still holds an instant plus this exactly
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Policy:
     ack_deadline_max_ms: int
     wake_shards: int
     compaction: bool
-    ecq_retention_ms: int = 30 * 86_400_000  # of an acknowledged message
-    ecq_pending_retention_ms: int = 30 * 86_400_000  # of a pending one; 0: until it is fetched
+    ecq_retention_ms: int = 30 * 86_400_000  # how long an acknowledged message is kept
+    ecq_pending_retention_ms: int = 30 * 86_400_000  # how long a pending message is kept; 0: until it is delivered
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
-        """The policy that these settings describe."""
+        """Build the policy from the settings."""
         ecq_pending = settings.ecq_pending_retention
         return cls(
             presence_ms=round(settings.presence_seconds * 1000),
@@ -39,21 +39,21 @@ class Policy:
 
     @cached_property
     def numbers(self) -> tuple[int, int, int, int]:
-        """The numbers that every script gets, in the order in which lua/_owner.lua names them."""
+        """The policy arguments of every script, in the order in which lua/_owner.lua names them."""
         return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
 
     @cached_property
     def ecq_numbers(self) -> tuple[int, int, int, int]:
-        """The same for the scripts of compacted queues, whose messages have a retention of their own."""
+        """As `numbers`, for scripts of compacted queues, whose pending messages have their own retention."""
         return *self.numbers[:3], self.ecq_pending_retention_ms or FOREVER_MS
 
     def ecq_pending_from(self, now_ms: int) -> int:
-        """The first seq that a pending message of a compacted queue may have; one with a smaller seq has expired."""
+        """The smallest seq of a compacted queue's pending message that has not expired at `now_ms`."""
         return seq_of(max(EPOCH_MS, now_ms - self.ecq_numbers[3]), 0, 0)
 
     @cached_property
     def waits_ms(self) -> tuple[int, ...]:
-        """The deadline of the first, second, … attempt: it doubles up to the maximum, which holds for all further attempts."""
+        """Ack deadlines of the first, second, … attempt: doubled up to the maximum, which applies to all further attempts."""
         waits = [self.ack_deadline_ms]
         while waits[-1] < self.ack_deadline_max_ms:
             waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))

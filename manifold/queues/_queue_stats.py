@@ -1,4 +1,4 @@
-"""Queue statistics: what all queues hold together, counted by a slow walk over all keys, since there is no index of owners."""
+"""Queue statistics: totals over all queues, counted by a slow scan of all keys, since there is no index of owners."""
 
 import json
 import time
@@ -21,9 +21,9 @@ from manifold.queues._drivers import AsyncBatch, converse
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
 
-MAX_NAMED_QUEUES = 20  # queues that the statistics name: the longest, and those with the oldest entries
-NAMED_QUEUES = ("longest", "oldest", "ecq_longest", "ecq_oldest")  # the fields that name them
-COUNTS = (  # as queue_stats.lua counts a slice
+MAX_NAMED_QUEUES = 20  # queues named by the statistics: the longest, and those with the oldest entries
+NAMED_QUEUES = ("longest", "oldest", "ecq_longest", "ecq_oldest")  # fields that name queues
+COUNTS = (  # in the order of queue_stats.lua
     *("keys", "known", "present", "unsubscribed", "queues", "pending", "parked", "in_flight", "remembered"),
     *("ecq_queues", "ecq_pending", "ecq_live", "ecq_in_flight"),
 )
@@ -32,25 +32,25 @@ Named = list[tuple[str, int]]
 
 @dataclass(slots=True)
 class QueueStats:
-    """What the queues hold. The queues change during the walk, so sums are approximate."""
+    """Totals over all queues. The queues change during the scan, so sums are approximate."""
 
-    at_ms: int  # when the walk began
-    seconds: float = 0.0  # that the walk took of Redis and this process, pauses left out
+    at_ms: int  # when the scan began
+    seconds: float = 0.0  # spent by Redis and this process, without pauses
     keys: int = 0  # of any kind
-    known: int = 0  # vehicles of whose connection something is known
-    present: int = 0  # of them, here and listening
-    unsubscribed: int = 0  # of them, here and not listening
+    known: int = 0  # vehicles with a presence key
+    present: int = 0  # of them, present and subscribed
+    unsubscribed: int = 0  # of them, present but not subscribed
     queues: int = 0  # vehicles with something pending
-    pending: int = 0  # entries; those in flight left out
+    pending: int = 0  # entries, without those in flight
     parked: int = 0
     in_flight: int = 0
-    remembered: int = 0  # entries that ended and that the lake may not know yet
+    remembered: int = 0  # ended entries that the lake may not know yet
     longest: Named = field(default_factory=list)  # owner and entries, most first
     oldest: Named = field(default_factory=list)  # owner and seq of its oldest pending entry, oldest first
-    spoilt: list[str] = field(default_factory=list)  # some of the keys that hold another type than they should: left out
+    spoilt: list[str] = field(default_factory=list)  # some of the keys with a wrong type, which are not counted
     ecq_queues: int = 0  # clients with something pending in their compacted queues
-    ecq_pending: int = 0  # messages of compacted queues; those in flight left out
-    ecq_live: int = 0  # one for each key, acknowledged or not
+    ecq_pending: int = 0  # messages of compacted queues, without those in flight
+    ecq_live: int = 0  # newest message of each key, acknowledged or not
     ecq_in_flight: int = 0
     ecq_longest: Named = field(default_factory=list)  # client id and messages, most first
     ecq_oldest: Named = field(default_factory=list)  # client id and seq of its oldest pending message, oldest first
@@ -65,9 +65,9 @@ class QueueStats:
         ecq_longest: list[Any],
         ecq_oldest: list[Any],
     ) -> None:
-        """Add the answer of queue_stats.lua for one slice of the keys."""
+        """Add the reply of queue_stats.lua for one slice of the keys."""
         found = dict(zip(COUNTS, (*counts, *ecq_counts), strict=True))
-        found["pending"] -= found["in_flight"]  # what is in flight is in its queue, too
+        found["pending"] -= found["in_flight"]  # an entry in flight is in its queue, too
         found["ecq_pending"] -= found["ecq_in_flight"]
         for name, count in found.items():
             setattr(self, name, getattr(self, name) + count)
@@ -77,14 +77,14 @@ class QueueStats:
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """The length above which a queue is named, and the seq below which it is; then the same of compacted queues."""
+        """The length above which, and the oldest seq below which, a queue is named; then the same for compacted queues."""
         return _shortest(self.longest), _youngest(self.oldest), _shortest(self.ecq_longest), _youngest(self.ecq_oldest)
 
     async def save(self, redis: Redis, policy: Policy) -> None:
-        """Save these statistics in Redis, unless those of a later walk are there.
+        """Save these statistics in Redis, unless those of a later scan are there.
 
         Raises:
-            redis.RedisError: Redis is away or refuses.
+            redis.RedisError: Redis is unavailable or rejects a command.
         """
         fields = {name: json.dumps(getattr(self, name)) for name in self.__slots__}
         batch = AsyncBatch(redis, policy)
@@ -94,7 +94,7 @@ class QueueStats:
 
     @classmethod
     async def load(cls, redis: Redis) -> "QueueStats | None":
-        """The last statistics in Redis; None if there are none."""
+        """Load the last statistics from Redis; None if there are none."""
         raw: dict[bytes, bytes] = await cast(Any, redis.hgetall(keys.QUEUE_STATS))
         if not raw:
             return None
@@ -106,13 +106,12 @@ class QueueStats:
 
 
 async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
-    """Walk over all keys, slice by slice, into `stats`; yields for each slice the queues that have an expired entry.
+    """Scan all keys into `stats`, slice by slice; yields, for each slice, the queues that have an expired entry.
 
-    Redis serves nobody else during a slice, which takes one to two milliseconds for 1,000 keys. The caller may pause between
-    slices.
+    A slice blocks Redis for one to two milliseconds per 1,000 keys. The caller may pause between slices.
 
     Raises:
-        redis.RedisError: Redis is away or refuses.
+        redis.RedisError: Redis is unavailable or rejects a command.
     """
     expired = seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
     ecq_expired = policy.ecq_pending_from(stats.at_ms) - 1
@@ -134,7 +133,7 @@ async def _nodes(redis: Redis) -> list[dict[str, Any]]:
     """The keyword arguments that address each node that holds keys."""
     if not is_cluster(redis):
         return [{}]
-    await cast(Any, redis.ping())  # a client that was not used yet knows none
+    await cast(Any, redis.ping())  # an unused client does not know its nodes yet
     return [{"target_nodes": node} for node in cast(RedisCluster, redis).get_primaries()]
 
 
@@ -145,13 +144,13 @@ async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) 
         except ResponseError as exc:
             return [exc]
 
-    batch = Batch(policy, of_cluster=False)  # of one node
+    batch = Batch(policy, of_cluster=False)  # each node is addressed on its own
     batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
     return (await converse(batch.talk(), execute))[0]
 
 
 def _most(known: Named, found: list[Any]) -> Named:
-    return nlargest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))  # a walk may see a key twice
+    return nlargest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))  # SCAN may return a key twice
 
 
 def _least(known: Named, found: list[Any]) -> Named:

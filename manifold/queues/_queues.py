@@ -1,4 +1,4 @@
-"""The interface of the queues for services, over asyncio: verbs, triggers, payloads, wake-ups, marks and outcomes."""
+"""The interface of the queues for services, over asyncio: verbs, triggers, payloads, wake-ups, watermarks and outcomes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
     """The pending queues. `redis` must not decode responses: payloads are bytes.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
     async def store_trigger(self, seq: int, request_id: str, data_id: str) -> None:
-        """Keep request_id and data_id of a trigger. A key of a wrong type is left alone: the lake knows the trigger, too."""
+        """Store request_id and data_id of a trigger. A key of a wrong type is left alone: the lake has the trigger too."""
         batch = self.batch()
         for command in _commands.store_trigger(self.policy, seq, request_id, data_id):
             batch.call(command, int)
@@ -35,9 +35,9 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return [None if is_spoilt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
-        """Keep a payload, and queue the entries that waited for it.
+        """Store a payload, and queue the entries that waited for it.
 
-        Returns `stored`, `same`, or `differs`: other bytes are known under this data_id, and nothing has changed.
+        Returns `stored`, `same`, or `differs`: this data_id already has other bytes, and nothing has changed.
         """
         batch = self.batch()
         batch.call(_commands.store_data(self.policy, data_id, payload), lambda word: bytes(word).decode())
@@ -47,9 +47,9 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return str(word)
 
     async def take_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
-        """Payloads in one round trip, in order, and those of the data_ids for which entries are parked.
+        """Read payloads in one round trip, in order, and list those of the data_ids for which entries are parked.
 
-        A payload is None where Redis does not hold it, or holds a wrong type. Each is kept for a full retention from now on.
+        A payload is None where Redis lacks it, or the key has a wrong type. Each read restarts the payload's retention.
         """
         batch = self.batch()
         for data_id in data_ids:
@@ -57,14 +57,14 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return await self._with_waiting(batch, data_ids)
 
     async def data_sizes(self, data_ids: Sequence[str]) -> list[int]:
-        """The size of each payload in bytes, in one round trip; 0 where Redis does not hold it."""
+        """The size of each payload in bytes, in one round trip; 0 where Redis lacks it."""
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("STRLEN", keys.data(data_id)), int)
         return [0 if is_spoilt(size) else size for size in await batch.run(tolerant=True)]
 
     async def put_data(self, payloads: Mapping[str, bytes]) -> list[str]:
-        """Put payloads back that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
+        """Restore payloads that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
 
         Raises:
             redis.OutOfMemoryError: Redis had no memory for some of them.
@@ -75,7 +75,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return (await self._with_waiting(batch, list(payloads)))[1]
 
     async def _with_waiting(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
-        """The replies of a batch with one command for each data_id, None for an error; and the data_ids with parked entries."""
+        """Run a batch with one command per data_id; returns replies (None for an error) and the data_ids with parked entries."""
         for data_id in data_ids:
             batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
         replies = [None if is_spoilt(reply) else reply for reply in await batch.run(tolerant=True)]
@@ -83,7 +83,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
 
     async def spoilt_key(self, queue: str) -> str | None:
-        """A text that names the first key of a queue with a wrong type, and that type; None if there is none."""
+        """Describe the queue's first key with a wrong type, naming the key and its type; None if there is none."""
         batch = self.batch()
         for key in keys_of(queue):
             batch.call(("TYPE", key), bytes)

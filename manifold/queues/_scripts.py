@@ -1,4 +1,4 @@
-"""Lua scripts: a file for each verb, with shared code in front of it, and the SHA-1 by which Redis knows it."""
+"""Lua scripts: one file per verb, preceded by shared code, and known to Redis by its SHA-1."""
 
 import hashlib
 from importlib.resources import files
@@ -6,15 +6,15 @@ from typing import Any
 
 Args = tuple[Any, ...]
 
-LOADS: list[Args] = []  # the commands that make all scripts known to a Redis, or to each master of a cluster
+LOADS: list[Args] = []  # commands that load all scripts into a Redis, or into each master of a cluster
 
 
 class Script:
-    """One `.lua` file. Only a script that `adds` is refused when Redis is out of memory, because delivering makes room.
+    """A `.lua` file. Only a script that `adds` is rejected when Redis is out of memory, because delivering frees memory.
 
-    `shares` names the files in front of it: `_owner` for a fanout queue, `_owner` and `_ecq` for a compacted one. `calls` names
-    another verb, which becomes a function of its arguments. `before` names a file that stands before all others: a short cut.
-    `room` is the package whose folder `lua` has the verb's own file.
+    `shares` names the files that precede it: `_owner` for a fanout queue, `_owner` and `_ecq` for a compacted one. `calls` names
+    another verb, which becomes a function of its arguments. `before` names a file that precedes all others: a shortcut. `package`
+    is the package whose folder `lua` has the verb's own file.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Script:
         LOADS.append(("SCRIPT", "LOAD", text))
 
 
-NOBODYS: tuple[str, ...] = ()  # shares nothing: its keys are no owner's
+NOBODYS: tuple[str, ...] = ()  # no shared code: its keys belong to no owner
 OF_ECQ = ("_owner", "_ecq")
 
 
 def _text(name: str, package: str = "manifold.queues") -> str:
-    return (files(package) / "lua" / f"{name}.lua").read_text()  # not by a path: on a cluster the code is in an archive
+    return (files(package) / "lua" / f"{name}.lua").read_text()  # not by path: on a Spark cluster, the code is inside an archive

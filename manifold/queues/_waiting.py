@@ -1,4 +1,4 @@
-"""Parked entries: which entries wait for which data, and how they are queued when it comes."""
+"""Parked entries: which entries wait for which data, and how they are queued when it arrives."""
 
 from manifold.contracts import keys
 from manifold.queues._batch import FIRST, LAST
@@ -11,21 +11,21 @@ NOTE_BATCH_SIZE = 1000
 
 
 class WaitingForData(WakeStreams):
-    """A note names an owner and a seq. A note of an earlier version names an owner alone and means all its parked entries.
+    """A note names an owner and a seq. A note of an earlier version names only an owner and means all its parked entries.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
     async def unpark_waiting(self, data_id: str, now_ms: int) -> int:
-        """Queue the entries that waited for this data; returns how many. After a crash the rest is found by the next call."""
+        """Queue the entries that waited for this data; returns their number. After a crash, the next call finds the rest."""
         key, cursor, unparked = keys.waiting_for(data_id), 0, 0
         while True:
             cursor, notes = await self.redis.sscan(key, cursor, count=NOTE_BATCH_SIZE)
             unparked += await self._unpark(key, texts(notes), now_ms)
             if cursor == 0:
                 break
-        # Whoever parks meanwhile notes it before and after: that is found now, or strikes the id in again.
+        # `Park` writes its note before and after parking, so a concurrent one is either found here or adds the id again.
         batch = self.batch()
         batch.call(("ZREM", keys.PARKED, data_id), int, stage=FIRST)
         batch.call(("EXISTS", key), int, stage=LAST)
@@ -34,7 +34,7 @@ class WaitingForData(WakeStreams):
         return unparked
 
     async def waiting_data_ids(self, now_ms: int) -> list[str]:
-        """The data_ids for which entries are parked, or were within the retention."""
+        """The data_ids for which entries were parked within the retention."""
         await self.redis.zremrangebyscore(keys.PARKED, "-inf", now_ms - self.policy.retention_ms)
         return texts(await self.redis.zrange(keys.PARKED, 0, -1))
 
@@ -43,7 +43,7 @@ class WaitingForData(WakeStreams):
             return 0
         entries: dict[str, list[str]] = {}
         for note in notes:
-            owner, _, seq = note.partition(" ")  # no name holds a space
+            owner, _, seq = note.partition(" ")  # names contain no spaces
             entries.setdefault(owner, []).extend([seq] if seq else ())
         whole = {note for note in notes if " " not in note}
         batch = self.batch()
@@ -56,7 +56,7 @@ class WaitingForData(WakeStreams):
         return sum(reply.queued for reply in replies.values())
 
     async def _strike(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
-        """Remove notes, after the wake: a crash before it repeats both. An entry that is parked again gets its note back."""
+        """Remove notes after the wake, so a crash before it repeats both. An entry parked again meanwhile gets its note back."""
         batch = self.batch()
         batch.call(("SREM", key, *notes), int, stage=FIRST)
         for owner, seqs in entries.items():

@@ -1,4 +1,4 @@
-"""The marks in Redis that say whether the queues are loaded, and up to which seq of a recorder they hold everything."""
+"""Watermarks in Redis: whether the queues are loaded, and up to which seq of each recorder they are complete."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +15,21 @@ CHANGED = "the queues are not what they were a second ago: they went back to an 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of one recorder, as Redis has them: one of each kind, or in a cluster one in each part of the slots."""
+    """The watermarks of one recorder as stored in Redis: one of each kind, or in a cluster one per part of the slots."""
 
-    loaded: tuple[bytes, ...]  # when the queues were loaded; empty: not there
-    handed: tuple[bytes, ...]  # `<loading> <seq>`; empty: not there
-    taken: int | None  # seq up to which the last rebuild had this recorder's triggers from the lake
-    taken_ecq: int | None = None  # the same of its stream ecq: the lake may know less of one than of the other
+    loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
+    handed: tuple[bytes, ...]  # `<loading> <seq>`; empty: missing
+    taken: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
+    taken_ecq: int | None = None  # the same for its stream ecq, of which the lake may know less or more
 
     @property
     def loading(self) -> bytes | None:
-        """The name of the last loading of the queues; None if they do not hold everything pending."""
+        """The name of the last load of the queues; None if they do not hold everything pending."""
         return self.loaded[0] if all(self.loaded) else None
 
     @property
     def joined(self) -> int | None:
-        """The seq up to which this recorder has handed everything over; None if nothing since the queues were loaded."""
+        """The seq up to which this recorder has handed everything over since the queues were loaded; None if it has not."""
         parts = [mark.split(b" ") for mark in self.handed]
         if any(len(part) != 2 or part[0] != self.loading for part in parts):
             return None
@@ -37,7 +37,7 @@ class Marks:
 
     @property
     def upto(self) -> int | None:
-        """The seq up to which the queues hold everything that this recorder has recorded; None if that is not known."""
+        """The seq up to which the queues hold everything that this recorder has recorded; None if unknown."""
         return self.taken if self.joined is None else self.joined
 
     @property
@@ -47,19 +47,19 @@ class Marks:
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the queues were filled from the lake, and this recorder has handed nothing over since."""
+        """Whether the queues were filled from the lake and this recorder has handed over nothing since."""
         return self.joined is None and not (self.taken is None and self.taken_ecq is None)
 
 
 class MarkedQueues(Streams):
-    """Reads and moves marks. A mark is written after what it speaks of, so a Redis that loses writes loses the mark first.
+    """Reads and moves watermarks. A watermark is written after the entries it covers, so losing entries loses it too.
 
     Raises:
-        redis.RedisError: from every method, where Redis is away or refuses.
+        redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
     async def marks(self, node: int) -> Marks:
-        """The marks of the recorder `node`."""
+        """Read the watermarks of the recorder `node`."""
         loaded, handed = self._keys(node)
         batch = self.batch()
         for key in (*loaded, *handed):
@@ -71,10 +71,10 @@ class MarkedQueues(Streams):
         return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
 
     async def move_handed(self, node: int, marks: Marks, seq: int) -> Marks:
-        """Note that the queues hold everything of this recorder up to `seq`; returns the new marks.
+        """Advance this recorder's watermark: the queues hold everything up to `seq`. Returns the new watermarks.
 
         Raises:
-            Retryable: the marks in Redis are not `marks` any more.
+            Retryable: the watermarks in Redis are no longer `marks`.
         """
         loaded, handed = self._keys(node)
         new = b"%s %d" % (marks.loading, seq)
@@ -89,21 +89,21 @@ class MarkedQueues(Streams):
         return Marks(marks.loaded, (new,) * len(handed), marks.taken, marks.taken_ecq)
 
     async def unload(self, marks: Marks) -> None:
-        """Note that the queues do not hold everything pending and need a rebuild, unless they were loaded since `marks`."""
+        """Mark the queues as incomplete, so that they need a rebuild, unless they were loaded since `marks`."""
         batch = self.batch()
         for key, value in zip(keys.loaded_marks(of_cluster=is_cluster(self.redis)), marks.loaded, strict=True):
             batch.call(_commands.swap(key, value, b""), int)
         await batch.run()
 
     async def drop_handed(self, node: int) -> None:
-        """Note that this recorder hands nothing over, and so will not offer anything again."""
+        """Delete the watermark of this recorder, which hands nothing over and so will not offer anything again."""
         batch = self.batch()
         for key in keys.handed_marks(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
     async def forget_populated(self) -> None:
-        """Have the next populate compare the whole lake: a node that went back may have lost what earlier ones brought."""
+        """Make the next populate compare the whole lake: a node that rolled back may have lost what earlier ones loaded."""
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
             batch.call(("DEL", key), int)

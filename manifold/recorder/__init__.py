@@ -1,7 +1,7 @@
-"""The MQTT door: what the platform publishes is on disk before it is acknowledged, in the archive forever, and queued at once.
+"""The MQTT ingress: writes published messages to disk before it acknowledges them, archives them, and enqueues them at once.
 
-It promises that a receipt means durable, that no message stops it or is taken in three times, and that what was not handed over
-is handed over first after any gap. It delivers nothing, and judges no table.
+Guarantees: a receipt means durable, no message stops the recorder or is recorded more than twice, and after a gap, missed
+messages are enqueued before new ones. It delivers nothing and audits no table.
 """
 
 from manifold.recorder._recorder import Recorder

@@ -9,13 +9,13 @@ from manifold.settings import Settings
 
 
 async def serve(settings: Settings) -> None:
-    """Run until the process is told to end."""
+    """Run until SIGTERM or SIGINT."""
     look_at_what_is_new()
     await Recorder(settings).run(stop_event())
 
 
 def main() -> int:
-    """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
+    """Run the recorder and return the exit status: 0 after an orderly end, 2 for an error that the operator has to fix."""
     return run_service("recorder", serve, node=True)
 
 

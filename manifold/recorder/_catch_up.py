@@ -1,4 +1,4 @@
-"""Replays what the queues lack, from their own marks on: outcomes first, then data, then the rest in seq order."""
+"""Replays what the queues lack, starting at their watermarks: outcomes first, then data, then the rest in seq order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,24 +22,24 @@ from manifold.recorder._lake import Lake
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._replay import ReplaySource
 
-MAX_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
-DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's
-GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # messages, and outcomes, that are brought together
+MAX_LOST_S = 7200.0  # Redis saves at least every hour by itself; if it lost more than this, a rebuild is faster
+DATA_BEFORE_S = 300.0  # data this much older is replayed too: a rebuild may have seen a trigger's segment before its data's
+GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # per batch
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the recorder itself knows of what the queues may lack."""
+    """What the recorder itself knows about a gap in the queues."""
 
-    upto: int  # greatest seq whose turn has come
+    upto: int  # greatest seq that was processed
     since: int | None  # first seq that was not handed over; None: all were
-    same_redis: bool  # the one to which all before it was handed over, without a restart
+    same_redis: bool  # the Redis that got everything before, not restarted since
 
 
 class CatchUp:
-    """Keeps the marks of this recorder in the queues: messages up to a mark are in the queues, younger ones are replayed.
+    """Keeps this recorder's watermarks in the queues: messages up to a watermark are in the queues, later ones are replayed.
 
     Raises:
         redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close` again.
@@ -57,26 +57,26 @@ class CatchUp:
     ) -> None:
         self._direct_enqueuer, self._queues, self._lake, self._recorded = direct_enqueuer, queues, lake, recorded
         self._parser, self._journal, self._node = parser, journal, node
-        self._marks: Marks | None = None  # as they were read or left here
+        self._marks: Marks | None = None  # as last read or written here
 
     async def mark(self, seq: int) -> None:
-        """Everything up to `seq` is in the queues.
+        """Advance the watermark: everything up to `seq` is in the queues.
 
         Raises:
-            Retryable: the queues are not as they were left; they lack something.
+            Retryable: the queues have changed since; they lack something.
         """
         assert self._marks is not None
         self._marks = await self._queues.move_handed(self._node, self._marks, seq)
 
     async def leave(self) -> None:
-        """This recorder hands nothing over: nothing has to be remembered for it."""
+        """Delete the watermark, because this recorder hands nothing over."""
         await self._queues.drop_handed(self._node)
 
     async def close(self, gap: Gap, passed: Callable[[], int]) -> None:
-        """Bring in what the queues lack; then up to which seq all has `passed` is in them.
+        """Replay what the queues lack, and advance the watermark to the seq that `passed` returns.
 
         Raises:
-            Retryable: the queues are not loaded, or lost so much that they count as not loaded from here on.
+            Retryable: the queues are not loaded, or lost so much that they count as not loaded from now on.
         """
         left = self._marks.joined if self._marks is not None else None
         self._marks = marks = await self._queues.marks(self._node)
@@ -87,9 +87,9 @@ class CatchUp:
         since = await self._since(marks.upto, marks, gap, Stream.TRIGGER)
         since_ecq = await self._since(marks.upto_ecq, marks, gap, Stream.ECQ)
         rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
-        await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
+        await self.mark(max(0, min(since, since_ecq) - 1))  # from now on, the queues keep later ended entries
         if min(since, since_ecq) <= gap.upto:
-            # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
+            # A Redis that lost nothing remembers the ended entries that may be offered again; for another one, the lake has them.
             ended = NO_OUTCOMES if same else await self._lake.ended_since(datetime_of(since))
             await self._offer_data(since, gap.upto)
             await self._offer_ecq(since_ecq, gap.upto, rewound)
@@ -98,15 +98,15 @@ class CatchUp:
 
     async def _since(self, marked: int | None, marks: Marks, gap: Gap, stream: Stream) -> int:
         """The first seq of a stream that the queues may lack."""
-        if marked is None and marks.is_rebuilt:  # the lake has nothing of it: all that is recorded, but not all time
+        if marked is None and marks.is_rebuilt:  # the lake has none: replay all, but from the first recorded seq
             first = await asyncio.to_thread(self._recorded.first, 0, gap.upto, (stream,))
             return gap.upto + 1 if first is None else first
         return _since(marked, gap, self._journal.last_seq)
 
     async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
-        """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too.
+        """Repeat ended entries, acknowledgements and rewinds: this Redis may have rolled back, or was loaded from the lake.
 
-        Returns what changed the compacted queues that were rewound, and has to be told again when their messages are there.
+        Returns the changes to compacted queues that were rewound, which must be repeated once their messages are there.
         """
         first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
         far = _is_too_far(marks, gap, first)
@@ -133,7 +133,7 @@ class CatchUp:
             log.info("ended again", outcomes=ended, since=since)
 
     async def _change_again(self, since: int) -> list[Known]:
-        """Acknowledgements and rewinds. Only of queues that were rewound does their order matter: these come last."""
+        """Repeat acknowledgements and rewinds. Their order matters only in queues that were rewound, which come last."""
         source, changed = self._recorded.ecq_changes(since), 0
         rewinds: list[tuple[int, Rewind]] = []
         while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
@@ -156,7 +156,7 @@ class CatchUp:
             self._note(group)
 
     async def _offer_ecq(self, since: int, upto: int, rewound: list[Known] | None) -> None:
-        """Writes and rewinds. Where `rewound` is given, rewinds are among it, and go in their order with acknowledgements."""
+        """Replay writes and rewinds. If `rewound` is given, it includes the rewinds, in order with the acknowledgements."""
         async for group in self._groups(Stream.ECQ, since, upto):
             await self._direct_enqueuer.offer([i for i in group if rewound is None or not isinstance(i.ecq, Rewind)])
             for incoming in group:
@@ -168,7 +168,7 @@ class CatchUp:
         async for group in self._groups(Stream.TRIGGER, since, upto):
             await self._direct_enqueuer.offer(group, skip=ended)
             self._note(group)
-            await self.mark(group[-1].seq)  # where the next one is refused, go on here: all else is in the queues
+            await self.mark(group[-1].seq)  # if the next group fails, continue here: data and compacted queues are complete
 
     async def _groups(self, stream: Stream, since: int, upto: int) -> AsyncIterator[list[Incoming]]:
         source, offered = self._recorded.messages(stream, since, upto), 0
@@ -190,29 +190,29 @@ class CatchUp:
 
 
 def was_offerable(incoming: Incoming) -> bool:
-    """Whether the message needed a hand-off when it came."""
+    """Whether the message needed to be enqueued when it arrived."""
     return incoming.envelope.refused_because is None and incoming.envelope.duplicate_of is None
 
 
 def _since(marked: int | None, gap: Gap, newest: int) -> int:
-    """The first seq that the queues may lack, which say that they have all up to `marked`."""
+    """The first seq that the queues may lack, given that their watermark is `marked`."""
     if marked is None:
         return 0
-    if marked > max(gap.upto, newest) and gap.since is not None:  # it speaks of a journal that is lost, and of its clock
+    if marked > max(gap.upto, newest) and gap.since is not None:  # the watermark belongs to a lost journal, and to its clock
         return min(marked + 1, gap.since)
     return marked + 1
 
 
 def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
-    """Whether reading back what was handed over and is lost takes longer than a rebuild. `first`: the first that is lacking."""
+    """Whether replaying the lost messages would take longer than a rebuild. `first` is the first seq that is lacking."""
     lost_upto = gap.since or gap.upto
     if first is None or first >= lost_upto or marks.is_rebuilt:
-        return False  # nothing is lost, or only what a rebuild has not found in the lake
+        return False  # nothing is lost, or only what a rebuild did not find in the lake
     return unix_ms_of(lost_upto) - unix_ms_of(first) > MAX_LOST_S * 1000
 
 
 def _record_of(envelope: Envelope) -> OutcomeRecord | None:
-    """None where another program has put something else into the archive."""
+    """Parse an outcome; None if another program put something else into the archive."""
     try:
         return OutcomeRecord.from_wire(envelope.payload)
     except ValueError:
@@ -220,7 +220,7 @@ def _record_of(envelope: Envelope) -> OutcomeRecord | None:
 
 
 def _ack_of(envelope: Envelope) -> EcqAck | None:
-    """None where it is none, or another program has put something else into the archive."""
+    """Parse an acknowledgement; None if it is something else, or another program's."""
     try:
         return EcqAck.from_wire(envelope.payload) if envelope.topic.startswith(ACKNOWLEDGEMENTS) else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Queues whose keys in Redis hold something else than Manifold writes: they are named, and delay no other queue."""
+"""Queues with corrupt keys in Redis: they are reported, and do not delay other queues."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -19,29 +19,29 @@ log = structlog.get_logger(__name__)
 
 
 class Spoilt:
-    """Knows whose keys are spoilt, until they are not any more.
+    """Tracks the queues with corrupt keys until the keys are repaired.
 
     Raises:
-        redis.RedisError: from every method that asks Redis.
+        redis.RedisError: from every method that reads Redis.
     """
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._what: dict[QueueName, str] = {}  # queue → which of its keys, and what it is
+        self._what: dict[QueueName, str] = {}  # queue → description of the corrupt key
 
     @property
     def problems(self) -> list[str]:
-        """Whose keys they are, and the remedy."""
+        """One line per queue, with the corrupt key and the remedy."""
         remedy = "nothing can be queued for it: delete that key, then run `manifold rebuild`"
         return [f"{queue}: {what}, so {remedy}" for queue, what in self._what.items()]
 
     async def sound(self, answers: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
-        """The replies of a tolerant batch without those of owners whose keys are spoilt. They get theirs by a rebuild."""
+        """The replies of a tolerant batch without those of owners with corrupt keys, who get their entries by a rebuild."""
         sound = await self._sound((fanout_queue(owner), owner, reply) for owner, reply in answers)
         return dict(sound)
 
     async def sound_ones(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
-        """The same for verbs; one queue may have several."""
+        """As `sound`, for verbs; a queue may have several."""
         return await self._sound((sent[0], sent, reply) for sent, reply in answers)
 
     async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
@@ -55,7 +55,7 @@ class Spoilt:
         return sound
 
     async def look_again(self) -> None:
-        """Forget those whose keys are as they should be."""
+        """Check the tracked queues again and forget those that were repaired."""
         for queue in list(self._what):
             await self._look_at(queue)
 

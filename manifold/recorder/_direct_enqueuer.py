@@ -1,4 +1,4 @@
-"""The direct enqueue: what is on disk goes to the queues at once, strictly in seq order."""
+"""The direct enqueue: messages go from disk to the queues at once, strictly in seq order."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,7 +23,7 @@ from manifold.recorder._lake import Lake
 from manifold.recorder._parser import Incoming
 
 OWNERS_PER_FLUSH = 500
-OWNERS_ALONE = 16  # of a trigger that goes the short way
+OWNERS_ALONE = 16  # max owners of a trigger that is enqueued in a single round trip
 Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
 NO_OUTCOMES: Ended = frozenset()
 
@@ -31,22 +31,22 @@ log = structlog.get_logger(__name__)
 
 
 class DirectEnqueuer:
-    """Offers messages to the queues. The same message may be offered again and again: nothing changes.
+    """Enqueues messages. Idempotent: the same message may be offered any number of times.
 
     Raises:
-        redis.RedisError, Retryable: from every method. After `offer` the queues may have some of it: offer all of it again.
+        redis.RedisError, Retryable: from every method. After `offer`, part of it may be enqueued: offer all of it again.
     """
 
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
-        self.loading: bytes | None = None  # of the queues that `offer` fills; loaded anew, they may lack something older
+        self.loading: bytes | None = None  # the load that `offer` adds to; after a newer load, older messages may be missing
         self.spoilt = Spoilt(queues)
         self.ecq = EcqEnqueuer(queues, self.spoilt)
 
     async def offer(self, group: Sequence[Incoming], *, skip: Ended = NO_OUTCOMES) -> None:
-        """Bring a group in seq order into the queues and write into each message what became of it.
+        """Enqueue a group in seq order and set the result on each message.
 
-        `skip` are entries (vin, seq) that have ended already.
+        `skip` are entries (vin, seq) that have already ended.
         """
         of_ecq = [incoming for incoming in group if incoming.offerable and incoming.ecq is not None]
         if of_ecq:
@@ -68,7 +68,7 @@ class DirectEnqueuer:
             incoming.applied = incoming.offerable
 
     async def end(self, records: Sequence[OutcomeRecord], now_ms: int) -> None:
-        """These entries have ended, whatever the queues say of them. What waits behind them may go."""
+        """End these entries, whatever their state in the queues. The entries behind them may be claimed."""
         batch = self._queues.batch()
         for record in records:
             batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
@@ -76,7 +76,7 @@ class DirectEnqueuer:
         await self._queues.wake({record.vin for record, reply in found if not is_spoilt(reply) and reply.word == "ended"})
 
     async def _offer_alone(self, incoming: Incoming) -> bool:
-        """A small trigger that came alone, in one round trip: at light load its delivery waits for that. False: it is not one."""
+        """Enqueue a small single trigger in one round trip, for low latency at light load; False if it does not qualify."""
         trigger, digest, now_ms = incoming.trigger, incoming.digest, wall_clock_ms()
         left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
         if trigger is None or digest is None or trigger.data is not None or incoming.applied or left_ms <= 0:
@@ -103,7 +103,10 @@ class DirectEnqueuer:
         return True
 
     async def _admit(self, asked: Sequence[Incoming]) -> set[str]:
-        """One round trip: are the queues loaded, which triggers are duplicates, which data ids are unknown to Redis."""
+        """Find out in one round trip whether the queues are loaded, and which triggers are duplicates.
+
+        Returns the data_ids that Redis does not have.
+        """
         now_ms = wall_clock_ms()
         pipe = self._queues.redis.pipeline(transaction=False)
         pipe.get(keys.LOADED)
@@ -150,7 +153,7 @@ class DirectEnqueuer:
             return "spoilt"
 
     async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:
-        """All entries of all triggers; those of one owner in one call, in seq order."""
+        """Enqueue all entries of all triggers; those of one owner in one call, in seq order."""
         entries: dict[Owner, list[tuple[int, str]]] = {}
         batch = self._queues.batch()
         for incoming in asked:
@@ -171,14 +174,14 @@ class DirectEnqueuer:
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
 
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
-        """What all its entries share. Data lives as long as what names it."""
+        """Add the commands for what all entries of a trigger share. Data lives as long as the triggers that name it."""
         key, retention_ms = keys.trigger(seq), self._queues.policy.retention_ms
         batch.call(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, stage=FIRST)
         batch.call(("PEXPIRE", key, retention_ms), int, stage=FIRST)
         batch.call(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, stage=FIRST)
 
     def _note_first(self, incoming: Incoming, first: int | None) -> None:
-        """`first` is the seq under which the digest was registered before; None: it was not."""
+        """Mark a duplicate: `first` is the seq under which the digest was already registered, or None."""
         if first is not None and first != incoming.seq:
             incoming.duplicate_of = first
             self._dedupe.correct(str(incoming.digest), incoming.seq, first)
@@ -193,7 +196,7 @@ class DirectEnqueuer:
 
 
 def _data_of(incoming: Incoming) -> Data | None:
-    """The data that a message brings: its own, or that of an inline trigger."""
+    """The data in a message: its own, or that of an inline trigger."""
     if incoming.data is not None:
         return incoming.data
     trigger: Trigger | None = incoming.trigger
@@ -203,7 +206,7 @@ def _data_of(incoming: Incoming) -> Data | None:
 
 
 def _name_of(asked: Sequence[Incoming]) -> TriggerName | None:
-    """The trigger of a group that has only one."""
+    """The trigger of a group with a single message, or None."""
     trigger = asked[0].trigger if len(asked) == 1 else None
     return None if trigger is None else (asked[0].seq, trigger.request_id, trigger.data_id)
 

@@ -15,26 +15,26 @@ from manifold.recorder._corrupt_keys import Sent, Spoilt
 from manifold.recorder._parser import Incoming
 
 MESSAGES_PER_FLUSH = 1000
-Known = EcqAck | tuple[int, Rewind]  # a rewind with its own seq
+Known = EcqAck | tuple[int, Rewind]  # the rewind's own seq, and the rewind
 
 
 class EcqEnqueuer:
-    """Offers messages to compacted queues. The same message may be offered again and again: nothing changes.
+    """Enqueues messages of compacted queues. Idempotent: the same message may be offered any number of times.
 
     Raises:
-        redis.RedisError, Retryable: from every method. The queues may have some of it: offer all of it again.
+        redis.RedisError, Retryable: from every method. Part of it may be enqueued: offer all of it again.
     """
 
     def __init__(self, queues: Queues, spoilt: Spoilt) -> None:
         self._queues, self._spoilt = queues, spoilt
 
     async def offer(self, asked: Sequence[Incoming], loading: bytes | None) -> None:
-        """Bring writes and rewinds in seq order into the queues that were loaded as `loading`; up to 1,000 in one round trip."""
+        """Enqueue writes and rewinds in seq order into the queues loaded as `loading`; up to 1,000 per round trip."""
         for start in range(0, len(asked), MESSAGES_PER_FLUSH):
             await self._offer(asked[start : start + MESSAGES_PER_FLUSH], loading or b"")
 
     async def replay(self, known: Iterable[Known]) -> None:
-        """Acknowledgements and rewinds, in the order of epochs: a rewind before what was acknowledged after it."""
+        """Repeat acknowledgements and rewinds in the order of epochs: a rewind before the acknowledgements that followed it."""
         sent = [_again(one) for one in sorted(known, key=_epoch)]
         for start in range(0, len(sent), MESSAGES_PER_FLUSH):
             some, batch = sent[start : start + MESSAGES_PER_FLUSH], self._queues.batch()
@@ -49,7 +49,7 @@ class EcqEnqueuer:
         if of_cluster and await self._queues.redis.get(keys.LOADED) != loading:
             raise Retryable(NOT_LOADED)
         batch = self._queues.batch()
-        # A rewind does not look whether the queues are loaded: where they are not, it is offered again.
+        # A rewind does not check whether the queues are loaded; if they are not, it is offered again.
         batch.call(("GET", keys.LOADED), _as_it_is)
         sent = list(_verbs(asked, None if of_cluster else loading))
         for queue, verb in sent:
@@ -68,10 +68,10 @@ class EcqEnqueuer:
 
 
 def _verbs(asked: Sequence[Incoming], loading: bytes | None) -> Iterator[Sent]:
-    """One verb a message, in seq order, but for a write whose key another one of them writes later: that is superseded at once.
+    """One verb per message, in seq order, except writes whose key is written again later in the group: those are superseded.
 
-    What is offered again goes in all the same: where it was acknowledged, its being superseded takes that out of the queue.
-    `loading` None: of a cluster, where a verb can neither look whether the queues are loaded nor wake anybody.
+    Replayed writes are kept nevertheless: one that was acknowledged must be superseded in the queue to be removed. `loading`
+    None: in a cluster, where a verb can neither check whether the queues are loaded nor wake a dispatcher.
     """
     newest = {(said.client_id, said.key): incoming.seq for incoming in asked if isinstance(said := incoming.ecq, Append)}
     for incoming in asked:
@@ -97,7 +97,7 @@ def _again(one: Known) -> Sent:
 
 
 def _epoch(one: Known) -> tuple[int, bool, int]:
-    """A message that was written after a rewind was acknowledged after it, too, whatever its record says."""
+    """Sort key: a message written after a rewind was also acknowledged after it, whatever epoch its record has."""
     return (max(one.epoch, one.seq), True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
 
 

@@ -1,4 +1,4 @@
-"""The one task that hands messages to the queues, group after group in seq order, and waits while the queues take nothing."""
+"""The single task that enqueues messages, group after group in seq order, and waits while the queues accept nothing."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ Group = tuple[JournalFile, list[Incoming]]
 
 
 class Enqueuer:
-    """Offers what the journal holds to the queues. `settle` is called for each message afterwards, in seq order.
+    """Enqueues messages from the journal. `settle` is called for each message afterwards, in seq order.
 
-    While the queues cannot take anything, messages are settled as not applied, and `suspended` says why. When they can
-    again, everything that they lack is offered first. What they lack they say themselves: up to which seq all is in them is
-    noted there every second, after it is, and is lost with what comes after it.
+    While the queues are unavailable, messages are settled as not applied, and `suspended` says why. When they are back,
+    everything that they lack is enqueued first. Redis itself keeps the watermark, updated every second after the entries it
+    covers, so losing entries loses it too.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class Enqueuer:
         self._journal, self._state, self._settle = journal, state, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._busy = self._look_pending = False
-        self._upto = 0  # greatest seq that has passed here
+        self._upto = 0  # greatest seq that was processed here
 
     def put(self, file: JournalFile, group: list[Incoming]) -> None:
-        """The next group; it is on disk in `file`."""
+        """Add the next group, which is on disk in `file`."""
         self._groups.put_nowait((file, group))
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was put has been settled."""
+        """Whether everything added has been settled."""
         return self._groups.empty() and not self._busy
 
     async def start(self, last_seq: int, first_unsettled: int | None) -> None:
-        """Take over from an earlier process: what it left unsettled, it may or may not have offered."""
+        """Take over from an earlier process, whose unsettled messages may or may not be enqueued."""
         state = self._state.state
         self._upto = last_seq
         if first_unsettled is not None and self._direct_enqueuer is not None:
@@ -75,7 +75,7 @@ class Enqueuer:
             await self._try_resume()
 
     async def run(self) -> None:
-        """Hand over until cancelled."""
+        """Enqueue until cancelled."""
         while True:
             item = await self._groups.get()
             self._busy = True
@@ -87,8 +87,8 @@ class Enqueuer:
             self._busy = False
 
     async def watch(self) -> None:
-        """See again and again whether Redis is there, the same as before, and loaded; open or close a gap accordingly."""
-        while self._direct_enqueuer is None:  # another process of this number may have handed over: nothing has to wait for it
+        """Check regularly whether Redis is available, the same as before, and loaded; open or close a gap accordingly."""
+        while self._direct_enqueuer is None:  # an earlier process of this number may have left a watermark, which is obsolete now
             try:
                 await self._catch_up.leave()
                 return
@@ -130,7 +130,7 @@ class Enqueuer:
             await asyncio.to_thread(self._state.save)
 
     async def _keep_mark(self) -> None:
-        """Note how far all is handed over; where the queues are not as they were left, they lack something."""
+        """Advance the watermark. If the queues have changed since, they lack something."""
         assert self._direct_enqueuer is not None
         try:
             await self._catch_up.mark(self._passed())
@@ -139,11 +139,11 @@ class Enqueuer:
             await self._suspend(why(exc))
 
     def _passed(self) -> int:
-        """Every message up to this seq has passed here. Outcomes do not, but they have seqs, too."""
+        """The seq up to which every message was processed here. Outcomes are not enqueued, but have seqs, too."""
         return max(self._upto, self._journal.last_seq) if self._groups.empty() else self._upto
 
     async def _try_resume(self) -> None:
-        """Close the gap, if Redis is there and loaded; else say why not."""
+        """Close the gap if Redis is available and loaded; otherwise note why not."""
         state = self._state.state
         try:
             found = await run_id(self._redis)

@@ -1,4 +1,4 @@
-"""Measures how far the lake is behind the archive, and reads its last verdicts: a paused DAG raises no alert of its own."""
+"""Measures the lake's lag behind the archive and reads its latest audit results: a paused DAG raises no alert of its own."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -13,25 +13,25 @@ from manifold.recorder._lake import Lake
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
 
-LOOK_S = 300.0  # a look lists some days of the archive
+LOOK_S = 300.0  # each check lists several days of the archive
 SEVERITIES = ("error", "warning")
 
 
 class Freshness:
-    """Tells the age by a metric, and once by an alert when it is over `lake_late_seconds`; again when it was below meanwhile."""
+    """Reports the lag as a metric, and alerts once when it exceeds `lake_late_seconds`, and again only after it was below."""
 
     def __init__(self, settings: Settings, lake: Lake, *, look_s: float = LOOK_S) -> None:
         self._settings, self._lake, self._look_s = settings, lake, look_s
         self._is_late = False
 
     async def watch(self) -> None:
-        """Measure at intervals until cancelled."""
+        """Check at intervals until cancelled."""
         while True:
             await self.look(datetime.now(UTC))
             await asyncio.sleep(self._look_s)
 
     async def look(self, now: datetime) -> None:
-        """Look once. Where archive or lake cannot be read, nothing is known, and what was told before stays."""
+        """Check once. If the archive or the lake cannot be read, the metrics keep their values."""
         found = await self._lake.ask(partial(self._look, now=now), None)
         if found is None:
             return
@@ -50,7 +50,7 @@ class Freshness:
             await asyncio.to_thread(tell)
 
     def _look(self, catalog: Catalog, now: datetime) -> tuple[datetime | None, list[str]]:
-        """Since when a segment is not in the lake, and the severity of each rule that the newest judgement broke."""
+        """Since when a segment is missing in the lake (or None), and the severity of each rule broken in the newest audit."""
         results = newest_results(catalog, 1, now=now)
         return oldest_not_in_lake(catalog, self._settings, now), [
             row["severity"] for row in results if row["outcome"] == "broken"

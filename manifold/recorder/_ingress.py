@@ -1,4 +1,4 @@
-"""Accepts messages: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
+"""Accepts messages: waiting ones are validated, written and synced as one group, then enqueued. Groups grow with the load."""
 
 import asyncio
 from collections import Counter, deque
@@ -12,14 +12,14 @@ from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._redelivered import ResentMessages
 from manifold.recorder._window import Window, weight
 
-GROUP_BYTES = 8 << 20  # messages written in one go
-LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the loop goes on
+GROUP_BYTES = 8 << 20  # bytes of messages written as one group
+LARGE = 256 << 10  # bytes; larger messages are validated in a thread, to keep the event loop responsive
 
 
 class IngressWriter:
-    """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk.
+    """Records messages and outcomes in groups, as `may_record` permits; `hand_over` gets each group once it is on disk.
 
-    `answer` gets what the broker has sent again although it was recorded, when that is on disk.
+    `answer` gets redelivered messages that were recorded before, once the group is on disk.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class IngressWriter:
         self._busy = False
 
     def put(self, message: Message) -> None:
-        """A message has come."""
+        """Accept a message."""
         if self._window.admit(message):
             self._waiting.append(message)
             self._arrived.set()
 
     def forget_resent(self) -> None:
-        """A connection that was lost is resumed: what waits and was not acknowledged comes once more."""
+        """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
         waiting, self._waiting = self._waiting, deque()
         for message in waiting:
             if message.qos == 0:
@@ -56,7 +56,7 @@ class IngressWriter:
                 self._window.release(message)
 
     async def put_outcomes(self, payloads: Sequence[bytes]) -> None:
-        """Return when these outcomes are on disk."""
+        """Record these outcomes; returns when they are on disk."""
         recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outcomes.append((payloads, recorded))
         self._arrived.set()
@@ -64,7 +64,7 @@ class IngressWriter:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that came has been handed over."""
+        """Whether everything accepted has been handed over."""
         return not self._waiting and not self._outcomes and not self._busy
 
     async def run(self) -> None:

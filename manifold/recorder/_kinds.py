@@ -1,4 +1,4 @@
-"""The kind of a message: by its topic, or by what a dispatcher has written."""
+"""The kind of a message, by its topic or by the record that a dispatcher wrote."""
 
 from contextlib import suppress
 
@@ -9,33 +9,33 @@ from manifold.contracts.outcomes import OutcomeRecord
 
 
 def stream_of(topic: str) -> Stream:
-    """Where a message on `topic` is recorded."""
+    """The stream in which a message on `topic` is recorded."""
     if topic.startswith(topics.ECQ_PREFIX):
         return Stream.ECQ
     return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
 
 
 def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether the queues have to hear of a message: what they have said themselves they know."""
+    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues themselves."""
     return stream != Stream.OUTCOME and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
 
 
 def is_change(topic: str) -> bool:
-    """Whether a message of the stream ecq changes what is acknowledged: an acknowledgement, or a rewind."""
+    """Whether a message of the stream ecq changes what is acknowledged: an acknowledgement or a rewind."""
     return topic.startswith((ACKNOWLEDGEMENTS, topics.ECQ_REWIND_PREFIX))
 
 
 def dispatchers_record(payload: bytes) -> OutcomeRecord | EcqAck:
-    """What a dispatcher has put into the outcomes stream.
+    """Parse a dispatcher's record in the outcomes stream.
 
     Raises:
-        ValueError: it is neither; the message says why.
+        ValueError: it is neither an outcome nor an acknowledgement; the message says why.
     """
     if b'"client_id"' not in payload:
         return OutcomeRecord.from_wire(payload)
     try:
         return EcqAck.from_wire(payload)
     except ValueError:
-        with suppress(ValueError):  # the words may stand in a reason
+        with suppress(ValueError):  # a reason may contain the words
             return OutcomeRecord.from_wire(payload)
         raise

@@ -1,4 +1,4 @@
-"""The recorder's reads of the lake: whether data is known, and which entries have ended. The lake may be away or empty."""
+"""The recorder's reads of the lake: whether data is known, and which entries have ended. The lake may be unavailable or empty."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from manifold.settings import Settings
 
 REFRESH_S = 60.0
 THREADS = 4
-ROW_S, SCAN_S = 60.0, 600.0  # readers of files give up after 30 s; who takes a slow lake for one without the data replaces it
-OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
+ROW_S, SCAN_S = 60.0, 600.0  # file reads give up after 30 s; taking a slow lake for one without the data would replace the data
+OVERLAP = timedelta(days=1)  # data received this long before a refresh may be ingested after it
 T = TypeVar("T")
 
 
 class Lake:
-    """Answers from the lake, in threads. It keeps a hash of each data_id that the lake has, so that new data costs no look-up."""
+    """Reads the lake in threads. Keeps a hash of each data_id in the lake, so that new data costs no lookup."""
 
     def __init__(self, settings: Settings) -> None:
         self.problem: str | None = None
@@ -32,16 +32,16 @@ class Lake:
         self._read_until: datetime | None = None
 
     async def payload(self, data_id: str) -> bytes | None:
-        """The bytes that the lake has under `data_id`; None if it has none, is away, or hangs for `row_s`."""
+        """The payload of `data_id` in the lake; None if it has none, is unavailable, or hangs for `row_s`."""
         if self._hashes is not None and hash(data_id) not in self._hashes:
             return None
         return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_s)
 
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
-        """(vin, seq) of entries accepted since `instant` whose end the lake knows.
+        """(vin, seq) of entries accepted since `instant` that have ended according to the lake.
 
         Raises:
-            Retryable: it cannot be read; that nothing has ended would be a guess.
+            Retryable: the lake cannot be read; assuming that nothing has ended would be a guess.
         """
         ended = await self.ask(lambda catalog: read_ended(catalog, instant), None)
         if ended is None:
@@ -49,7 +49,7 @@ class Lake:
         return ended
 
     async def keep_fresh(self) -> None:
-        """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""
+        """Refresh the known data_ids forever. This finds data from other sources: the recorder's own data is in Redis."""
         while True:
             started = datetime.now(UTC)
             since = None if self._read_until is None else self._read_until - OVERLAP
@@ -60,7 +60,7 @@ class Lake:
             await asyncio.sleep(REFRESH_S)
 
     async def ask(self, question: Callable[[Catalog], T], otherwise: T, *, within_s: float = SCAN_S) -> T:
-        """What `question` finds in the lake; `otherwise`, if the lake is away or does not answer within so many seconds."""
+        """Return the result of `question` on the lake, or `otherwise` if the lake is unavailable or slower than `within_s`."""
         try:
             answer = await self._lake.ask(question, within_s)
         except ManifoldError as exc:
@@ -70,5 +70,5 @@ class Lake:
         return answer
 
     def close(self) -> None:
-        """Let the threads end after their present question."""
+        """Let the threads end after their current read."""
         self._lake.close()

@@ -1,4 +1,4 @@
-"""Moves the outcomes that the dispatchers decided from Redis into the journal."""
+"""Moves the dispatchers' outcomes from Redis into the journal."""
 
 import asyncio
 import time
@@ -12,32 +12,32 @@ from manifold.queues import Queues
 from manifold.recorder import _metrics
 
 BLOCK_MS = 500
-STALE_MS = 60_000  # another recorder that has not settled what it took for so long is dead
+STALE_MS = 60_000  # a recorder that has not settled its outcomes for this long is considered dead
 STALE_EVERY_S = 30.0
 RETRY_S = 1.0
-GATHER_S = 0.02  # before the next look, where the last was not full: fewer and larger groups cost less CPU and fewer syncs
+GATHER_S = 0.02  # pause after a partial batch: fewer and larger groups cost less CPU and fewer syncs
 
 Records = list[tuple[bytes, bytes]]  # record id in Redis, JSON of the outcome
 log = structlog.get_logger(__name__)
 
 
 class Outcomes:
-    """`record` returns when the payloads given to it are on disk; only then are they taken out of Redis."""
+    """Drains the outcomes stream. `record` returns once the payloads are on disk; only then are they removed from Redis."""
 
     def __init__(self, queues: Queues, consumer: str, batch: int, record: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:
         self.problem: str | None = None
         self._queues, self._consumer, self._batch, self._record = queues, consumer, batch, record
         self._stale_at = 0.0
-        self._oldest_ms: int | None = None  # by the clock of Redis, when the oldest that is taken and not settled was handed over
+        self._oldest_ms: int | None = None  # when the oldest unsettled outcome was written, by the clock of Redis
         _metrics.OUTCOME_LAG_SECONDS.set_function(self.lag_s)
 
     def lag_s(self) -> float:
-        """How long the oldest outcome that was taken and is not on disk has waited, in seconds; 0 where there is none."""
+        """The age in seconds of the oldest outcome that was read but is not on disk; 0 if there is none."""
         return 0.0 if self._oldest_ms is None else max(0.0, (wall_clock_ms() - self._oldest_ms) / 1000)
 
     async def run(self) -> None:
-        """Drain until cancelled; a Redis that is away is waited for."""
-        again = True  # first what an earlier process of this name took and did not settle
+        """Drain until cancelled; if Redis is unavailable, wait for it."""
+        again = True  # first the unsettled outcomes of an earlier process of this name
         joined = False
         while True:
             try:
@@ -49,7 +49,7 @@ class Outcomes:
                 if records:
                     self._oldest_ms = int(records[0][0].split(b"-")[0])
                     await self._record([payload for _, payload in records])
-                    self._oldest_ms = None  # on disk, whatever Redis says next
+                    self._oldest_ms = None  # on disk, whatever the next command returns
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
                 self._oldest_ms = None
                 self.problem = None

@@ -1,4 +1,4 @@
-"""Judges incoming messages: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
+"""Validates incoming messages: a trigger, data, or refused input; and whether it duplicates an earlier trigger. No I/O."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,8 +31,8 @@ from manifold.recorder._recorded import Recorded
 from manifold.recorder._rewind_limit import Admission, RewindLimit, bounded
 from manifold.settings import Settings
 
-DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
-PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same
+DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
+PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; the same when the broker redelivers it
 Said = Trigger | Data | Append | Rewind | Refused
 Parsed = tuple[Stream, Said]
 
@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Incoming:
-    """One message on its way through the recorder. The last three fields are what the hand-off makes of it."""
+    """One message on its way through the recorder. The enqueue sets the last three fields."""
 
     envelope: Envelope
-    message: Message | None = None  # None: read back from the journal or the archive
+    message: Message | None = None  # None: replayed from the journal or the archive
     trigger: Trigger | None = None
     data: Data | None = None
     digest: str | None = None
     ecq: Append | Rewind | None = None
-    is_resent: bool = False  # it was recorded before, with this seq; only its publisher and the broker have to hear of it
-    is_dropped: bool = False  # it comes too soon after others, and is not recorded; its seq is that of the refusal that is
+    is_resent: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
+    is_dropped: bool = False  # too soon after others and not recorded; its seq is that of the recorded refusal
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
@@ -62,17 +62,17 @@ class Incoming:
 
     @property
     def offerable(self) -> bool:
-        """Whether the queues have to hear of it."""
+        """Whether the message must be enqueued."""
         return self.refused_because is None and self.duplicate_of is None
 
     @property
     def annotation(self) -> Annotation:
-        """What the journal remembers of the hand-off."""
+        """The result of the enqueue, for the journal."""
         return Annotation(self.seq, self.applied, self.duplicate_of, self.refused_because)
 
     @property
     def receipt(self) -> Receipt:
-        """The recorder's word to the publisher."""
+        """The receipt for the publisher."""
         if self.refused_because is not None:
             return Receipt(self.seq, ReceiptStatus.REFUSED, reason=self.refused_because)
         if self.duplicate_of is not None:
@@ -81,23 +81,23 @@ class Incoming:
 
 
 class Parser:
-    """Gives each message its seq and judges it."""
+    """Assigns each message its seq and validates it."""
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
         self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
-        self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
+        self.seqs = SeqSource(settings.node)  # replaced at start by the leased seqs
 
     def take(self, message: Message, parsed: Parsed | None = None, resent: Recorded | None = None) -> Incoming:
-        """The message as it will be recorded; `parsed` if it was judged elsewhere, `resent` if it was recorded before.
+        """Build the record of a message; `parsed` if it was validated elsewhere, `resent` if it was recorded before.
 
-        Bad input is refused, never raised, and so is what raises anything while it is judged.
+        Invalid input is refused, never raised, and so is a message whose validation raises any exception.
         """
         admission = self._rewinds.judge(message) if resent is None else Admission.ADMITTED
         stream, said = (parsed or self._judge(message)) if admission is Admission.ADMITTED else self._limited(message)
         answered = said if resent is None else self._as_recorded(message, said, resent)
         payload, properties = bounded(message)
-        # Headers that begin like Manifold's own would say something that Manifold has not said.
+        # Drop headers with Manifold's own prefix: a publisher must not forge them.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         if stream is Stream.ECQ and message.qos:
             headers[PACKET_ID] = str(message.mid)
@@ -121,7 +121,7 @@ class Parser:
         return incoming
 
     def take_outcome(self, payload: bytes) -> Incoming:
-        """An outcome of the dispatchers, or an acknowledgement of a compacted queue, as it will be recorded."""
+        """Build the record of a dispatcher's outcome, or of an acknowledgement of a compacted queue."""
         stream, refused = Stream.OUTCOME, None
         try:
             match dispatchers_record(payload):
@@ -135,7 +135,7 @@ class Parser:
         return Incoming(envelope, refused_because=refused)
 
     def read_back(self, envelope: Envelope) -> Incoming:
-        """An envelope of the journal or the archive, to be offered again."""
+        """Parse an envelope of the journal or the archive again, to replay it."""
         incoming = Incoming(envelope, digest=envelope.headers.get(DIGEST), applied=envelope.applied)
         incoming.duplicate_of, incoming.refused_because = envelope.duplicate_of, envelope.refused_because
         if not incoming.offerable or not needs_handoff(envelope.stream, envelope.topic):
@@ -143,7 +143,7 @@ class Parser:
         inline = inline_encoding(envelope.headers, self._settings.inline_encoding)
         _, parsed = self.parse(envelope.topic, envelope.payload, inline)
         match parsed:
-            case Refused(reason):  # a limit was lowered since
+            case Refused(reason):  # a limit has been lowered since
                 incoming.refused_because = reason
             case Data():
                 incoming.data = parsed
@@ -155,7 +155,7 @@ class Parser:
         return incoming
 
     def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
-        """The stream of a topic, and the parsed payload. `inline`: the encoding of inline data when the message came."""
+        """Return a topic's stream and the parsed payload. `inline` is the encoding of inline data when the message arrived."""
         stream = stream_of(topic)
         try:
             return stream, self._parse(topic, payload, inline)
@@ -180,12 +180,12 @@ class Parser:
         return seq
 
     def _as_recorded(self, message: Message, said: Said, resent: Recorded) -> Said | None:
-        """What is judged once more is answered as it was recorded, whatever the limits are by now."""
+        """The answer as it was recorded, whatever the limits are by now; `said` is the new judgement."""
         if resent.refused == isinstance(said, Refused):
             return said
         if not resent.refused:
             return None
-        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # nothing else is wrong with it
+        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # it is valid otherwise
             return self._limited(message)[1]
         return Refused("it was refused when it came; the reason lies with its bytes in quarantine")
 
@@ -220,5 +220,5 @@ class Parser:
 
 
 def _plain(text: str) -> str:
-    """Text that UTF-8 can hold: JSON's escapes can name half a character."""
+    """Text that UTF-8 can encode: JSON escapes can name half of a surrogate pair."""
     return text.encode("utf-8", "replace").decode()

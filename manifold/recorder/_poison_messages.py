@@ -1,7 +1,7 @@
 """Messages that may kill the process that parses them, by memory or in a library: the next recorder uses a child process.
 
-Exceptions of Python are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills
-the recorder is not acknowledged, so the broker sends it again, and would kill every next recorder.
+Python exceptions are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills the
+recorder is not acknowledged, so the broker redelivers it, and it would kill every later recorder.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class PoisonGuard:
-    """Remembers in a file which message is in hand: written to memory that the file shares, so that it outlives a kill."""
+    """Keeps the digest of the message in hand in a memory-mapped file, so that it survives a kill."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._path, self._settings = path, settings
@@ -38,8 +38,8 @@ class PoisonGuard:
         self._known: set[bytes] = set()
 
     def load(self) -> None:
-        """Learn what an earlier process had in hand when it died."""
-        size = DIGEST_BYTES * (1 + MAX_REMEMBERED)  # the first place is that of the message in hand
+        """Read which message an earlier process had in hand when it died."""
+        size = DIGEST_BYTES * (1 + MAX_REMEMBERED)  # the first slot is that of the message in hand
         with self._path.open("a+b") as file:
             os.ftruncate(file.fileno(), size)
             self._memory = mmap.mmap(file.fileno(), size)
@@ -52,11 +52,11 @@ class PoisonGuard:
         self._known = set(places) - {nothing}
 
     def hold(self, message: Message) -> None:
-        """This message is about to be judged."""
+        """Note that this message is about to be parsed."""
         self._memory[:DIGEST_BYTES] = _digest(message)
 
     def release(self) -> None:
-        """It was judged."""
+        """Note that the message was parsed."""
         self._memory[:DIGEST_BYTES] = bytes(DIGEST_BYTES)
 
     def knows(self, message: Message) -> bool:
@@ -64,7 +64,7 @@ class PoisonGuard:
         return bool(self._known) and _digest(message) in self._known
 
     async def judge(self, message: Message) -> Parsed:
-        """What the message says, found out in another process; refused if that one dies, too."""
+        """Parse the message in another process; refused if that one dies, too."""
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             judged = pool.submit(_judge, self._settings, message.topic, message.payload)
             try:

@@ -1,4 +1,4 @@
-"""Receipts: the recorder's answers to publishers that ask for one."""
+"""Receipts: the recorder's replies to publishers that ask for one."""
 
 import asyncio
 
@@ -9,20 +9,20 @@ from manifold.contracts.messages import Receipt
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
 
-MAX_LEVELS, MAX_BYTES = 8, 512  # of a response topic, behind the prefix and as a whole; brokers cut who publishes to a longer one
-SHOWN = 100  # characters of a bad one in the log
+MAX_LEVELS, MAX_BYTES = 8, 512  # levels after the prefix, total bytes; brokers disconnect clients that publish to longer topics
+SHOWN = 100  # max characters of an invalid topic in the log
 
 log = structlog.get_logger(__name__)
 
 
 class Receipts:
-    """Sends each receipt once, on the connection that there is by then: that of its message may be gone."""
+    """Sends each receipt once, on the current connection: that of its message may be gone."""
 
     def __init__(self, mqtt: Mqtt, prefix: str) -> None:
         self._mqtt, self._prefix = mqtt, prefix
 
     def send(self, message: Message, receipt: Receipt) -> None:
-        """Answer `message`, if it asks for it and its response topic lies where receipts may go."""
+        """Send the receipt if `message` asks for one and its response topic is allowed."""
         topic = message.response_topic
         if not topic:
             return
@@ -39,7 +39,7 @@ class Receipts:
 
 
 def problem_of(topic: str, prefix: str) -> str | None:
-    """Why no receipt goes to this response topic; None if nothing is wrong with it."""
+    """Why no receipt goes to this response topic; None if it is valid."""
     if not topic.startswith(prefix) or topic == prefix:
         return f"it must begin with {prefix}"
     if len(topic.encode()) > MAX_BYTES:

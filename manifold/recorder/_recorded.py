@@ -1,10 +1,10 @@
-"""The record of a message that the broker sends again."""
+"""The record of a redelivered message."""
 
 from typing import NamedTuple
 
 
 class Recorded(NamedTuple):
-    """Its seq, and whether it was refused: for what it says, or because it came too soon."""
+    """Its seq, and whether it was refused: for its content, or because it came too soon."""
 
     seq: int
     refused: bool

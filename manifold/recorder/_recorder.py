@@ -1,4 +1,4 @@
-"""Assembles the recorder: broker → ingress → journal → hand-off → PUBACK; the journal becomes the archive."""
+"""Assembles the recorder: broker → ingress → journal → enqueue → PUBACK; the journal becomes the archive."""
 
 import asyncio
 from typing import Any
@@ -44,13 +44,13 @@ from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
-STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
+STOP_WAIT_S = 10.0  # work that is not finished by then stays in the journal
 
 log = structlog.get_logger(__name__)
 
 
 class Recorder:
-    """One recorder process. `run` serves until `stop` is set, then finishes what it has taken."""
+    """One recorder process. `run` serves until `stop` is set, then finishes the messages it has accepted."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings, node = settings, settings.node
@@ -115,7 +115,7 @@ class Recorder:
         """Serve until `stop` is set.
 
         Raises:
-            Permanent: HTTP cannot be served there, or the number of this recorder is another's.
+            Permanent: the HTTP port is in use, or another recorder holds this recorder's number.
         """
         settings = self._settings
         told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
@@ -138,7 +138,7 @@ class Recorder:
                     self._mqtt.on_session_began = self._resent.session_began
                     self._mqtt.subscribe(*self._filters())
                     await done_before(told, self._lease.keep())
-                    outcomes.cancel()  # what it has taken and not settled comes again
+                    outcomes.cancel()  # unsettled outcomes are delivered again
                     await self._finish()
                     for task in tasks:
                         task.cancel()
@@ -154,7 +154,7 @@ class Recorder:
             await self._redis.aclose()
 
     def health(self) -> Health:
-        """Healthy: accepting messages and putting them on disk. The rest is told beside it."""
+        """Healthy if messages are accepted and written to disk. Other problems are only reported."""
         accepting = self._mqtt.ready and self._journal.problem is None
         parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
         problems = [part.problem for part in parts if part.problem is not None]
@@ -192,9 +192,9 @@ class Recorder:
         )
 
     async def _finish(self) -> None:
-        """Take nothing new, settle what was taken, and close the segments; whatever that lacks, the next start does."""
+        """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""
         self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
-        lost = self._lease.lost is not None  # then the client id is the other's, too, and what waits at the door gets no seq
+        lost = self._lease.lost is not None  # then the other recorder owns the client id too, and waiting messages get no seq
         if lost:
             await self._mqtt.close()
         try:
@@ -214,8 +214,9 @@ class Recorder:
     def _answer(self, incoming: Incoming) -> None:
         message = incoming.message
         assert message is not None
-        # The receipt goes first: then a message that is acknowledged has its receipt on the way. But a broker may cut whoever
-        # sends it, and would send the message again, without end: what comes again is acknowledged before, with all of its group.
+        # Send the receipt first, so that an acknowledged message has its receipt under way. But a broker may disconnect a client
+        # for publishing the receipt, and would redeliver the message forever: redelivered messages are acknowledged first, with
+        # their whole group.
         if message.dup:
             asyncio.get_running_loop().call_soon(self._receipts.send, message, incoming.receipt)
         else:
@@ -224,9 +225,9 @@ class Recorder:
         self._window.release(message)
 
     async def _flush(self, _: web.Request) -> web.Response:
-        """Close open segments; answers with their paths when they are in the archive."""
+        """Close open segments; replies with their paths once they are in the archive."""
         return await flush_journal(self._journal, self._writer, self._settings.node)
 
 
 def _leave_unacknowledged(_: Message) -> None:
-    """The broker keeps it for the next start, or gives it to another recorder."""
+    """Ignore the message: the broker keeps it for the next start, or gives it to another recorder."""

@@ -1,4 +1,4 @@
-"""Recovers what an earlier recorder left: journal, archive, state."""
+"""Recovers what an earlier recorder left in journal, archive and state."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
 
 
 def recall_resent(resent: ResentMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
-    """Fill in what the broker may send again: the last messages of this recorder, in the archive and in the journal."""
+    """Restore the messages that the broker may redeliver: this recorder's last ones in the archive and in the journal."""
     try:
         resent.recall(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
     except (OSError, pa.ArrowException) as exc:
@@ -43,7 +43,7 @@ def recall_resent(resent: ResentMessages, recovered: Recovered, archive: Recorde
 
 
 def first_unsettled(recovered: Recovered) -> int | None:
-    """The first message whose hand-off may not have been tried; None if there is none."""
+    """The first seq that may not have been enqueued; None if there is none."""
     seqs = [
         message.seq
         for file, content in recovered
@@ -67,6 +67,6 @@ def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
 
 
 def _digest(envelope: Envelope) -> str | None:
-    """Of a trigger that another program has put into the archive."""
+    """The digest of a trigger that another program put into the archive."""
     trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT)
     return trigger.digest if isinstance(trigger, Trigger) else None

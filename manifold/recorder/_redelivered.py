@@ -1,9 +1,9 @@
-"""Recognizes messages that the broker sends again: one publish is recorded once, although its PUBACK was lost.
+"""Recognizes messages that the broker redelivers: one publish is recorded once, even if its PUBACK was lost.
 
-When a session is resumed, the broker sends unacknowledged messages again, with DUP and the same packet id. DUP alone proves
-nothing, because the message may not have been recorded. Neither does the content, because the same message twice is two messages.
-Mosquitto and EMQX count packet ids up over the life of a session, so two messages with one packet id have some 65,535 others
-between them. A message that was recorded more than half as many messages ago counts as forgotten.
+When a session is resumed, the broker redelivers unacknowledged messages with DUP and the same packet id. DUP alone proves
+nothing, because the message may not have been recorded. Neither does the content, because publishing the same message twice makes
+two messages. Mosquitto and EMQX count packet ids up over the life of a session, so two messages with one packet id have some
+65,535 others between them. A message that was recorded more than half as many messages ago counts as forgotten.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ _DIGEST_BYTES = 16
 
 
 class ResentMessages:
-    """The digest and the seq (negative: refused) of recorded messages of the stream `ecq`, by packet id.
+    """Digest and seq (negative: refused) of recorded messages of the stream `ecq`, by packet id.
 
-    1.5 MiB, whatever comes.
+    Always 1.5 MiB in memory.
     """
 
     def __init__(self) -> None:
@@ -32,27 +32,27 @@ class ResentMessages:
         self._forget()
 
     def session_began(self, connection: int) -> None:
-        """The broker knows no older session: it sends nothing of it again, and gives the packet ids anew."""
+        """Forget everything: the broker has no older session, so it redelivers nothing and assigns packet ids anew."""
         self._connection = connection
         self._forget()
 
     def find(self, message: Message) -> Recorded | None:
-        """What this very publish was recorded as; None: it was not, or is no message of this stream."""
+        """The earlier record of this very publish; None if it was not recorded, or belongs to another stream."""
         if not message.dup or not message.mid or not (seq := self._seqs[message.mid]):
             return None
         at = message.mid * _DIGEST_BYTES
-        payload, _ = bounded(message)  # as it lies in journal and archive
+        payload, _ = bounded(message)  # as in journal and archive
         same = self._digests[at : at + _DIGEST_BYTES] == _digest(message.topic, payload)
         return Recorded(abs(seq), refused=seq < 0) if same else None
 
     def note(self, incoming: Incoming) -> None:
-        """This message of the session is being recorded; call it for those of all streams, which share the packet ids."""
+        """Note a message that is being recorded. Call it for messages of all streams, which share the packet ids."""
         message = incoming.message
         if message is not None and message.qos and message.connection >= self._connection:
             self._note(message.mid, None if incoming.is_dropped else incoming.envelope)
 
     def recall(self, envelopes: Iterable[Envelope]) -> None:
-        """What an earlier process has recorded, in seq order."""
+        """Note what an earlier process recorded, in seq order."""
         for envelope in envelopes:
             packet_id = envelope.headers.get(PACKET_ID, "")
             if envelope.stream is Stream.ECQ and packet_id.isascii() and packet_id.isdigit() and 0 < int(packet_id) < _IDS:

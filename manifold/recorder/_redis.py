@@ -1,4 +1,4 @@
-"""Connections to Redis that notice when it is not the same Redis any more."""
+"""Connections to Redis that detect when Redis was restarted or replaced."""
 
 import re
 from typing import Any
@@ -17,10 +17,10 @@ _RUN_ID = re.compile(r"run_id:(\w+)")
 
 
 class RestartGuard:
-    """Lets a connection be made only to the Redis that is `expected` (None: to any); of a cluster, only to one of its masters.
+    """Permits connections only to the `expected` Redis (None: to any); in a cluster, only to one of its masters.
 
-    Without it the client would reconnect silently, and a new trigger would be queued in a Redis that has lost the last
-    second, before the lost triggers are offered again. A replica that was promoted has lost as much.
+    Without it, the client would reconnect silently, and a new trigger would be queued in a Redis that has lost the last second,
+    before the lost triggers are replayed. A promoted replica has lost as much.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class RestartGuard:
 
 
 def open_guarded(settings: Settings, run_id_guard: RestartGuard) -> Redis:
-    """A client that never tries a command twice: whether it reached Redis must be known."""
+    """Create a client that never retries a command: the caller must know whether it reached Redis."""
     return connect(
         settings.redis,
         retry=Retry(NoBackoff(), 0),
@@ -49,15 +49,15 @@ def open_guarded(settings: Settings, run_id_guard: RestartGuard) -> Redis:
 
 
 def open_plain(settings: Settings) -> Redis:
-    """A client for what may wait and be tried again."""
+    """Create a client for commands that the caller may retry."""
     return connect(settings.redis, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S)
 
 
 async def run_id(redis: Redis) -> str:
-    """The identity that Redis gives itself at each start; of a cluster, those of all its masters, joined by commas.
+    """The run id, which changes each time Redis starts; for a cluster, those of all masters, joined by commas.
 
     Raises:
-        redis.RedisError: Redis, or one of the masters, is away.
+        redis.RedisError: Redis, or one of the masters, is unavailable.
     """
     if not is_cluster(redis):
         info: Any = await redis.info("server")
@@ -67,14 +67,14 @@ async def run_id(redis: Redis) -> str:
 
 
 def why(exc: Exception) -> str:
-    """The meaning of an error for the operator of Redis, in words."""
+    """Describe an error to the operator of Redis."""
     if isinstance(exc, OutOfMemoryError):
         return "Redis is out of memory: raise its maxmemory, or let vehicles take what is queued; it goes on by itself"
     return str(exc)
 
 
 def run_id_in(info: Any) -> str | None:
-    """The run id in a raw answer to INFO."""
+    """Parse the run id in a raw reply to INFO."""
     text = info.decode() if isinstance(info, bytes) else str(info)
     found = _RUN_ID.search(text)
     return found[1] if found else None

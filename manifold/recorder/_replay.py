@@ -9,38 +9,41 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import node_of
 from manifold.recorder._kinds import is_change, needs_handoff
 
-HANDED_OVER = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)  # streams that go to the queues
-SKEW_S = 120.0  # that the clocks of recorders may differ
+HANDED_OVER = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)  # streams that are enqueued
+SKEW_S = 120.0  # max clock difference between recorders
 
 
 class ReplaySource:
-    """Reads back what this recorder, or in the archive any, has recorded. Every method blocks: call it in a thread.
+    """Reads back this recorder's messages, or in the archive those of any recorder. Every method blocks: call it in a thread.
 
     Raises:
-        OSError, pyarrow.ArrowException: from every method, where a file cannot be read.
+        OSError, pyarrow.ArrowException: from every method, if a file cannot be read.
     """
 
     def __init__(self, archive: RecordedSegments, journal: Journal, node: int) -> None:
         self._archive, self._journal, self._node = archive, journal, node
 
     def first(self, since: int, upto: int, streams: Sequence[Stream] = HANDED_OVER) -> int | None:
-        """The oldest message of this recorder from `since` to `upto`."""
+        """The smallest seq of this recorder from `since` to `upto`; None if there is none."""
         seqs = (next((e.seq for e in self.messages(stream, since, upto)), None) for stream in streams)
         return min((seq for seq in seqs if seq is not None), default=None)
 
     def messages(self, stream: Stream, since: int, upto: int) -> Iterator[Envelope]:
-        """Those of this recorder that queues have to hear of: from the archive, then from the journal.
+        """Yield this recorder's messages that must be enqueued: from the archive, then from the journal.
 
-        Files that become segments meanwhile come twice, none is left out.
+        A file that becomes segments meanwhile is read twice; none is skipped.
         """
         return (e for e in self._read(stream, since, upto, self._node) if needs_handoff(e.stream, e.topic))
 
     def outcomes(self, since: int) -> Iterator[Envelope]:
-        """Those that any recorder has in the archive, and this one in its journal; of others, whose clocks differ, some older."""
+        """Yield outcomes from `since` on: of any recorder in the archive, and of this one in its journal.
+
+        Those of other recorders begin `SKEW_S` earlier, since clocks differ.
+        """
         return self._of_any(Stream.OUTCOME, since)
 
     def ecq_changes(self, since: int) -> Iterator[Envelope]:
-        """The same of acknowledgements and rewinds of compacted queues."""
+        """As `outcomes`, for acknowledgements and rewinds of compacted queues."""
         return (e for e in self._of_any(Stream.ECQ, since) if is_change(e.topic))
 
     def _of_any(self, stream: Stream, since: int) -> Iterator[Envelope]:
@@ -53,7 +56,7 @@ class ReplaySource:
         for file in files:
             try:
                 envelopes = read_journal(file.path).envelopes(file.annotations)
-            except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: look there again
+            except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: read those
                 again = self._archive.recorded_since(stream, max(since, file.first_seq), self._node)
                 envelopes = [e for e in again if e.seq <= file.last_seq]
             yield from (e for e in envelopes if e.stream is stream and since <= e.seq <= upto)

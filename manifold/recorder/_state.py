@@ -1,10 +1,10 @@
-"""The facts of a recorder that must outlive its process."""
+"""Recorder state that outlives its process."""
 
 from manifold.archive.state_file import DoorState
 
 
 class RecorderState(DoorState):
-    """How far it has handed over, beside the last seq that it gave."""
+    """How far this recorder has enqueued, besides the last seq that it assigned."""
 
-    gap_since: int | None = None  # first seq that was not handed over; what came before it was, to some Redis
-    redis_run_id: str | None = None  # of the Redis to which it was: that one has lost nothing
+    gap_since: int | None = None  # first seq that was not handed over; earlier ones were, to some Redis
+    redis_run_id: str | None = None  # of the Redis that got the earlier ones: it has lost nothing

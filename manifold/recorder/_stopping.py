@@ -1,4 +1,4 @@
-"""Waits of a process that is told to stop."""
+"""Waiting in a process that may be asked to stop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,10 +8,10 @@ LOOK_S = 0.01
 
 
 async def done_before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work`, and cancel it when `told` is done; returns whether it had finished by then.
+    """Run `work`, but cancel it when `told` is done; returns whether it had finished by then.
 
     Raises:
-        Exception: whatever `work` raises.
+        Exception: any error of `work`.
     """
     task = asyncio.ensure_future(work)
     await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
@@ -24,6 +24,6 @@ async def done_before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, Non
 
 
 async def until(question: Callable[[], bool]) -> None:
-    """Return when the answer is true."""
-    while not question():  # noqa: ASYNC110  # three parts become idle, none tells; only at the end
+    """Poll `question` until it is true."""
+    while not question():  # noqa: ASYNC110  # three parts become idle without an event; used at shutdown only
         await asyncio.sleep(LOOK_S)

@@ -1,17 +1,17 @@
-"""Bounds the bytes that the recorder has accepted and not settled: MQTT's receive maximum counts messages of up to 96 MiB."""
+"""Bounds the accepted, unsettled bytes: MQTT's receive maximum only counts messages, each of up to 96 MiB."""
 
 from collections.abc import Callable
 
 from manifold.messaging.mqtt import Message
 from manifold.recorder import _metrics
 
-OF_EACH = 1024  # bytes that a message takes beside what it holds
+OF_EACH = 1024  # overhead per message, in bytes
 
 
 class Window:
-    """`full` is called when more than `limit` bytes are held, `free` when it is half of that again.
+    """Calls `full` when more than `limit` bytes are held, and `free` when it is down to half of that.
 
-    Who sends with QoS 0 is never told to wait, and must not be what the others wait for: above half of the limit it is dropped.
+    Publishers with QoS 0 cannot be slowed down and must not block the others: their messages are dropped above half of the limit.
     """
 
     def __init__(self, limit: int, *, full: Callable[[], None], free: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class Window:
         self._closed = False
 
     def admit(self, message: Message) -> bool:
-        """Hold the message; False: it is dropped."""
+        """Hold the message; returns False if it is dropped."""
         if message.qos == 0 and self.held > self._limit // 2:
             _metrics.DROPPED.inc()
             return False
@@ -32,7 +32,7 @@ class Window:
         return True
 
     def release(self, message: Message) -> None:
-        """The message is settled, or will come again."""
+        """Release a message that is settled, or will be redelivered."""
         self.held -= weight(message)
         _metrics.HELD_BYTES.set(self.held)
         if self._closed and self.held <= self._limit // 2:
@@ -41,7 +41,7 @@ class Window:
 
 
 def weight(message: Message) -> int:
-    """About how many bytes the message takes."""
+    """The approximate size of a message in memory, in bytes."""
     size = len(message.payload) + len(message.topic) + len(message.correlation_data or b"") + OF_EACH
     if message.user_properties:
         size += sum(len(name) + len(value) for name, value in message.user_properties) + OF_EACH // 8 * len(

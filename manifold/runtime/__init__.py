@@ -1,4 +1,4 @@
-"""What every process shares: logging, HTTP, TLS, the Redis client, alerts, secret files.
+"""Infrastructure shared by all processes: logging, HTTP, TLS, the Redis client, alerts, secret files.
 
-It promises that a server that is away is a `Retryable` with a remedy. It knows contracts and settings, and no room above.
+An unavailable server raises `Retryable` with a remedy. Imports only contracts and settings.
 """

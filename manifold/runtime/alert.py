@@ -1,6 +1,6 @@
-"""Alerts: one POST of JSON to the setting `alert_url`, for what should not wait until somebody looks.
+"""Alerts: one JSON POST to the setting `alert_url`, for events that need attention now.
 
-The JSON has `text`, which chat services show, `what` (the kind of event in a word or two), and further fields.
+The JSON has `text`, which chat services display, `what` (the kind of event in a word or two), and further fields.
 """
 
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
-    """Send an alert. False: there is no `alert_url`, or it does not answer. The log has the alert in any case."""
+    """Send an alert, and log it in any case. Return False if `alert_url` is empty or does not answer."""
     url = settings.alert_url.get_secret_value()
     if not url:
         log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)

@@ -1,4 +1,4 @@
-"""The end of a small command: one line on stdout, or one sentence on stderr."""
+"""Output of a small command: one line on stdout, or one sentence on stderr."""
 
 import sys
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from manifold.contracts.errors import ManifoldError
 
 
 def run_command(work: Callable[[], str]) -> int:
-    """Do `work` and print the line that it returns.
+    """Call `work` and print the line that it returns.
 
     Returns:
-        The exit status: 0, or 1 for an error of Manifold's own, which is written to stderr.
+        The exit status: 0, or 1 after a ManifoldError, which is written to stderr.
     """
     try:
         line = work()

@@ -1,4 +1,4 @@
-"""The remaining validity of the certificates that a service shows and trusts, as metrics for Prometheus; none without TLS."""
+"""Expiry times of a service's own and trusted certificates as Prometheus metrics; none without TLS."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,14 +13,14 @@ from manifold.settings import Settings
 
 
 class Kind(StrEnum):
-    """What a file has."""
+    """The kind of content in a file."""
 
-    CERTIFICATE = "certificate"  # and what lies between it and its CA: the first to end counts
-    CA = "ca"  # one follows another: the last to end counts
-    REVOKED = "revoked"  # a list; it ends when it should have been signed anew
+    CERTIFICATE = "certificate"  # with its intermediates: the earliest expiry counts
+    CA = "ca"  # CAs during rotation: the latest expiry counts
+    REVOKED = "revoked"  # a revocation list; it expires at its next update
 
 
-# Options of URLs that name files: of Redis, of RabbitMQ, of PostgreSQL.
+# URL options that name files, for Redis, RabbitMQ and PostgreSQL.
 _IN_URLS: Mapping[str, Kind] = {
     **dict.fromkeys(("ssl_certfile", "certfile", "sslcert"), Kind.CERTIFICATE),
     **dict.fromkeys(("ssl_ca_certs", "cafile", "sslrootcert"), Kind.CA),
@@ -33,16 +33,16 @@ EXPIRES = Gauge(
 
 
 def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
-    """Export the expiry of this service's files at /metrics. The files are read for each answer, so a renewal shows at once.
+    """Export the expiry of this service's files at /metrics. Each scrape reads the files, so that a renewal shows at once.
 
-    `user` is its name at the broker, empty where it does not go there; `others` are files that it uses besides.
+    `user` is its user name at the broker, empty if it does not connect; `others` are additional files.
     """
     for file, kind in {**files_of(settings, user), **(others or {})}.items():
         EXPIRES.labels(file, kind.value).set_function(partial(ends_at, file, kind))
 
 
 def ends_at(file: str, kind: Kind) -> float:
-    """When it ends, in seconds since 1970; 0: it cannot be read."""
+    """Return the expiry in seconds since 1970; 0: the file cannot be read."""
     try:
         return _ENDS[kind](Path(file).read_bytes()).timestamp()
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def ends_at(file: str, kind: Kind) -> float:
 
 
 def files_of(settings: Settings, user: str) -> dict[str, Kind]:
-    """The certificates of a service and the CAs that it trusts, for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
+    """Return the certificates and CAs that a service uses for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
     of_broker = settings.tls_files(user)
     shown = {settings.http_shows.certificate, of_broker.certificate if user else ""}
     if settings.tls and not settings.redis_url.get_secret_value():
@@ -64,7 +64,7 @@ def files_of(settings: Settings, user: str) -> dict[str, Kind]:
 
 
 def _first(content: bytes) -> datetime:
-    from cryptography import x509  # takes a while that who has no certificates need not wait
+    from cryptography import x509  # slow import, only needed with certificates
 
     return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
 

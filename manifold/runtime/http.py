@@ -1,7 +1,7 @@
-"""The HTTP face of a service: /metrics for Prometheus, its own routes, and what an orchestrator asks: /healthz and /livez.
+"""The HTTP endpoint of a service: /metrics for Prometheus, /healthz and /livez for an orchestrator, and its own routes.
 
-/healthz says whether the service is ready; /livez whether it works at all, and only if it does not may a restart help.
-Everybody who can reach it can read its state and, at the recorder, close segments. Without a token it listens on loopback only.
+/healthz reports readiness; /livez fails only if a restart may help. Anybody who can reach the endpoint can read the service's
+state and, at the recorder, close segments. So without a token it listens on loopback only.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ REFUSED = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Ready to serve or not, and what an operator wants to know about it (JSON values)."""
+    """Whether the service is ready, with details for the operator (JSON values)."""
 
     healthy: bool
     details: Mapping[str, object] = field(default_factory=dict)
@@ -44,15 +44,15 @@ async def serve(
     token: str = "",
     shown: TlsFiles = NO_FILES,
 ) -> AsyncIterator[None]:
-    """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
+    """Serve within the block. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
 
-    Where a certificate is `shown`, it speaks HTTPS; a renewed one is shown from the next connection on.
+    With a certificate in `shown` it serves HTTPS; a renewed certificate is used from the next connection on.
 
-    With a `token`, a request that does not show it (`Authorization: Bearer …`) gets 401; except /livez, and /healthz without its
-    details: the probes of an orchestrator have no secret to show.
+    With a `token`, requests without it (`Authorization: Bearer …`) get 401. Exempt are /livez, and /healthz without its details,
+    because an orchestrator's probes have no secret.
 
     Raises:
-        Permanent: the port is taken, or the host is not loopback and there is no token.
+        Permanent: the port is in use, or the host is not loopback and no token is set.
         OSError: the certificate cannot be read.
     """
     require_token(host, token)
@@ -94,10 +94,10 @@ async def serve(
 
 @contextmanager
 def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
-    """/metrics alone, in a thread, while the block runs: for a process without a loop.
+    """Serve /metrics alone, in a thread, within the block: for a process without an event loop.
 
     Raises:
-        Permanent: as `serve`.
+        Permanent: as for `serve`.
     """
     require_token(host, token)
     tell = make_wsgi_app()
@@ -123,13 +123,13 @@ def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A slow reader keeps nobody waiting."""
+    """Serves each connection in its own thread, so that a slow client does not block others."""
 
     daemon_threads = True
     shown = NO_FILES
 
     def get_request(self) -> tuple[Any, Any]:
-        """A connection. Its handshake is left to its own thread, and its certificate is the one of now."""
+        """Accept a connection with the current certificate; the handshake is left to its own thread."""
         connection, address = super().get_request()
         if self.shown.certificate:
             context = web_server_context(self.shown)
@@ -138,12 +138,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Silent(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
-        """Nobody wants a line for each scrape."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
+        """Suppress the log line of each scrape."""
 
 
 def shows(authorization: str, token: str) -> bool:
-    """Whether the header shows the token, found out in the same time however much of it is right. Without one all is shown."""
+    """Whether the Authorization header has the token, compared in constant time. An empty token allows everything."""
     scheme, _, shown = authorization.partition(" ")
     right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())
     return not token or (right and scheme.lower() == "bearer")

@@ -1,4 +1,4 @@
-"""Measures how late an event loop runs its timers: the first sign that a process is overloaded."""
+"""Measures the event loop's lag: the first sign that a process is overloaded."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ EVERY_S = 0.5
 
 
 async def watch_lag(note: Callable[[float], object]) -> None:
-    """Tell `note` again and again by how many seconds the loop was late."""
+    """Report the loop's lag in seconds to `note`, periodically."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + EVERY_S

@@ -1,20 +1,20 @@
-"""Logging, configured once, by entry points only: one line for each event, as key=value for people or as JSON for programs."""
+"""Logging, configured once, by entry points only: one line per event, as key=value for people or JSON for programs."""
 
 import logging
 import sys
 
 import structlog
 
-TALKATIVE = ("great_expectations", "httpx", "py4j", "pyiceberg")  # libraries that tell at `info` what only their authors need
+TALKATIVE = ("great_expectations", "httpx", "py4j", "pyiceberg")  # libraries that are too verbose at `info`
 
 
 def configure_logging(service: str, *, json: bool = False, level: str = "info") -> None:
-    """Send every log line of this process, structlog's and the libraries', to standard error with `service` in it.
+    """Send all log lines of this process, from structlog and libraries, to stderr with the field `service`.
 
     Args:
-        service: what the process is, such as `recorder` or `dispatcher-1`.
-        json: one JSON object a line instead of key=value.
-        level: the least important level that is written.
+        service: name of the process, such as `recorder` or `dispatcher-1`.
+        json: one JSON object per line instead of key=value.
+        level: minimum level.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,4 +1,4 @@
-"""Blocking Redis, for jobs and commands: one server or a cluster, as the URL says."""
+"""The blocking Redis client for jobs and commands: one server or a cluster, depending on the URL."""
 
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -12,25 +12,25 @@ from redis.retry import Retry
 
 from manifold.contracts.redis_url import split_redis_url
 
-# What is sent here may be sent twice. A cluster needs about its node timeout to promote a replica.
+# Commands sent through this client may be repeated. A cluster takes about its node timeout to promote a replica.
 _AGAIN = Retry(ExponentialBackoff(base=0.1, cap=2), 8)
 
 
 class _Cluster(RedisCluster):
-    """A cluster whose errors are RedisErrors, as those of one server are."""
+    """A cluster client whose errors are RedisErrors, like those of a single server."""
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]  # the library left it untyped
+            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped in redis-py
         except RedisClusterException as exc:
             raise RedisConnectionError(str(exc)) from exc
 
 
 def connect(url: str, **options: Any) -> Redis:
-    """A blocking client of the Redis, or the Redis Cluster, at `url`; both kinds have the same commands.
+    """Return a blocking client for the Redis server or Redis Cluster at `url`; both have the same commands.
 
     Raises:
-        redis.ConnectionError: no node of a cluster answers. One server is asked for the first time by the first command.
+        redis.ConnectionError: no node of a cluster answers. A single server is first contacted by the first command.
     """
     plain, is_cluster = split_redis_url(url)
     if not is_cluster:
@@ -42,8 +42,8 @@ def connect(url: str, **options: Any) -> Redis:
 
 
 def advice(url: str, exc: RedisError) -> str:
-    """The meaning of an error of the Redis at `url`, and the remedy, for the operator who started a job."""
-    named = f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}"  # without a password
+    """Explain a Redis error and its remedy, for the operator who started a job."""
+    named = f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}"  # without the password
     if isinstance(exc, OutOfMemoryError):
         return f"{named} is out of memory{_memory(url)}: raise its maxmemory, then run this again; nothing is lost"
     remedy = "see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again"
@@ -51,7 +51,7 @@ def advice(url: str, exc: RedisError) -> str:
 
 
 def _memory(url: str) -> str:
-    """The memory that each node uses, in brackets; empty where Redis does not answer that."""
+    """Return the memory use of each node, in brackets; empty if Redis does not answer."""
     of_cluster = split_redis_url(url)[1]
     try:
         with connect(url, socket_timeout=3) as redis:

@@ -1,4 +1,4 @@
-"""The secrets that the sandbox generates at its first start: one file each in a folder of the home, for its user alone."""
+"""Secrets that the sandbox generates at its first start: one file each in a folder of its home, readable by its user only."""
 
 import os
 import secrets
@@ -9,18 +9,18 @@ from manifold.contracts.tls import SECRETS
 from manifold.settings.secret_file import read_secret
 
 FOLDER = SECRETS
-HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # names of files
-OF_AMQP = "amqp_{}"  # the password of one of RabbitMQ's users, by its name
+HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # file names
+OF_AMQP = "amqp_{}"  # password of a RabbitMQ user
 _BYTES = 32
 
 
 def folder(home: Path) -> Path:
-    """The folder of secrets of a home."""
+    """Return the secrets folder of a home."""
     return home / FOLDER
 
 
 def read(home: Path, name: str) -> str:
-    """The secret of this name; empty where none was made up.
+    """Return the secret; empty if it was never generated.
 
     Raises:
         Permanent: it cannot be read.
@@ -29,7 +29,7 @@ def read(home: Path, name: str) -> str:
 
 
 def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:
-    """The secret of this name, made up now where there is none."""
+    """Return the secret; generate it if there is none."""
     if found := read(home, name):
         return found
     place = folder(home)
@@ -41,7 +41,7 @@ def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.tok
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(draft, place / name)  # whoever is first has made it up, and nobody ever reads half of one
+        os.link(draft, place / name)  # the first process wins, and readers never see a partial file
     except FileExistsError:
         pass
     finally:
@@ -50,10 +50,10 @@ def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.tok
 
 
 def sweep(home: Path) -> None:
-    """Remove drafts of processes that were killed before a secret was whole.
+    """Remove drafts of processes that were killed while writing a secret.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: a draft cannot be removed.
     """
     for draft in folder(home).glob(".*.*"):
         pid = draft.name.rpartition(".")[2]
@@ -62,7 +62,7 @@ def sweep(home: Path) -> None:
 
 
 def write(file: Path, content: bytes) -> None:
-    """A file for this user alone, whole or not at all: somebody may be reading it."""
+    """Write a file atomically, readable by this user only."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(content)

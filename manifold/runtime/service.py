@@ -1,4 +1,4 @@
-"""The start and end of a service: settings, log, event loop, signals, exit status."""
+"""Startup and shutdown of a service: settings, logging, event loop, signals, exit status."""
 
 import asyncio
 import signal
@@ -16,10 +16,10 @@ from manifold.settings import Settings, load_settings
 
 
 def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, node: bool = False) -> int:
-    """Run `serve` with the settings until it returns. `node`: the log names the recorder's number, too.
+    """Run `serve` with the settings until it returns. `node`: include the recorder's node number in the log name.
 
     Returns:
-        The exit status: 0 after an orderly end, 2 for what the operator has to change, which is written to stderr.
+        The exit status: 0 after an orderly stop, 2 for a problem that the operator must fix, which is written to stderr.
     """
     look_not_at_the_end()
     try:
@@ -35,7 +35,7 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 
 def stop_event() -> asyncio.Event:
-    """An event of the running loop that is set when the process is told to end, by SIGTERM or SIGINT."""
+    """Return an event of the running loop that is set on SIGTERM or SIGINT."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

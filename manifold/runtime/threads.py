@@ -1,4 +1,4 @@
-"""Threads for calls that may hang, which are waited for with a timeout."""
+"""Threads with a timeout, for calls that may hang."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,35 +10,35 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """Runs at most `number` calls side by side, including calls that timed out and still run. For one loop."""
+    """Runs at most `number` calls concurrently, including calls that timed out but still run. For one event loop."""
 
     def __init__(self, number: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix=name)
-        self._free = asyncio.Semaphore(number)  # so that nothing queues in the pool: what waits there, nobody can take away
+        self._free = asyncio.Semaphore(number)  # prevents queueing in the pool, where a waiting call could not be cancelled
 
     async def run(self, seconds: float, call: Callable[..., Result], *args: Any) -> Result:
-        """What `call` returns. A call that takes too long goes on, and its thread serves others when it comes back.
+        """Run `call` in a thread and return its result. After a timeout the call continues; its thread is reused when it ends.
 
         Raises:
-            TimeoutError: no thread was free, or the call was not through, for so many seconds.
-            Exception: whatever `call` raises.
+            TimeoutError: no thread was free, or the call did not finish, within `seconds`.
+            Exception: anything raised by `call`.
         """
         loop = asyncio.get_running_loop()
 
         def leave(_: object) -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._free.release)
 
         async with asyncio.timeout(seconds):
             await self._free.acquire()
             try:
                 begun = self._pool.submit(call, *args)
-            except RuntimeError:  # closed
+            except RuntimeError:  # the pool is shut down
                 self._free.release()
                 raise
             begun.add_done_callback(leave)
             return await asyncio.wrap_future(begun)
 
     def close(self) -> None:
-        """Let the threads end after what they have in hand."""
+        """Shut down; running calls finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""All of Manifold on one machine: `platform` runs its servers and services, `fleet` plays the vehicles.
+"""All of Manifold on one machine: `platform` runs its servers and services, `fleet` simulates the vehicles, `tap` the events.
 
-For development, tests and the demo. It promises to end by process id exactly what it started. No product code imports it.
+For development, tests and the demo. It only ends processes that it started, by process id. No product code imports it.
 """

@@ -1,4 +1,4 @@
-"""Every setting, in one frozen object that is read once, at the edge: environment `MANIFOLD_<NAME>`, then one optional file."""
+"""All settings in one frozen object, read once at startup: environment `MANIFOLD_<NAME>`, then one optional file."""
 
 import os
 import re
@@ -22,14 +22,15 @@ from manifold.contracts.signals.bounds import read_bounds
 from manifold.settings.derived import DerivedSettings
 from manifold.settings.plaintext_endpoints import in_the_clear
 from manifold.settings.signals import CONTRACT_NAMES
+from manifold.settings.urls import SCHEMES, check_url
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
 FORMER_NAMES = {"MANIFOLD_EXPRESS": "direct_enqueue"}  # variables of earlier versions
-OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # variables that are understood where the setting's own is not in the environment
+OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # aliases, used if the setting's own variable is not set
 
-# What some secret settings have to be, and how that is said.
+# Patterns of some secret settings, and the error text.
 FORMS = {
     "http_token": (r"[A-Za-z0-9._~+/=-]*", "must have letters, digits and . _ ~ + / = - only, as a header can carry them"),
     "lineage_url": (r"(https?://[^/]+.*|file:///.+)?", "must begin with http://, https:// or file:///"),
@@ -39,12 +40,15 @@ FORMS = {
 class Settings(DerivedSettings):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @field_validator("home", "jars")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        return path.expanduser().absolute()
+        try:
+            return path.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("must be a folder; nobody has the home that its ~ names") from None
 
     @field_validator("topic_prefix")
     @classmethod
@@ -56,7 +60,7 @@ class Settings(DerivedSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _without_line_end(cls, value: object, info: ValidationInfo) -> object:
-        """Strip the line end with which files, and orchestrators that read them, give a secret."""
+        """Strip the trailing newline of secrets from files."""
         field = cls.model_fields[str(info.field_name)]
         return value.rstrip("\r\n") if field.annotation is SecretStr and isinstance(value, str) else value
 
@@ -72,6 +76,20 @@ class Settings(DerivedSettings):
         if not re.fullmatch(form, secret.get_secret_value()):
             raise ValueError(rule)
         return secret
+
+    @field_validator(*SCHEMES)
+    @classmethod
+    def _url(cls, value: str | SecretStr, info: ValidationInfo) -> str | SecretStr:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        check_url(text, SCHEMES[str(info.field_name)])
+        return value
+
+    @field_validator("catalog_uri")
+    @classmethod
+    def _uri(cls, uri: SecretStr) -> SecretStr:
+        if uri.get_secret_value() and "://" not in uri.get_secret_value():
+            raise ValueError("must be a URL, such as postgresql+psycopg://user:password@host/database or https://host/catalog")
+        return uri
 
     @field_validator("spark_master")
     @classmethod
@@ -105,7 +123,7 @@ class Settings(DerivedSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment by the settings' own names, then by other names, then the file."""
+        """Order of precedence: arguments, environment by the settings' own names, then by aliases, then the file."""
         del dotenv_settings, file_secret_settings
         others = {setting: os.environ[name] for name, setting in OTHER_NAMES.items() if os.environ.get(name)}
         return (
@@ -117,18 +135,18 @@ class Settings(DerivedSettings):
 
 
 def settings_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The optional file: `MANIFOLD_FILE`, else `manifold.toml` in the working folder."""
+    """Return the optional file: `MANIFOLD_FILE`, else `manifold.toml` in the working directory."""
     return Path(env.get(FILE_VARIABLE, DEFAULT_FILE))
 
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables that look like settings and are none: mostly spelling mistakes."""
+    """Return variables with the settings' prefix that are not settings, mostly typos."""
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE, *FORMER_NAMES}
     return sorted(name for name in env if name.startswith(PREFIX) and name.upper() not in known)
 
 
 def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """Where the value of setting `name` came from: the variable, the file, or `default`."""
+    """Return the source of a setting's value: the variable, the file, or `default`."""
     variable = PREFIX + name.upper()
     if any(key.upper() == variable for key in env):
         return variable
@@ -140,17 +158,17 @@ def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Every setting, from `overrides`, the environment and the file.
+    """Load all settings from `overrides`, the environment and the file.
 
     Raises:
-        SettingsError: one or more settings are wrong; all are named together, with value and remedy.
+        SettingsError: settings are invalid; the message names all of them, with value and remedy.
     """
     unknown = [f"{name} is not a setting; `manifold settings` lists them all" for name in unknown_variables()]
     try:
         settings = Settings(**overrides)
     except ValidationError as exc:
         raise SettingsError("; ".join(unknown + [_problem(dict(error)) for error in exc.errors()])) from exc
-    except ValueError as exc:  # the file is not TOML
+    except ValueError as exc:  # the file is not valid TOML
         raise SettingsError(f"{settings_file()}: {exc}; correct the file") from exc
     if wrong := unknown + (in_the_clear(settings) if settings.require_tls else []):
         raise SettingsError("; ".join(wrong))

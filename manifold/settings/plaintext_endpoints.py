@@ -1,4 +1,4 @@
-"""The addresses that settings name, and those of them without TLS. Pure."""
+"""The addresses named by settings, and which of them are plaintext. Pure."""
 
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -8,14 +8,14 @@ from manifold.contracts.http_access import is_loopback
 from manifold.contracts.redis_url import split_redis_url
 from manifold.settings.derived import DerivedSettings
 
-SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # by what is in the clear
-VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client knows whom it talks to
-# Options of URLs by which the clients of Redis and of RabbitMQ believe anybody, and what each must be.
+SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # TLS scheme by plaintext scheme
+VERIFIED = {"verify-ca", "verify-full"}  # sslmode values with which PostgreSQL's client verifies the server
+# URL options that disable certificate verification in the clients of Redis and RabbitMQ, and their safe values.
 BELIEVES = {"rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}}, "amqps": {"no_verify_ssl": {"0"}}}
 
 
 def in_the_clear(settings: DerivedSettings) -> list[str]:
-    """A sentence, without secrets, for each setting by which a process talks or listens in the clear beyond loopback."""
+    """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
     found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
     if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
         found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
@@ -23,7 +23,7 @@ def in_the_clear(settings: DerivedSettings) -> list[str]:
 
 
 def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
-    """The URL of each server that a process connects to, or an empty text, by the name of the setting. URLs may have secrets."""
+    """Yield the name of each setting with a server URL, and the URL, which may be empty or contain secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
     yield "emqx_api_url", settings.emqx_api_url
@@ -44,16 +44,13 @@ def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
 
 
 def _said(url: str) -> str:
-    """The problem with the URL, and the remedy; empty: there is none."""
+    """Return the URL's problem and remedy; empty if it is fine."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)
-        named = [
-            parts.hostname or "",
-            *query.get("host", []),
-            *query.get("hostaddr", []),
-        ]  # PostgreSQL's options are asked before
-    except ValueError:  # no URL, such as other properties of a catalog
+        # PostgreSQL prefers its options to the URL's host.
+        named = [parts.hostname or "", *query.get("host", []), *query.get("hostaddr", [])]
+    except ValueError:  # not a URL, such as another catalog property
         return ""
     if all(not name or name.startswith("/") or is_loopback(name) for name in named):
         return ""

@@ -1,4 +1,4 @@
-"""A secret in a file of its own, in the home of whoever runs the sandbox."""
+"""Secrets stored in files of their own, in the sandbox's home."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from manifold.contracts.errors import Permanent
 
 
 def read_secret(file: Path) -> str:
-    """The secret in this file; empty where there is no such file.
+    """Return the secret in this file; empty if there is no file.
 
     Raises:
         Permanent: it cannot be read.

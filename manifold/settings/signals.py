@@ -1,4 +1,4 @@
-"""The settings of the AMQP door, and the names that the vehicle platform's contract has for some of them."""
+"""Settings of the AMQP door, and the names of some of them in the vehicle platform's contract."""
 
 import json
 from typing import Annotated
@@ -9,11 +9,12 @@ from pydantic_settings import BaseSettings
 from manifold.contracts.seq import MAX_NODE
 from manifold.contracts.signals.messages import MAX_PAYLOAD
 from manifold.contracts.signals.topology import MAX_PARTITIONS
+from manifold.settings.field import Seconds
 from manifold.settings.field import setting as _s
 
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
-# Names of the contract, understood where the setting itself is not in the environment.
+# Variable names of the contract, used if the setting's own variable is not set.
 CONTRACT_NAMES = {
     "RABBITMQ_URI": "signals_amqp_url",
     "RABBITMQ_PREFETCH": "signals_prefetch",
@@ -45,7 +46,7 @@ class SignalSettings(BaseSettings):
         0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
     )
     signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
-    signals_confirm_seconds: Annotated[float, Field(gt=0)] = _s(
+    signals_confirm_seconds: Seconds = _s(
         60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"
     )
     signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
@@ -94,14 +95,14 @@ class SignalSettings(BaseSettings):
 
 
 def accepted_of(text: str) -> list[str]:
-    """The secrets in the value of signals_hmac_accepted.
+    """Parse the value of signals_hmac_accepted.
 
     Raises:
-        ValueError: it is no JSON array of strings that are not empty.
+        ValueError: it is not a JSON array of non-empty strings.
     """
     try:
         found = json.loads(text or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')

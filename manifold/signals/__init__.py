@@ -1,7 +1,7 @@
-"""The AMQP door: takes signals of devices from RabbitMQ, checks who sent them, processes and records them.
+"""The AMQP door: a service that consumes device signals from RabbitMQ, authenticates, processes and records them.
 
-It promises that a signal is on disk before it is acknowledged, that it is processed once, and that a refused message lies in
-quarantine with its bytes. It stores no payload in the clear, writes no table, and does not know the other door.
+Guarantees: a signal is on disk before it is acknowledged, it is processed once, and the bytes of a refused message are kept in
+quarantine. The door stores no plaintext payload, writes no table, and does not depend on the MQTT door.
 """
 
 from manifold.signals._service import Signals

@@ -1,4 +1,4 @@
-"""`python -m manifold.signals`: one AMQP door, until SIGTERM or SIGINT."""
+"""`python -m manifold.signals`: run one AMQP door until SIGTERM or SIGINT."""
 
 import sys
 
@@ -8,12 +8,12 @@ from manifold.signals import Signals
 
 
 async def serve(settings: Settings) -> None:
-    """Run until the process is told to end."""
+    """Run until the stop event is set."""
     await Signals(settings).run(stop_event())
 
 
 def main() -> int:
-    """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
+    """Run the service; return the exit status: 0 after an orderly stop, 2 for a problem that the operator must fix."""
     return run_service("signals", serve)
 
 

@@ -1,8 +1,8 @@
-"""The bytes of a connection: the frames of messages are handled here, all others by the library.
+"""AMQP framing for one connection: message frames are handled here, all other frames by aiormq.
 
-The library has a task for each message received, a task and two futures for each message sent, and several turns of the loop for
-each frame. It still does what is rare and difficult: greeting, identity, channels, heartbeats, topology, alarms, closing. The
-contents of frames are read and written by the library's own codec, pamqp.
+aiormq creates a task for each received message, a task and two futures for each sent one, and takes several event loop turns
+for each frame. It keeps the rare and difficult parts: handshake, authentication, channels, heartbeats, topology, alarms, closing.
+Frames are encoded and decoded with its own codec, pamqp.
 """
 
 import asyncio
@@ -17,35 +17,35 @@ from pamqp.exceptions import UnmarshalingException
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-AROUND = FRAME_HEADER_SIZE + 1  # bytes of a frame besides its content
-SIGN_OF_LIFE_S = 1.0  # after which the library is told that frames come
+AROUND = FRAME_HEADER_SIZE + 1  # frame overhead in bytes: header and end octet
+SIGN_OF_LIFE_S = 1.0  # how often aiormq is fed a heartbeat while we handle the frames
 _HEARTBEAT = Heartbeat().marshal()
 
 
 class Delivery(NamedTuple):
-    """A message on its way to a consumer."""
+    """A message delivered to a consumer."""
 
-    by: Any  # Basic.Deliver, of which the library says that each field may be missing
+    by: Any  # Basic.Deliver; untyped, because pamqp declares every field optional
     properties: Basic.Properties
     body: bytes
 
 
 class Wire:
-    """The bytes of one connection. Messages of one of its channels are handled here. Set the callbacks first."""
+    """The byte stream of one connection, which handles the messages of one channel. Set the callbacks before use."""
 
     def __init__(self) -> None:
         self.channel = -1  # none yet
-        self.delivered: Callable[[Sequence[Delivery]], None] = lambda _: None  # all that came together
-        self.confirmed: Callable[[int, bool, bool], None] = lambda *_: None  # tag, whether all up to it, whether it is taken
+        self.delivered: Callable[[Sequence[Delivery]], None] = lambda _: None  # every delivery of one read
+        self.confirmed: Callable[[int, bool, bool], None] = lambda *_: None  # delivery tag, multiple, whether it is an ack
         self.returned: Callable[[str], None] = lambda _: None
         self.ended: Callable[[str], None] = lambda _: None
         self._transport: asyncio.Transport | None = None
 
     async def create(self, url: Any, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect; called by the library, whose `transport_factory` this is.
+        """Connect. aiormq calls this, as its `transport_factory`.
 
         Raises:
-            AMQPConnectionError: nobody answers there.
+            AMQPConnectionError: the connection cannot be established.
         """
         provider = options.pop("ssl_context_provider", None)
         context = await provider.get_context() if url.scheme == "amqps" else None
@@ -60,34 +60,34 @@ class Wire:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Send whole frames, one after the other, between those of the library.
+        """Write whole frames in order, interleaved with those of aiormq.
 
         Raises:
-            ConnectionError: the connection has ended.
+            ConnectionError: the connection is closed.
         """
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("the connection has ended")
         self._transport.writelines(frames)
 
     def pause(self) -> None:
-        """Read nothing until `go_on`; the server keeps what it has."""
+        """Stop reading until `go_on`; messages stay at the server."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def go_on(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
 
 class Frames(asyncio.StreamReaderProtocol):
-    """Takes the bytes apart. What is not of our channel's messages is passed on as it came."""
+    """Splits the byte stream into frames; passes everything but the messages of our channel to aiormq unchanged."""
 
     def __init__(self, reader: asyncio.StreamReader, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(reader, loop=loop)
         self._wire, self._clock, self._told_at = wire, loop.time, 0.0
         self._rest = b""
-        self._coming: Basic.Deliver | Basic.Return | None = None  # whose header and body come
+        self._coming: Basic.Deliver | Basic.Return | None = None  # the method whose header and body are being received
         self._header, self._missing, self._parts = ContentHeader(), 0, list[bytes]()
         self._found: list[Delivery] = []
 
@@ -98,7 +98,7 @@ class Frames(asyncio.StreamReaderProtocol):
         while length - at >= AROUND:
             kind, channel, size = frame.frame_parts(data[at : at + FRAME_HEADER_SIZE])
             end = at + AROUND + (size or 0)
-            if kind > FRAME_HEARTBEAT:  # no frame: a server of another protocol
+            if kind > FRAME_HEARTBEAT:  # not an AMQP frame: the server speaks another protocol
                 end = length
             if end > length:
                 break
@@ -120,7 +120,7 @@ class Frames(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
     def _handle(self, kind: int, raw: bytes) -> bool:
-        """Whether the frame is of a message."""
+        """Consume a frame; return whether it is part of a message."""
         if kind == FRAME_BODY:
             if self._coming is None:
                 return False
@@ -134,14 +134,14 @@ class Frames(asyncio.StreamReaderProtocol):
         return True
 
     def _read(self, raw: bytes) -> bool:
-        """Whether it is a method or header of a message."""
+        """Consume a method or header frame; return whether it is part of a message."""
         try:
             _, _, found = frame.unmarshal(raw)
         except UnmarshalingException:
             return False
         match found:
             case Basic.Deliver() | Basic.Return():
-                self._coming, self._missing = found, 1  # at least a header
+                self._coming, self._missing = found, 1  # nonzero until the header sets the body size
             case Basic.Ack() | Basic.Nack():
                 self._wire.confirmed(found.delivery_tag or 0, found.multiple, isinstance(found, Basic.Ack))
             case ContentHeader() if self._coming is not None:

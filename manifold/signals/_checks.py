@@ -1,4 +1,4 @@
-"""The order of the checks that need no server: size, JSON, schema and version, headers, signature, freshness. Pure."""
+"""Message checks that need no server, in order: size, JSON, schema and version, headers, signature, freshness. Pure."""
 
 import hashlib
 import re
@@ -15,14 +15,14 @@ from manifold.signals._freshness import check_freshness
 from manifold.signals._received import CORRELATION, DEVICE, IDEMPOTENCY, NONCE, TIMESTAMP, VERSION, Accepted, Judged, Received
 from manifold.signals._sender import check_signature
 
-AROUND_PAYLOAD = 64 << 10  # bytes of a message besides its payload
+AROUND_PAYLOAD = 64 << 10  # bytes allowed besides the payload
 JSON_TYPES = ("application/json", "text/json")
 _KEY = re.compile(r"[!-~]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What a message is held against."""
+    """Limits and secrets that messages are checked against."""
 
     secrets: Sequence[str]
     tolerance_s: float = 300.0
@@ -31,16 +31,16 @@ class Checks:
 
     @classmethod
     def of(cls, settings: Settings, secrets: Sequence[str]) -> "Checks":
-        """The checks of the settings."""
+        """Build the checks from the settings."""
         return cls(secrets, settings.signals_tolerance_seconds, settings.signals_nonce_seconds, settings.signals_max_payload)
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that a body may have, inflated or not."""
+        """Maximum body size in bytes, compressed and inflated alike."""
         return self.max_payload + AROUND_PAYLOAD
 
     def judge(self, received: Received, now: datetime) -> Judged:
-        """What the message says, or why it is refused; the first reason counts."""
+        """Return the accepted message, or the first reason to refuse it."""
         body = inflated(received, self.max_bytes)
         if isinstance(body, Refusal):
             return body
@@ -59,14 +59,14 @@ class Checks:
         if refusal := check_signature(received, device_id, self.secrets):
             return refusal
         waited_s = received.waited_s + (now - received.at) / timedelta(seconds=1)
-        if received.redelivered:  # nobody knows how long a door had it; the mark is the server's
+        if received.redelivered:  # a door held it for an unknown time; the flag is set by the server
             waited_s = self.nonce_s
         limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "most_s": self.nonce_s}
         return check_freshness(received.header(TIMESTAMP) or "", now, **limits)
 
 
 def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
-    """The body, inflated where it came compressed, or why not. Never more than `max_bytes` and one are held."""
+    """Return the body, inflated if it is gzip, or the refusal. Inflates at most `max_bytes` + 1 bytes."""
     if len(received.body) > max_bytes:
         return _too_large(max_bytes)
     match (received.content_encoding or "").lower():
@@ -92,7 +92,7 @@ def _too_large(max_bytes: int) -> Refusal:
 
 
 def check_headers(received: Received, said: RawSignal | DeviceStatus) -> Refusal | None:
-    """Why the headers do not fit; None if they do. One that is not there is no reason, except for the signature's."""
+    """Return why the headers contradict the body, or None. Missing headers are accepted here; the signature needs its own."""
     content_type = (received.content_type or received.header("content-type") or JSON_TYPES[0]).partition(";")[0].strip().lower()
     if content_type not in JSON_TYPES:
         return Refusal(Code.SCHEMA_ERROR, "the content type is not JSON", f"content-type: {JSON_TYPES[0]}")

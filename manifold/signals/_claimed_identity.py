@@ -1,6 +1,6 @@
-"""The devices and the correlation id that a refused message claims for itself. Pure; none of it is proved.
+"""Device ids and correlation id that a refused message claims. Pure; the claims are not authenticated.
 
-The erasure of a device finds refused messages by these devices. The correlation id is in logs and errors.
+Erasing a device finds refused messages by the claimed device ids. The correlation id appears in logs and error reports.
 """
 
 import re
@@ -13,20 +13,20 @@ import msgspec
 from manifold.contracts.signals.messages import DEVICE_ID, UUID_4
 from manifold.signals._received import DEVICE, Received
 
-MAX_DEVICES = 8  # that one message is found by
-LOOKED_AT = 1 << 20  # bytes of a body, inflated
+MAX_DEVICES = 8  # indexed per message
+LOOKED_AT = 1 << 20  # bytes of an inflated body that are searched
 _NAMES = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
 
 
 class Claims(NamedTuple):
-    """The devices that a message names, and its correlation id."""
+    """Device ids and correlation id named by a message."""
 
     devices: tuple[str, ...] = ()
     correlation_id: str | None = None
 
 
 def claims_of(received: Received) -> Claims:
-    """Of its headers and of its body, however broken that is; of a body that is larger than a mebibyte, of its beginning."""
+    """Return the claims in the headers and the body, even if the body is malformed; only its first MiB is searched."""
     body = readable(received)
     said = _json(body)
     devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
@@ -38,7 +38,7 @@ def claims_of(received: Received) -> Claims:
 
 def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[str]:
     named = said.get("deviceId")
-    if isinstance(named, str):  # perhaps with escapes
+    if isinstance(named, str):  # the parsed value, because the regex does not decode JSON escapes
         yield named
     if (header := received.header(DEVICE)) is not None:
         yield header
@@ -49,7 +49,7 @@ def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[
 
 
 def readable(received: Received) -> bytes:
-    """Its body as it can be read, inflated where it can be; of a large one the beginning."""
+    """Return the first MiB of the body, inflated if it is valid gzip."""
     if (received.content_encoding or "").lower() != "gzip":
         return received.body[:LOOKED_AT]
     try:

@@ -1,4 +1,4 @@
-"""The unconfirmed publishes of a channel: the messages of a group are waited for together."""
+"""Publisher confirms of a channel, awaited one group of messages at a time."""
 
 import asyncio
 
@@ -6,20 +6,20 @@ from aio_pika.exceptions import AMQPError
 
 
 class Confirms:
-    """Groups are published one after the other: each is confirmed, or given up, before the next one."""
+    """Tracks the confirms of one group at a time: the next group starts when every message is confirmed or given up."""
 
     def __init__(self) -> None:
-        self._published = self._settled = 0  # the last tag; and up to which all are settled
+        self._published = self._settled = 0  # last published tag; highest tag settled by a multiple confirm
         self._open: set[int] = set()
         self._refused: list[int] = []
         self._waiter: asyncio.Future[None] | None = None
 
     async def all_of(self, count: int) -> list[bool]:
-        """Of the next `count` messages of the channel, which are being written, whether the server has taken each.
+        """Wait for the confirms of the next `count` messages of the channel; return whether each was acked.
 
         Raises:
-            AMQPError: one came back, because no queue takes it.
-            ConnectionError: the channel has ended.
+            AMQPError: a message was returned as unroutable.
+            ConnectionError: the channel is closed.
         """
         first = self._published + 1
         self._published += count
@@ -31,7 +31,7 @@ class Confirms:
         return [tag not in refused for tag in range(first, first + count)]
 
     def settled(self, tag: int, *, multiple: bool, taken: bool) -> None:
-        """The server has said so of this message, or of all up to it."""
+        """Record an ack or nack for one message, or for all up to it."""
         tags = range(self._settled + 1, tag + 1) if multiple else range(tag, tag + 1)
         if not taken:
             self._refused += self._open.intersection(tags)
@@ -42,11 +42,11 @@ class Confirms:
             self._waiter.set_result(None)
 
     def returned(self, why: str) -> None:
-        """A message came back: the queue that takes it is gone."""
+        """Fail the group: a message was returned because its queue no longer exists."""
         self._fail(AMQPError(f"RabbitMQ has given a message back: {why}"))
 
     def ended(self, why: str) -> None:
-        """Nothing more will be confirmed."""
+        """Fail the group: the channel is closed, and no more confirms will arrive."""
         self._fail(ConnectionError(why))
 
     def _fail(self, error: Exception) -> None:

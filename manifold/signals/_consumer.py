@@ -1,4 +1,4 @@
-"""Keeps the door connected to RabbitMQ: one session after the other, in which messages are settled in groups."""
+"""Keeps the door connected to RabbitMQ and settles messages in groups, one session after another."""
 
 import asyncio
 import contextlib
@@ -23,20 +23,20 @@ from manifold.signals._retry import Retry
 from manifold.signals._session import AWAY, Session, open_session
 from manifold.signals._state import StateFile
 
-LOOK_S = 1.0  # between two looks at the queues
+LOOK_S = 1.0  # between two checks of the queue depths
 REPAIR_S = 5.0  # between two declarations of the topology
-SAVE_S = 10.0  # between two notes of when the raw queue was last empty
-AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
-GROUP_BYTES = 4 << 20  # bodies that are settled together
-HELD_BYTES = 64 << 20  # bodies in hand, above which nothing more is read until half of them are settled
-MAX_HELD_BACK = 1000  # messages for full queues, above which they count against the prefetch
+SAVE_S = 10.0  # between two saves of the time when the raw queue was last empty
+AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # backoff between connection attempts
+GROUP_BYTES = 4 << 20  # body bytes settled as one group
+HELD_BYTES = 64 << 20  # body bytes in hand above which reading pauses until half of them are settled
+MAX_HELD_BACK = 1000  # messages waiting for full queues, above which consumers are not replaced and the prefetch applies
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
 
 
 class Consumer:
-    """Takes messages and has them settled, for as long as `run` runs. `problem` says why nothing comes; None: it is consuming."""
+    """Receives and settles messages while `run` runs. `problem` says why nothing is consumed; None while consuming."""
 
     def __init__(self, settings: Settings, processor: Processor, state: StateFile, patience: Retry) -> None:
         self.problem: str | None = "not connected yet"
@@ -48,21 +48,21 @@ class Consumer:
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
         self._held_back = HeldBack(patience, self._arrived.set)
-        self._settled = 0  # groups
+        self._settled = 0  # groups settled so far
         self._session: Session | None = None
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing new, settle what came, and end."""
+        """Stop consuming, settle the messages in hand, and end `run`."""
         self._stopping.set()
         if self._session is not None:
             self._session.end("the door stops")
 
     async def run(self) -> None:
-        """One session after the other, until `stop`.
+        """Run one session after another until `stop`.
 
         Raises:
-            Permanent: RabbitMQ has another topology.
+            Permanent: the topology in RabbitMQ conflicts with the contract.
         """
         settings, tries = self._settings, 0
         while not self._stopping.is_set():
@@ -75,7 +75,7 @@ class Consumer:
                 why = str(exc) or type(exc).__name__
             if self._stopping.is_set():
                 return
-            if self._settled > before:  # a stay that settles nothing, and ends, does not begin again at once
+            if self._settled > before:  # reset the backoff only after progress: a session may connect and fail again at once
                 tries = 0
             self._say(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
             pause = min(AGAIN_MAX_S, AGAIN_MIN_S * 2**tries)
@@ -85,8 +85,8 @@ class Consumer:
                     await self._stopping.wait()
 
     async def _serve(self, session: Session) -> None:
-        """Consume until the session is lost, or the door stops; then settle what came before."""
-        self._waiting.clear()  # of a stay before: it comes again
+        """Consume until the session is lost or the door stops; then settle the messages in hand."""
+        self._waiting.clear()  # left from the previous session; RabbitMQ redelivers them
         self.backlog.connection_lost()
         session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
         await self._look(session)
@@ -103,9 +103,9 @@ class Consumer:
             session.end("its work has ended")
             self._arrived.set()
             looking.cancel()
-            try:  # a group that is being written is never broken off: whoever consumes next writes to the same journal
+            try:  # never cancel a group while it is written: the next session appends to the same journal
                 await asyncio.wait((settling, looking))
-            finally:  # unless the process ends, and waits no longer
+            finally:  # on process shutdown the wait itself is cancelled
                 settling.cancel()
                 session.leave()
                 self._held_back.clear()
@@ -135,9 +135,9 @@ class Consumer:
         self._arrived.set()
 
     async def _settle_all(self, session: Session) -> None:
-        """Settle what comes, in groups: while one is published and acknowledged, the next is judged and recorded.
+        """Settle messages in groups; while one group is published and acknowledged, the next is judged and recorded.
 
-        A chunk of what is held back is a group, too, which was judged and recorded before.
+        A chunk of held-back messages is also a group; it was judged and recorded before.
         """
         finishing: asyncio.Task[None] | None = None
         held: frozenset[Key] = frozenset()
@@ -171,7 +171,7 @@ class Consumer:
                 await asyncio.wait((finishing,))
 
     def _next_group(self) -> list[Received]:
-        """What waits, up to half of what may be in hand: the other half is being published meanwhile."""
+        """Take waiting messages, up to half of the prefetch; the other half is being published meanwhile."""
         group, size = list[Received](), 0
         while self._waiting and size < GROUP_BYTES and len(group) < self._group_size:
             group.append(self._waiting.popleft())
@@ -211,11 +211,11 @@ class Consumer:
                 await session.replace_consumer(consumer)
 
     async def _look(self, session: Session) -> None:
-        """How much waits in each queue; and since when the raw queue was not empty."""
+        """Update the queue depths and the age of the raw queue's backlog."""
         for queue in self._of_signals:
-            asked_at = time.time()  # the answer may be read much later, behind what is not read now
+            asked_at = time.time()  # the reply may be read much later while reading is paused
             self.backlog.saw(queue, await session.count(queue), asked_at)
-        _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # with its partitions
+        _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # including its partitions
         for queue in WATCHED:
             _metrics.DEPTH.labels(queue).set(await session.count(queue))
         _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))

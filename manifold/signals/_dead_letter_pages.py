@@ -1,7 +1,7 @@
-"""Dead letters over the door's HTTP: the messages, why each was refused, and how the door would judge it now. None is removed.
+"""Dead letters over the door's HTTP: each message, why it was refused, and how the door would judge it now. Read only.
 
-The door answers because it alone has the secrets that judge them. While a page is made, no other client can see its letters, so
-one page is made at a time.
+The door serves this because only it has the secrets needed to check signatures. Letters being read are invisible to other
+clients, so one page is built at a time.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from manifold.settings import Settings
 from manifold.signals._session import AWAY
 from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
 
-PAGE, MOST = 100, 1000  # letters of one page
-MAX_BYTES = 64 << 20  # bodies that are looked through for one page: RabbitMQ sends each to the door
+PAGE, MOST = 100, 1000  # letters per page: default and maximum
+MAX_BYTES = 64 << 20  # body bytes read for one page; RabbitMQ sends every body to the door
 WITHIN_S = 15.0
 PATH = "/dead-letters"
 
 
 def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
-    """`GET /dead-letters` (`count`, `code`), and `GET /dead-letters/{place}` with the body."""
+    """Return the routes `GET /dead-letters` (query: `count`, `code`) and `GET /dead-letters/{place}`, which includes the body."""
     one_at_a_time = asyncio.Lock()
 
     async def ls(request: web.Request) -> web.Response:
@@ -52,7 +52,7 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
 
 
 async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
-    """Each with its place, one in memory at a time; None, and no more, where they are too many for one answer."""
+    """Yield each letter with its place, one in memory at a time; yield None and stop once `MAX_BYTES` were read."""
     place, size = 0, 0
     while found := await letters.oldest(1):
         place, size = place + 1, size + len(found[0].body)
@@ -67,7 +67,7 @@ def _told(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
 
 
 def _patient(handler: Any) -> Any:
-    """RabbitMQ that is away is no error of the door's."""
+    """Wrap a handler to answer 503 if RabbitMQ is unavailable."""
 
     async def answer(request: web.Request) -> web.Response:
         try:

@@ -1,8 +1,8 @@
-"""Reads properties that AMQP allows and the library cannot read, as far as possible.
+"""Lenient decoding of message properties that AMQP allows but pamqp cannot read.
 
-A publisher may send a correlation id that is no text, a time beyond the calendar, headers as deep as a frame is long, or as many
-as fit into one. The server passes all of that on. A client that fails on it loses its connection, receives the same message
-again, and loses the next connection: it would never read the messages behind that one.
+A publisher may send a correlation id that is not UTF-8, a timestamp out of range, deeply nested headers, or as many headers as
+fit into a frame. The server forwards all of them. A client that fails to decode them loses its connection, gets the same message
+redelivered, loses the next connection, and never reaches the messages behind it.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pamqp import decode
 
 from manifold.signals._received import LEFT_OUT
 
-MAX_HEADERS = 32 << 10  # bytes: for each entry the library copies all that follow, 0.4 s for the 128 KiB that a frame may have
+MAX_HEADERS = 32 << 10  # bytes; pamqp copies the rest of the table for each entry: 0.4 s for the 128 KiB that a frame can hold
 _UNREADABLE = "headers that cannot be read"
 
 _timestamp: Callable[[bytes], tuple[int, Any]] = decode.timestamp
@@ -20,7 +20,7 @@ _table: Callable[[bytes], tuple[int, Any]] = decode.field_table
 
 
 def short_str(data: bytes) -> tuple[int, str]:
-    """A text of 255 bytes at most; of what is no UTF-8, a `?` for each byte that is no ASCII, so that it stays as long."""
+    """Decode a string of at most 255 bytes; if it is not UTF-8, replace each non-ASCII byte by `?`, which keeps the length."""
     end = data[0] + 1
     raw = bytes(data[1:end])
     try:
@@ -30,7 +30,7 @@ def short_str(data: bytes) -> tuple[int, str]:
 
 
 def timestamp(data: bytes) -> tuple[int, Any]:
-    """A time, or None for one that no calendar has."""
+    """Decode a timestamp; None if it is out of range."""
     try:
         return _timestamp(data)
     except (ValueError, OverflowError, OSError):
@@ -38,7 +38,7 @@ def timestamp(data: bytes) -> tuple[int, Any]:
 
 
 def table(data: bytes) -> tuple[int, Any]:
-    """A table, or one header that says that the others are left out."""
+    """Decode a header table; if that fails or the table is too large, return one header that says so."""
     size = int.from_bytes(data[:4], "big")
     if size <= MAX_HEADERS:
         try:
@@ -49,6 +49,6 @@ def table(data: bytes) -> tuple[int, Any]:
 
 
 def read_any_properties() -> None:
-    """From now on, every connection of this process reads whatever properties a message has. Calling it again changes nothing."""
+    """Patch pamqp to decode any properties, in every connection of this process. Idempotent."""
     methods: Any = decode.METHODS
     methods.update(shortstr=short_str, timestamp=timestamp, table=table)

@@ -1,4 +1,4 @@
-"""The decisions about the messages of a group. Each message is in one of the lists."""
+"""Decisions about the messages of a group. Each message is in exactly one list."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -15,46 +15,46 @@ _REPLAY = Refusal(Code.REPLAY_ERROR, "the nonce is that of another message", "x-
 _CONFLICT = Refusal(Code.IDEMPOTENCY_CONFLICT, "the key is that of another signal", "x-idempotency-key: one for each signal")
 
 
-Key = tuple[str, str]  # of a signal: its device, and its idempotency key
+Key = tuple[str, str]  # device id and idempotency key of a signal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
-    """A refused message: why, and what it says of itself."""
+    """A refused message, the refusal, and the claimed identity."""
 
     received: Received
     refusal: Refusal
     claims: Claims
-    digest: str  # the same however often it is delivered
+    digest: str  # the same for every delivery of the message
 
     @classmethod
     def of(cls, received: Received, refusal: Refusal) -> "Refused":
-        """The refused message; its body is read once more for what it says."""
+        """Build from a message; its body is parsed again for the claimed identity."""
         return cls(received, refusal, claims_of(received), received.digest)
 
 
 @dataclass(slots=True)
 class Disposition:
-    """What became of a group."""
+    """Decisions about one group."""
 
     taken: list[Accepted] = field(default_factory=list)
-    data: dict[int, ProcessedData] = field(default_factory=dict)  # of what is taken, by delivery tag
+    data: dict[int, ProcessedData] = field(default_factory=dict)  # of the signals in `taken`, by delivery tag
     duplicates: list[Accepted] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
-    later: list[tuple[Received, str]] = field(default_factory=list)  # may work another time, and why not now
-    expired: list[Refused] = field(default_factory=list)  # lie among the dead letters already, and are put on record
-    seen: list[Received] = field(default_factory=list)  # copies of dead letters that are on record
-    rejected_by: dict[int, str] = field(default_factory=dict)  # the full queue that has rejected a message, by delivery tag
+    later: list[tuple[Received, str]] = field(default_factory=list)  # to retry, with the reason
+    expired: list[Refused] = field(default_factory=list)  # already dead letters (expired in their queue); recorded only
+    seen: list[Received] = field(default_factory=list)  # copies of dead letters that are already recorded
+    rejected_by: dict[int, str] = field(default_factory=dict)  # the full queue that rejected the publish, by delivery tag
 
     @property
     def received(self) -> list[Received]:
-        """Every message of the group, in no order."""
+        """Every message of the group, unordered."""
         accepted = (one.received for one in (*self.taken, *self.duplicates))
         refused = (one.received for one in (*self.refused, *self.expired))
         return [*accepted, *refused, *(received for received, _ in self.later), *self.seen]
 
     def split(self, tags: Collection[int]) -> tuple["Disposition", "Disposition"]:
-        """The messages with these delivery tags, and all others."""
+        """Return the messages with these delivery tags, and the rest."""
         return self._where(lambda tag: tag in tags), self._where(lambda tag: tag not in tags)
 
     def add(self, other: "Disposition") -> None:
@@ -69,18 +69,18 @@ class Disposition:
         self.rejected_by |= other.rejected_by
 
     def refuse(self, received: Received, refusal: Refusal) -> None:
-        """The message is refused."""
+        """Refuse the message."""
         self.refused.append(Refused.of(received, refusal))
 
     def note_copy(self, received: Received) -> None:
-        """The copy of a dead letter has come."""
+        """Sort in a copy of a dead letter."""
         if received.was_seen:
             self.seen.append(received)
         else:
             self.expired.append(Refused.of(received, EXPIRED))
 
     def note(self, message: Accepted, claim: Claim, held: set[Key]) -> None:
-        """Redis knows this of a message that has passed the checks; `held` has the keys of this group and the one before."""
+        """Sort in a checked message by its claim in Redis; `held` contains the keys of this group and the previous one."""
         where = _key(message)
         match claim:
             case Claim.NEW | Claim.AGAIN if where not in held:
@@ -92,16 +92,16 @@ class Disposition:
                 self.refuse(message.received, _CONFLICT)
             case Claim.BUSY if where not in held:
                 self.later.append((message.received, "another message has the same signal in hand"))
-            case _:  # processed before, or is being processed in this group
+            case _:  # a duplicate, of a processed signal or of one in this group
                 self.duplicates.append(message)
 
     @property
     def held(self) -> frozenset[Key]:
-        """The keys that the group holds until it is done."""
+        """Keys that the group claims until it is acknowledged."""
         return frozenset(map(_key, self.taken))
 
     def give_up(self, max_retries: int) -> None:
-        """What was tried as often as it may be is refused."""
+        """Refuse messages that have used up their retries."""
         for received, why in [entry for entry in self.later if entry[0].retry_count >= max_retries]:
             self.later.remove((received, why))
             self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))

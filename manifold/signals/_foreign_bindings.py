@@ -1,7 +1,7 @@
-"""The routes (exchange and key) by which messages come to a queue. Routes that are not in the topology are foreign bindings.
+"""Routes (exchange and routing key) by which messages reach a queue. Routes outside the topology are foreign bindings.
 
-AMQP does not list the bindings of a queue, so they are seen only by the messages that they bring. Such a message is judged as any
-other, because its signature proves its sender, and not its route. It is counted, and each route is logged once.
+AMQP cannot list the bindings of a queue, so a foreign binding is only visible in the messages it delivers. Such a message is
+judged like any other, because its signature authenticates the sender, not the route. It is counted; each route is logged once.
 """
 
 import structlog
@@ -9,7 +9,7 @@ import structlog
 from manifold.contracts.signals import topology
 from manifold.signals import _metrics
 
-MAX_LOGGED_ROUTES = 50  # ways that are said; a binding by a pattern brings as many as there are keys
+MAX_LOGGED_ROUTES = 50  # routes logged; a wildcard binding can yield one per routing key
 
 log = structlog.get_logger(__name__)
 
@@ -18,20 +18,20 @@ _TO_PARTITIONS = (topology.EXCHANGE, topology.RAW)
 
 
 class ForeignBindings:
-    """Those by which messages have come to one queue."""
+    """Foreign bindings of one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue, self._own = queue, _OWN.get(queue, _TO_PARTITIONS)
         self._said: set[tuple[str, str]] = set()
 
     def is_own(self, exchange: str, key: str) -> bool:
-        """Whether the topology brings messages so, or their sender has named the queue, which needs no binding."""
+        """Whether the topology has this route, or the sender published to the queue by name, which needs no binding."""
         return (exchange, key) == self._own or not exchange
 
     def came(self, exchange: str, key: str) -> bool:
-        """Count a message that has come by another's binding; whether it is to be judged.
+        """Count a message that arrived by a foreign binding; return whether to judge it.
 
-        A dead letter is not: it lies among the dead letters already, and refused again it would come again, and so on forever.
+        A dead letter is not judged: it is already in the dead-letter queue, and refusing it again would loop forever.
         """
         _metrics.FOREIGN.labels(self.queue).inc()
         if (exchange, key) not in self._said and len(self._said) < MAX_LOGGED_ROUTES:

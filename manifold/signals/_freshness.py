@@ -1,4 +1,4 @@
-"""Judges whether a signed time is near enough to now, given how long a message may have waited in the raw queue. Pure."""
+"""Freshness check of a signed timestamp, allowing for the time that a message may have waited in the raw queue. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from manifold.signals._received import TIMESTAMP
 
 
 def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited_s: float, most_s: float) -> Refusal | None:
-    """Why the signed time is too far from `now`; None if it is not.
+    """Return why the signed timestamp is out of range, or None.
 
-    A message may be as old as the tolerance and the time that it may have waited in its queue together, and never older than
-    `most_s`, because nonces are not remembered for longer. Waiting makes nothing newer: the future is not widened.
+    A message may be as old as the tolerance plus its possible wait in the queue, but never older than `most_s`, because nonces
+    are kept no longer. Waiting does not make a message newer, so the tolerance for future timestamps is not extended.
     """
     try:
         signed = instant(timestamp)
@@ -29,23 +29,23 @@ def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited
 
 @dataclass(slots=True)
 class Backlog:
-    """Since when everything that was in the raw queue has been delivered.
+    """The time up to which every message published to the queue has been delivered.
 
-    A queue that is written all the time may never be seen empty. So a look at it sets a mark: the instant, and how many messages
-    wait. A queue gives them in their order, so when that many have come, all that comes then was published after that instant;
-    and the next look sets the next mark. Several doors share a queue, and each takes part of it: its marks pass later, never too
-    early. `in_flight` messages may be on their way when the queue is counted, and are waited for, too.
+    A busy queue may never be seen empty. So a depth check sets a mark: the time, and the number of waiting messages. Queues are
+    FIFO, so once that many messages were delivered, every later one was published after the mark; the next check sets a new one.
+    If several doors share a queue, each receives only a part: its marks are reached later, never too early. `in_flight` messages
+    may be in transit when the queue is counted, and are waited for as well.
     """
 
     most_s: float
-    empty_at: float = 0.0  # in Unix seconds: what was published before was delivered; 0: nobody knows
+    empty_at: float = 0.0  # Unix seconds: every message published before was delivered; 0: unknown
     in_flight: int = 0
-    count: int = 0  # messages that waited when the queue was last looked at
+    count: int = 0  # messages waiting at the last check
     _taken: int = 0
-    _mark: tuple[float, int] | None = field(default=None)  # the instant, and how many have been taken when it has passed
+    _mark: tuple[float, int] | None = field(default=None)  # time, and the value of `_taken` at which the mark is reached
 
     def saw(self, count: int, now: float) -> None:
-        """There were `count` messages waiting in the queue."""
+        """Record that `count` messages were waiting in the queue at `now`, in Unix seconds."""
         self.count = count
         if count == 0:
             self.empty_at, self._mark = now, None
@@ -53,35 +53,35 @@ class Backlog:
             self._mark = (now, self._taken + count + self.in_flight)
 
     def took(self) -> None:
-        """One message of the queue was delivered."""
+        """Record one delivery."""
         self._taken += 1
         if self._mark is not None and self._taken >= self._mark[1]:
             self.empty_at, self._mark = max(self.empty_at, self._mark[0]), None
 
     def paused(self) -> None:
-        """Nothing more is read: what has been delivered meanwhile waits, although the queue may be empty."""
+        """Record that reading is paused: messages may wait in transit although the queue is empty."""
         self.count = max(self.count, 1)
 
     def connection_lost(self) -> None:
-        """The connection was lost: what was in hand is in the queue again, in front, and its count is another."""
+        """Drop the mark: unacknowledged messages are back at the head of the queue, which invalidates the count."""
         self._mark = None
 
     def age_s(self, now: float) -> float:
-        """How long what comes now may have waited. A door that knows nothing of the queue allows all that is ever allowed."""
+        """Return how many seconds a message delivered now may have waited; `most_s` if nothing is known of the queue."""
         if self.count == 0 and self.empty_at:
             return 0.0
         return min(max(0.0, now - self.empty_at), self.most_s)
 
 
 class Backlogs:
-    """The backlog of each queue from which signals come: the raw queue, and its partitions."""
+    """The backlogs of all signal queues: the raw queue and its partitions."""
 
     def __init__(self, queues: Iterable[str], most_s: float, *, in_flight: int) -> None:
         self._of = {queue: Backlog(most_s, in_flight=in_flight) for queue in queues}
 
     @property
     def count(self) -> int:
-        """Messages that waited, in all of them."""
+        """Waiting messages in all queues."""
         return sum(one.count for one in self._of.values())
 
     @property
@@ -95,25 +95,25 @@ class Backlogs:
             one.empty_at = at
 
     def saw(self, queue: str, count: int, now: float) -> None:
-        """There were `count` messages waiting in the queue."""
+        """Record that `count` messages were waiting in the queue at `now`."""
         self._of[queue].saw(count, now)
 
     def took(self, queue: str) -> None:
-        """One message of the queue was delivered, if it is one of these."""
+        """Record one delivery, if the queue is tracked."""
         if queue in self._of:
             self._of[queue].took()
 
     def paused(self) -> None:
-        """No queue is read for a while; the next look at each queue tells its state."""
+        """Record that reading is paused; the next depth check updates every queue."""
         for one in self._of.values():
             one.paused()
 
     def connection_lost(self) -> None:
-        """The connection was lost."""
+        """Drop the marks of every queue."""
         for one in self._of.values():
             one.connection_lost()
 
     def age_s(self, now: float, queue: str = "") -> float:
-        """How long what comes now from the queue may have waited; of another queue, or none, the longest of all."""
+        """Return how many seconds a message from the queue may have waited; for an unknown queue, the maximum over all."""
         known = self._of.get(queue)
         return known.age_s(now) if known is not None else max(one.age_s(now) for one in self._of.values())

@@ -1,4 +1,4 @@
-"""Messages for which a queue is full: they stay unacknowledged and are retried in chunks, while all others pass."""
+"""Messages whose target queue is full: they stay unacknowledged and are retried in chunks; all others continue."""
 
 import asyncio
 from collections import Counter, deque
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from manifold.signals._disposition import Disposition, Key
 from manifold.signals._retry import Retry
 
-RETRY_S = 2.0  # between two tries while a queue rejects publishes
+RETRY_S = 2.0  # between attempts while a queue rejects publishes
 
 
 class HeldBack:
@@ -17,8 +17,8 @@ class HeldBack:
         self.is_due = False
         self._patience, self._wake = patience, wake
         self._fate = Disposition()
-        self._tags: deque[int] = deque()  # in the order of their next try
-        self._named: set[str] = set()  # queues, in health and log
+        self._tags: deque[int] = deque()  # in retry order
+        self._named: set[str] = set()  # full queues reported in health and log
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -26,32 +26,32 @@ class HeldBack:
 
     @property
     def keys(self) -> frozenset[Key]:
-        """Keys of the held-back signals: whatever else has one of them is a duplicate."""
+        """Keys of the held-back signals; another message with one of them is a duplicate."""
         return self._fate.held
 
     @property
     def by_consumer(self) -> Counter[str]:
-        """How many messages of each consumer are held back."""
+        """Count of held-back messages per consumer tag."""
         return Counter(received.consumer for received in self._fate.received)
 
     def add(self, rejected: Disposition) -> None:
-        """Hold back what a queue has rejected of a group, perhaps nothing, and schedule the next try if any message waits."""
+        """Hold back the rejected messages of a group (possibly none) and schedule the next attempt if any message waits."""
         self._fate.add(rejected)
         self._tags.extend(received.tag for received in rejected.received)
         self._name({*self._fate.rejected_by.values()})
         if self._tags and self._timer is None and not self.is_due:
-            delay_s = RETRY_S if rejected.received else 0  # a chunk that was taken whole is followed by the next one at once
+            delay_s = RETRY_S if rejected.received else 0  # a fully accepted chunk is followed by the next one at once
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
 
     def take(self, most: int) -> Disposition:
-        """The next chunk, of `most` messages or fewer; `add` takes back what is rejected again."""
+        """Return the next chunk, at most `most` messages; pass those that are rejected again to `add`."""
         self.is_due = False
         tags = {self._tags.popleft() for _ in range(min(most, len(self._tags)))}
         chunk, self._fate = self._fate.split(tags)
         return chunk
 
     def clear(self) -> None:
-        """The session is over: RabbitMQ delivers all of them again."""
+        """Drop all messages: the session has ended, and RabbitMQ redelivers them."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self.is_due, self._fate = None, False, Disposition()

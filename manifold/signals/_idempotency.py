@@ -1,4 +1,4 @@
-"""Each signal once: nonces and idempotency keys in Redis. Every verb is one round trip for a whole group of messages."""
+"""Exactly-once bookkeeping in Redis: nonces and idempotency keys. Each operation is one round trip for a whole group."""
 
 import math
 import time
@@ -16,51 +16,54 @@ from manifold.signals._received import Accepted
 
 
 class Claim(StrEnum):
-    """What Redis knows of a message."""
+    """The result of claiming a message's idempotency key and nonce."""
 
-    NEW = "new"  # nothing: it is this message's now
-    AGAIN = "again"  # this very message has come before, and nobody knows how far it got
-    DUPLICATE = "duplicate"  # the signal was processed
-    BUSY = "busy"  # another message has the same signal in hand
-    REPLAY = "replay"  # the nonce is that of another body, or of the same under another key
-    CONFLICT = "conflict"  # the key is that of another content
+    NEW = "new"  # unclaimed until now; held by this message from now on
+    AGAIN = "again"  # redelivery of the message that holds the key; its progress is unknown
+    DUPLICATE = "duplicate"  # the signal was already processed
+    BUSY = "busy"  # another message holds the key for the same signal
+    REPLAY = "replay"  # the nonce was used with another body, or with the same body under another key
+    CONFLICT = "conflict"  # the key was used for other content
 
 
 CLAIM, RELEASE = (Script(name, shares=NOBODYS, package="manifold.signals") for name in ("claim", "release"))
 
 
 class IdempotencyStore:
-    """Nonces and idempotency keys.
+    """Nonces and idempotency keys in Redis.
 
     Raises:
-        redis.RedisError: from every method: Redis is away. Nothing is let through then; asking again is safe.
+        redis.RedisError: from every method, if Redis is unavailable. Nothing is accepted then; every call is safe to retry.
     """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
-        # A nonce outlives its message also where that was signed by a clock that is ahead.
+        # Nonces must outlive messages signed by a clock that runs ahead.
         nonce_s = settings.signals_nonce_seconds + math.ceil(settings.signals_tolerance_seconds)
         self._generation_s = math.ceil(nonce_s / keys.GENERATIONS)
         self._key_s = settings.signals_idempotency_seconds
 
     async def claim(self, group: Sequence[Accepted]) -> list[Claim]:
-        """What Redis knows of each, in their order; each that is new is held by its message from now on."""
+        """Claim each message, in order; a new one holds its key from now on."""
         now = time.time()
         replies = await self._run([("EVALSHA", CLAIM.sha, *self._claim_of(message, now)) for message in group])
         return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
 
     async def done(self, group: Sequence[Accepted]) -> None:
-        """These signals were processed: what has their keys is a duplicate from now on."""
+        """Mark these signals processed: messages with their keys are duplicates from now on."""
         await self._run([("SET", _key(m), keys.done(m.content, m.holder), "EX", self._key_s) for m in group])
 
     async def release(self, group: Sequence[Accepted]) -> None:
-        """These signals were not processed: who sends them again may."""
+        """Release the keys of signals that were not processed, so that they can be sent again."""
         await self._run(
             [("EVALSHA", RELEASE.sha, 1, _key(message), keys.held(message.content, message.holder)) for message in group]
         )
 
     def _claim_of(self, message: Accepted, now: float) -> tuple[Any, ...]:
-        """A nonce is noted in this generation, and looked for in those before it, and the next: another clock may be ahead."""
+        """Build the script's arguments.
+
+        The nonce is stored in the current generation, and looked up in the older ones and the next: another clock may be ahead.
+        """
         about = keys.digest(message.content), keys.digest(message.holder), self._key_s
         if message.nonce is None:
             return (1, _key(message), *about)
@@ -79,7 +82,7 @@ class IdempotencyStore:
 
 
 def _bound(message: Accepted) -> bytes:
-    """The digest of what a nonce is good for: these bytes under this key, which may be a header, and is not signed."""
+    """Digest that a nonce is bound to: the body and the idempotency key, which may come from an unsigned header."""
     return keys.digest(f"{message.body_digest} {message.key}")
 
 

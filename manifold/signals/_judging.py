@@ -1,4 +1,4 @@
-"""Judges a group: every message is checked, claimed in Redis, and processed."""
+"""Judges a group: checks, claims and processes every message."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -16,22 +16,22 @@ from manifold.signals._idempotency import Claim, IdempotencyStore
 from manifold.signals._received import Accepted, Judged, Received
 from manifold.signals._retry import Retry
 
-LARGE = 128 << 10  # bytes of a message that is judged in a thread, so that the loop goes on
+LARGE = 128 << 10  # message bytes above which work runs in a thread, to keep the event loop responsive
 
 log = structlog.get_logger(__name__)
 
 
 class Judge:
-    """Judges groups of messages; what fails unexpectedly stops no other message."""
+    """Judges groups of messages; an unexpected failure of one message does not affect the others."""
 
     def __init__(self, checks: Checks, once: IdempotencyStore, bounds: Bounds, patience: Retry, *, max_retries: int) -> None:
         self._checks, self._once, self._bounds, self._patience = checks, once, bounds, patience
         self._max_retries = max_retries
 
     async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
-        """What is to become of each message of the group; nothing is recorded or published yet.
+        """Decide about each message of the group; nothing is recorded or published yet.
 
-        `held_before` has the keys of a group that is being published: what has one of them too is a duplicate.
+        `held_before` contains the keys of the group being published; messages with one of them are duplicates.
         """
         fate, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
         for received in group:
@@ -40,7 +40,7 @@ class Judge:
                 continue
             try:
                 judged = await self._judged(received, now)
-            except Exception as exc:  # one bad message never stops the others
+            except Exception as exc:  # isolate unexpected failures to one message
                 log.exception("a check failed", correlation_id=received.correlation_id)
                 fate.later.append((received, f"a check failed: {type(exc).__name__}"))
                 continue
@@ -62,7 +62,7 @@ class Judge:
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
     async def _process(self, fate: Disposition) -> None:
-        """Process accepted signals into readings and anomalies. A signal on which that fails may be sent again."""
+        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails."""
         failed: list[Accepted] = []
         for message in fate.taken:
             if isinstance(message.said, RawSignal):

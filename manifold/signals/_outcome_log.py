@@ -1,4 +1,4 @@
-"""Counts and logs the decision about each message."""
+"""Metrics and log lines for the decision about each message."""
 
 import random
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 def tell(fate: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
-    """Count and log the messages of an acknowledged group; of accepted messages, the share `log_accepted` has a log line."""
+    """Count and log the messages of an acknowledged group; `log_accepted` is the sampled share of accepted messages."""
     now = datetime.now(UTC)
     for received in group:
         _metrics.PROCESSING_SECONDS.observe(max(0.0, (now - received.at).total_seconds()))
@@ -40,7 +40,7 @@ def tell(fate: Disposition, group: Sequence[Received], *, log_accepted: float = 
 
 
 def _log_all(fate: Disposition, now: datetime, log_accepted: float) -> None:
-    """One log line for each message, with its device and correlation id; of a refused message, those that it claims."""
+    """Log one line per message with device and correlation id; for refused messages, the claimed ones."""
     for status, some in (("refused", fate.refused), ("expired", fate.expired)):
         for one in some:
             named = {"device_id": ",".join(one.claims.devices) or None, "correlation_id": one.claims.correlation_id}

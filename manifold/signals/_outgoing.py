@@ -1,4 +1,4 @@
-"""The messages that the door publishes: processed signals, retries, dead letters, replies. Pure: address, body, properties."""
+"""Messages published by the door: processed signals, retries, dead letters, replies. Pure: address, body, properties."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -35,12 +35,11 @@ from manifold.signals._received import (
 )
 
 JSON, PERSISTENT = "application/json", 2
-MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
-MAX_OWN = 10_000  # bytes of a header that the door writes
-MAX_SHORT = 255  # bytes of a text that is a property
-DIRECT = (
-    "amq.rabbitmq.reply-to"  # RabbitMQ ends the channel of whoever says it and has not asked for answers; by AMQP 1.0 it comes
-)
+MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes; copies come back with headers added by RabbitMQ, and must be readable
+MAX_OWN = 10_000  # bytes of a header written by the door
+MAX_SHORT = 255  # bytes of a short string property
+# RabbitMQ closes a channel that publishes with this reply_to and has no pending request; AMQP 1.0 senders can set it.
+DIRECT = "amq.rabbitmq.reply-to"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,20 +49,20 @@ class Outgoing:
     exchange: str
     key: str
     body: bytes
-    properties: Any  # Basic.Properties, of which the library says that each field may be missing
+    properties: Any  # Basic.Properties; untyped, because pamqp declares every field optional
     mandatory: bool = True
 
     def packed(self, channel: int, *, room: int) -> list[bytes] | Exception:
-        """Its frames, or why it has none: a client may have sent what the library cannot send on.
+        """Return the frames of the message, or the error if its properties cannot be encoded.
 
-        `room` is how much of the body fits into one frame.
+        `room` is the number of body bytes that fit into one frame.
         """
         try:
             where = _where(channel, self.exchange, self.key, self.mandatory)
             frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
-        except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
+        except Exception as exc:  # noqa: BLE001  # the properties come from arbitrary clients
             return exc
-        if len(frames[1]) > room + AROUND:  # a server that agreed to smaller frames would end the connection, again and again
+        if len(frames[1]) > room + AROUND:  # a server that negotiated smaller frames would close the connection every time
             return ValueError(f"the properties do not fit into a frame, which has room for {room} bytes")
         return frames
 
@@ -73,13 +72,13 @@ class Outgoing:
             yield ContentBody(self.body[start : start + room])
 
 
-@lru_cache(maxsize=64)  # nearly all go to the same few places
+@lru_cache(maxsize=64)  # few distinct addresses
 def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
     return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
 
 
 def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
-    """The processed signal. Its message id is the digest of the signal: what is published twice has the same."""
+    """Build the processed signal. Its message id is the signal's digest, so that republished messages share one id."""
     body = processed_message(said, data, at=at, correlation_id=message.correlation_id)
     headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
     if message.correlation_id:
@@ -89,19 +88,19 @@ def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datet
 
 
 def retry(received: Received, after_ms: int) -> Outgoing:
-    """The same message once more, `after_ms` later."""
+    """Build the same message for redelivery after `after_ms`."""
     headers = {RETRY_COUNT: received.retry_count + 1}
     return _again(received, topology.DEAD_EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
 
 
 def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
-    """The same message, with what is wrong with it."""
+    """Build the same message with its error report in a header."""
     headers = {ERROR: report.to_json().decode()}
     return _again(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
 
 
 def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
-    """The error for the sender that asked for one; None: it did not, or the reply would go into a queue of the door."""
+    """Build the error for the sender; None if no reply is wanted, or `reply_to` names one of the door's own queues."""
     to = received.reply_to
     if not to or not _fits(to) or to in topology.OWN_QUEUES:
         return None
@@ -116,17 +115,17 @@ def _fits(text: str | None) -> bool:
 
 
 def without_headers(one: Outgoing) -> Outgoing:
-    """The same with the door's own headers only: a client may have sent what the library cannot send on."""
+    """Drop all headers but the door's own: the client's may be impossible to encode."""
     headers = one.properties.headers or {}
     own = {name: headers[name] for name in (ERROR, QUEUE, RETRY_COUNT) if _is_own(headers.get(name))}
     properties = Basic.Properties(headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=PERSISTENT)
-    for name in ("expiration", "content_type", "content_encoding"):  # without which it waits, or is read, otherwise
+    for name in ("expiration", "content_type", "content_encoding"):  # these change how it is delayed or decoded
         setattr(properties, name, getattr(one.properties, name, None))
     return replace(one, properties=properties)
 
 
 def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
-    """The bytes as they came, and all properties but those that the way asks for, as far as they fit into one frame."""
+    """Build a copy: the same bytes, and all properties and headers that are not about routing, as far as they fit a frame."""
     old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
     headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
     made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
@@ -141,13 +140,13 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a header may be one that the door has written: a client may use its name for something larger."""
+    """Whether a header value can be the door's own: a client may use the name for something larger."""
     return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN)
 
 
 def _can_be_sent(one: Outgoing) -> bool:
-    """Whether its properties are of kinds that the library writes, and fit into one frame, or RabbitMQ ends the connection."""
+    """Whether the properties can be encoded and fit into one frame; RabbitMQ closes the connection otherwise."""
     try:
         return len(one.properties.marshal()) <= MAX_PROPERTIES
-    except Exception:  # noqa: BLE001  # whatever a client has thought of
+    except Exception:  # noqa: BLE001  # the properties come from arbitrary clients
         return False

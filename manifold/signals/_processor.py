@@ -1,7 +1,7 @@
-"""Processes a group of messages: judge, hold, seal, journal, publish, mark done, acknowledge, in that order.
+"""Processes a group of messages: judge, claim, seal, journal, publish, mark done, acknowledge, in that order.
 
-A message is acknowledged last. If the door dies before that, RabbitMQ delivers the message again. It may then be in the journal
-twice (the lake takes one), and its processed message may be published twice, with the same id.
+The acknowledgement comes last. If the door dies before it, RabbitMQ redelivers the message. It may then be in the journal twice
+(the lake deduplicates), and its processed message may be published twice, with the same id.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,30 +20,30 @@ from manifold.signals._tracing import Tracing
 
 
 class Processor:
-    """Settles groups of messages. While one is being published and acknowledged the next may be judged and recorded."""
+    """Settles groups of messages. The next group may be judged and recorded while one is published and acknowledged."""
 
-    log_accepted = 1.0  # share of the accepted messages that have a log line
+    log_accepted = 1.0  # sampling rate of log lines for accepted messages
 
     def __init__(
         self, judge: Judge, recording: Recording, publishing: Publishing, once: IdempotencyStore, patience: Retry
     ) -> None:
         self._judge, self._recording, self._publishing = judge, recording, publishing
         self._once, self._patience = once, patience
-        self.tracing: Tracing | None = None  # nobody wants spans
+        self.tracing: Tracing | None = None  # tracing is off
 
     async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
-        """What becomes of the group, once all of it is on disk; `held_before` are keys of a group that is not finished."""
+        """Decide about a group and record it on disk; `held_before` contains the keys of a group that is not finished."""
         fate = await self._judge.fate_of(group, held_before)
         await self._recording.record(fate)
         return fate
 
     async def finish(self, fate: Disposition, session: Session, *, one_by_one: bool) -> Disposition:
-        """Acknowledge every message of the group but those that a full queue has rejected; return these.
+        """Acknowledge every message of the group except those rejected by a full queue, which are returned.
 
-        Groups are finished one after the other, as they came. `one_by_one`: messages before this group are not acknowledged yet.
+        Groups must be finished in order of arrival. `one_by_one`: earlier messages are still unacknowledged, so ack individually.
 
         Raises:
-            AMQPError, OSError, TimeoutError: the session is over; its messages come again.
+            AMQPError, OSError, TimeoutError: the session has ended; its messages will be redelivered.
         """
         await self._publishing.publish(fate, session)
         rejected, fate = fate.split(fate.rejected_by) if fate.rejected_by else (Disposition(), fate)

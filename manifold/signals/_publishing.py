@@ -1,4 +1,4 @@
-"""Publishes the results of a group: processed signals, retries, dead letters, and errors to those who asked for them."""
+"""Publishes the results of a group: processed signals, retries, dead letters, and error replies."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 
 
 class Publishing:
-    """Publishes what becomes of a group, and waits until RabbitMQ has it."""
+    """Publishes the results of a group and waits for the confirms."""
 
     def __init__(self, patience: Retry, *, confirm_s: float) -> None:
         self._patience, self._confirm_s = patience, confirm_s
 
     async def publish(self, fate: Disposition, session: Session) -> None:
-        """Return when RabbitMQ has all of it but what a full queue has rejected, which `fate.rejected_by` has then.
+        """Publish the results; return when all are confirmed or rejected by a full queue. Sets `fate.rejected_by`.
 
         Raises:
-            AMQPError, OSError, TimeoutError: the session is over.
+            AMQPError, OSError, TimeoutError: the session has ended.
         """
         now = datetime.now(UTC)
         out: list[tuple[Received, Outgoing]] = [
@@ -49,7 +49,7 @@ class Publishing:
             await self._reply(_outgoing.reply(one.received, report, now), one, session)
 
     async def _all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
-        """The queue that has rejected a message, by the delivery tag of what it is about."""
+        """Publish; return the full queue that rejected a message, by the delivery tag of the original."""
         rejected_by = {}
         answers = await self._answers([one for _, one in out], session)
         for (received, one), first in zip(out, answers, strict=True):
@@ -65,10 +65,10 @@ class Publishing:
         return rejected_by
 
     async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[Exception | None]:
-        """Of each, None when it is confirmed, or why it is not.
+        """Publish; return for each message None if confirmed, else the error.
 
-        A server that is short of memory or disk says so, and confirms when it has room: it is waited for. One that says nothing
-        for as long as a confirmation may take is left.
+        A server with a memory or disk alarm reports itself blocked, and confirms later: wait for it. Give up on a server that is
+        silent for longer than the confirm timeout.
         """
         if not out:
             return []
@@ -84,12 +84,12 @@ class Publishing:
                 if is_blocked:
                     self._patience.say(RABBITMQ, BLOCKED)
         finally:
-            publishing.cancel()  # which changes nothing where it is done
+            publishing.cancel()  # no effect once done
             self._patience.say(RABBITMQ, None)
         return publishing.result()
 
     async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:
-        """An answer that nobody takes is no reason to try anything again: the dead letter has it too."""
+        """Publish an error reply. Failures are only logged: the dead letter has the error too."""
         if answer is None:
             if one.received.reply_to:
                 _metrics.REPLIES.labels("foreign").inc()
@@ -100,13 +100,13 @@ class Publishing:
             failed = exc
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
-        else:  # a queue that is full, a name that is none; if the session is over, the next step says so
+        else:  # the queue is full or does not exist; a lost session surfaces in the next step
             log.warning("an answer was not taken", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
             _metrics.REPLIES.labels("foreign").inc()
 
 
 def _looked_at(done: "asyncio.Future[list[Exception | None]]") -> None:
-    """Whoever was cancelled looks at nothing; the loop would complain of it."""
+    """Retrieve the exception so that asyncio does not warn about a cancelled publish."""
     if not done.cancelled():
         done.exception()
 

@@ -1,4 +1,4 @@
-"""A message as RabbitMQ has delivered it, and the results of its checks. Pure."""
+"""A delivered message, and the results of its checks. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,14 +10,12 @@ from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Refusal
 from manifold.contracts.signals.messages import DeviceStatus, RawSignal
 
-RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # the door's own
-LEFT_OUT = "x-left-out"  # instead of headers that cannot be read, or sent on
-DEATH = "x-death"  # RabbitMQ's own: in which queues a message has expired; a client may write it too
-ROUTES = (
-    "CC",
-    "BCC",
-)  # by which other keys the server is to bring it, on its sender's word: not said again with the door's rights
-# Headers that say where a message has been, or goes, and nothing of what it is.
+RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # headers written by the door
+LEFT_OUT = "x-left-out"  # replaces headers that cannot be decoded or encoded
+DEATH = "x-death"  # RabbitMQ's record of the queues in which a message expired; clients can forge it
+# Sender-selected extra routes; not repeated, because the door may publish to more than the sender.
+ROUTES = ("CC", "BCC")
+# Headers about the routing and history of a message, not its content.
 OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", *ROUTES)
 KEPT_PROPERTIES = (
     "content_type",
@@ -29,14 +27,14 @@ KEPT_PROPERTIES = (
     "message_type",
     "app_id",
 )
-OWN_ID = "sdv-door-"  # how ids begin that the door gives to what had none; else its library would, with each publish
+OWN_ID = "sdv-door-"  # prefix of message ids assigned by the door; else aio-pika would generate a new one for each publish
 CORRELATION, DEVICE, VERSION, IDEMPOTENCY = "x-correlation-id", "x-device-id", "x-schema-version", "x-idempotency-key"
 SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth", "x-nonce", "x-algorithm"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Received:
-    """One delivery. `waited_s` is how long it may have lain in its queue before it came, as far as the door knows."""
+    """One delivery. `waited_s` is the longest time it may have waited in its queue, as far as the door knows."""
 
     queue: str
     body: bytes
@@ -49,11 +47,11 @@ class Received:
     correlation_property: str | None = None
     tag: int = 0
     redelivered: bool = False
-    consumer: str = ""  # to which it was delivered
-    properties: Any = field(default=None, repr=False)  # the library's, for sending it on unchanged
+    consumer: str = ""  # consumer tag
+    properties: Any = field(default=None, repr=False)  # the pamqp properties, for forwarding them unchanged
 
     def header(self, name: str) -> str | None:
-        """A header as text; None where it is not there, or is something else."""
+        """Return a header as text; None if it is missing or of another type."""
         value = self.headers.get(name)
         if type(value) is str:
             return value
@@ -63,22 +61,22 @@ class Received:
 
     @property
     def is_status(self) -> bool:
-        """Whether it is a device's status and no signal; also one that was sent on, which comes back through the raw queue."""
+        """Whether it is a device status; also when it was retried, and returns through the raw queue."""
         return topology.STATUS in (self.queue, self.header(QUEUE))
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is the copy of a dead letter, which is only to be put on record."""
+        """Whether it is the copy of a dead letter, which only needs to be recorded."""
         return self.queue == topology.DEAD_COPY
 
     @property
     def was_seen(self) -> bool:
-        """Of the copy of a dead letter: whether it is on record. What expired has no error, or RabbitMQ says where it died."""
+        """Whether this dead-letter copy is already recorded. Expired messages have no error header, or an `x-death` header."""
         return ERROR in self.headers and DEATH not in self.headers
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what stays the same however often, and on whatever way, the message is delivered; lower-case hex."""
+        """SHA-256 in lower-case hex over the parts that stay the same across redeliveries and routes."""
         about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in OF_THE_WAY]
         try:
             told = repr((self.is_status, about, [self._property(name) for name in KEPT_PROPERTIES]))
@@ -92,38 +90,38 @@ class Received:
 
     @property
     def retry_count(self) -> int:
-        """How often it was tried again. Any sender can write that header; a value that is no count counts as 0."""
+        """Number of retries so far. Any sender can write that header; an invalid value counts as 0."""
         count = self.header(RETRY_COUNT)
         return int(count) if count is not None and count.isascii() and count.isdigit() and len(count) < 10 else 0
 
     @property
     def correlation_id(self) -> str | None:
-        """The correlation id that came with it, as a header or as AMQP's own property; not looked into."""
+        """The correlation id from the header or the AMQP property; not validated."""
         given = self.header(CORRELATION) or self.correlation_property
         return given[:100] if given else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accepted:
-    """A message that has passed every check that needs no server."""
+    """A message that passed every check that needs no server."""
 
     received: Received
     said: RawSignal | DeviceStatus
-    plain: bytes  # the decoded payload; of a status, its body
-    content: str  # digest: the same for the same signal
-    key: str  # under which it counts once
+    plain: bytes  # decoded payload; for a status, the body
+    content: str  # digest of the signal's content
+    key: str  # idempotency key
     body_digest: str  # SHA-256 of the bytes as delivered
-    nonce: str | None  # None: no signature was asked for
+    nonce: str | None  # None: signatures are off
     correlation_id: str | None
 
     @property
     def holder(self) -> str:
-        """Of what the idempotency key is held by: the same for the same message, however often it comes."""
+        """Identifies the message that holds the idempotency key; stable across redeliveries."""
         return self.nonce or self.body_digest
 
     @property
     def identity(self) -> str:
-        """The same for the same message, and for no other: its signal, its key, and what holds that."""
+        """Identifies this message uniquely: device, content, idempotency key and holder."""
         return f"{self.said.device_id} {self.content} {self.key} {self.holder}"
 
 

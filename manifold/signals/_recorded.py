@@ -1,16 +1,15 @@
-"""Messages that are in the journal of this process and not acknowledged: delivered again, they are not written again."""
+"""Journaled but unacknowledged messages of this process, which are not journaled again on redelivery."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-MAX_REMEMBERED = 1 << 16  # messages; what was forgotten is written again, and the lake takes one of it
+MAX_REMEMBERED = 1 << 16  # messages; a forgotten one is journaled again, and the lake deduplicates
 
 
 class Recorded:
-    """Messages by their identities; bounded, the oldest go first.
+    """A bounded set of message identities; the oldest are evicted first.
 
-    A stay at RabbitMQ may end after the journal and before the acknowledgement, again and again: while an alarm keeps it from
-    confirming, for instance.
+    A session may end repeatedly between journal and acknowledgement, for instance while an alarm blocks confirms.
     """
 
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
@@ -21,7 +20,7 @@ class Recorded:
         return identity in self._there
 
     def add(self, identities: Iterable[str]) -> None:
-        """These are on disk."""
+        """Remember journaled messages."""
         for identity in identities:
             self._there[identity] = None
             self._there.move_to_end(identity)
@@ -29,6 +28,6 @@ class Recorded:
             self._there.popitem(last=False)
 
     def forget(self, identities: Iterable[str]) -> None:
-        """These are acknowledged: whoever sends the same again sends another message."""
+        """Forget acknowledged messages: the same message sent again counts as a new one."""
         for identity in identities:
             self._there.pop(identity, None)

@@ -1,4 +1,4 @@
-"""Seals a group under the day's key and writes it to the journal, before any of it is published or acknowledged."""
+"""Seals groups under the day key and writes them to the journal, before anything is published or acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,20 +15,20 @@ from manifold.signals._received import Accepted
 from manifold.signals._recorded import Recorded
 from manifold.signals._retry import Retry
 
-LARGE = 128 << 10  # bytes that are sealed in a thread, so that the loop goes on
+LARGE = 128 << 10  # bytes above which sealing runs in a thread, to keep the event loop responsive
 
 
 class Recording:
-    """Writes groups to the journal. `seqs` is set before the first group comes."""
+    """Writes groups to the journal. Set `seqs` before the first group."""
 
     def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], patience: Retry) -> None:
         self.seqs: SeqSource
         self._keys, self._journal, self._may_record, self._patience = keys, journal, may_record, patience
         self._recorded = Recorded()
-        self._day: date | None = None  # whose key is known
+        self._day: date | None = None  # day of the cached key
 
     async def record(self, fate: Disposition) -> None:
-        """Return when accepted and refused messages are on disk. Messages that were on disk are not written again."""
+        """Return once the accepted and refused messages are on disk. Messages already journaled are skipped."""
         taken = [message for message in fate.taken if message.identity not in self._recorded]
         refused = [one for one in (*fate.refused, *fate.expired) if one.digest not in self._recorded]
         if taken or refused:
@@ -38,11 +38,11 @@ class Recording:
             self._recorded.add(_identities(taken, refused))
 
     def acknowledged(self, fate: Disposition) -> None:
-        """The group is acknowledged: if one of its messages comes again, it is another one."""
+        """Forget the messages of an acknowledged group; a message with the same identity is a new one from now on."""
         self._recorded.forget(_identities(fate.taken, [*fate.refused, *fate.expired]))
 
     async def _sealed(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
-        """In a thread where there is much to seal, and where a day begins, whose key is read or made."""
+        """Seal the messages; in a thread if they are large, or if a new day's key must be read or created."""
         bodies = sum(len(m.plain) for m in taken) + sum(len(one.received.body) for one in refused)
         today = datetime.now(UTC).date()
         if bodies <= LARGE and today == self._day:

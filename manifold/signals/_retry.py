@@ -1,4 +1,4 @@
-"""Waits for a server that the door cannot do without."""
+"""Retries for the servers that the door depends on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,25 +10,25 @@ from redis.exceptions import RedisError
 from manifold.contracts.signals import topology
 from manifold.signals import _metrics
 
-RETRY_S = 1.0  # between two tries
+RETRY_S = 1.0  # between attempts
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 
 class Retry:
-    """Tries until it works. Several may wait at once, each for its own server."""
+    """Retries an operation until it succeeds. Several may wait at once, each for its own server."""
 
     def __init__(self) -> None:
-        self._problems: dict[str, str] = {}  # by server, or full queue
+        self._problems: dict[str, str] = {}  # by server or full queue
 
     @property
     def problem(self) -> str | None:
-        """All that is waited for; None: nothing."""
+        """All current problems; None if there are none."""
         return "; ".join(self._problems.values()) or None
 
     async def until_done(self, server: str, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` returns, as soon as the server is there; until then nothing goes on, and RabbitMQ keeps what comes."""
+        """Retry `work` until it succeeds; return its result. Meanwhile messages stay in RabbitMQ."""
         while True:
             try:
                 done = await work()
@@ -40,7 +40,7 @@ class Retry:
                 return done
 
     def say(self, server: str, problem: str | None) -> None:
-        """This is why the server, or the queue, is waited for; None: it is there."""
+        """Set or clear (None) the problem of a server or queue."""
         before, is_new = self.problem, server not in self._problems
         if problem is None:
             self._problems.pop(server, None)
@@ -50,4 +50,4 @@ class Retry:
             log.warning("the door waits", reason=problem)
         if before is not None and self.problem is None:
             log.info("the door goes on")
-        _metrics.WAITING.set(bool(self._problems.keys() - topology.OWN_QUEUES))  # a full queue stops only what goes there
+        _metrics.WAITING.set(bool(self._problems.keys() - topology.OWN_QUEUES))  # a full queue blocks only its own messages

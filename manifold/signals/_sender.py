@@ -1,4 +1,4 @@
-"""Checks the signature of a message: its sender has the secret. Pure."""
+"""Signature check: proves that the sender has the secret. Pure."""
 
 import hmac
 import re
@@ -15,7 +15,7 @@ _MAX_TIMESTAMP = 64  # characters
 
 
 def check_signature(received: Received, device_id: str, secrets: Sequence[str]) -> Refusal | None:
-    """Why the signature is refused; None: it is valid. `secrets`: the accepted ones, at least one."""
+    """Return why the signature is refused; None if it is valid. `secrets`: the accepted ones, at least one."""
     given, timestamp = received.header(SIGNATURE), received.header(TIMESTAMP)
     nonce, algorithm = received.header(NONCE), received.header(ALGORITHM)
     for name, value in ((SIGNATURE, given), (TIMESTAMP, timestamp), (NONCE, nonce), (ALGORITHM, algorithm)):
@@ -32,7 +32,7 @@ def check_signature(received: Received, device_id: str, secrets: Sequence[str]) 
     if not _HEX_64.fullmatch(given) or len(timestamp) > _MAX_TIMESTAMP:
         return Refusal(Code.SIGNATURE_ERROR, "the signature is none", f"{SIGNATURE}: 64 lower-case hex digits")
     right = False
-    for secret in secrets:  # each is tried, whichever is right: the time tells nothing
+    for secret in secrets:  # try all secrets even after a match, for constant time
         made = signature(received.body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp, algorithm=algorithm)
         right |= hmac.compare_digest(made, given)
     if right:

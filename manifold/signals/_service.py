@@ -37,13 +37,13 @@ from manifold.signals._retry import Retry
 from manifold.signals._state import StateFile
 from manifold.signals._tracing import Tracing
 
-STOP_WAIT_S = 10.0  # what is not settled or sealed by then comes again, or stays in the journal
+STOP_WAIT_S = 10.0  # unsettled messages are redelivered; unsealed ones stay in the journal
 
 log = structlog.get_logger(__name__)
 
 
 class Signals:
-    """One AMQP door. `run` serves until `stop` is set, then settles what it has in hand."""
+    """One AMQP door. `run` serves until `stop` is set, then settles the messages in hand."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings, node, folder = settings, settings.signals_node, settings.signals_journal_folder
@@ -76,8 +76,8 @@ class Signals:
         """Serve until `stop` is set.
 
         Raises:
-            Permanent: HTTP cannot be served there, there is no key ring, RabbitMQ has another topology, or the number of this
-                door is another's.
+            Permanent: the HTTP address is unusable, the key ring is missing, the RabbitMQ topology conflicts, or another door has
+                this node number.
         """
         settings = self._settings
         tell_expiry(settings)
@@ -95,7 +95,7 @@ class Signals:
                 await asyncio.to_thread(self._tracing.close)
 
     def health(self) -> Health:
-        """Healthy: consuming, and able to put what comes on disk."""
+        """Report healthy while consuming and able to write to disk."""
         stay, needed = self._stay, (self._stay, self._patience, self._journal)
         problems = [part.problem for part in (*needed, self._writer, self._lease) if part.problem is not None]
         serving = all(part.problem is None for part in needed)
@@ -137,7 +137,7 @@ class Signals:
     async def _start(self) -> None:
         if not self._secrets:
             log.warning("no secret is set: whoever may publish to RabbitMQ is believed; set MANIFOLD_SIGNALS_HMAC_SECRET")
-        self._keys.ring.current  # noqa: B018  # the error is for the operator, before anything is taken
+        self._keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
         recovered, state, node = self._journal.recover(), self._state.load(), self._settings.signals_node
         given = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
         self._recording.seqs = await self._lease.take(given)
@@ -145,7 +145,7 @@ class Signals:
         log.info("door started", last_seq=given, journal_files=len(recovered), signatures=bool(self._secrets))
 
     async def _finish(self, stay: "asyncio.Task[None]") -> None:
-        """Take nothing new, settle what came, close the segments; whatever that lacks comes again, or the next start does it."""
+        """Stop consuming, settle and seal. Leftovers are redelivered, or sealed by the next start."""
         self._stay.stop()
         try:
             async with asyncio.timeout(STOP_WAIT_S):

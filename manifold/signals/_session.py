@@ -1,7 +1,7 @@
-"""One session with RabbitMQ: two connections, the topology asserted, queues consumed, messages published and confirmed.
+"""One session with RabbitMQ: two connections, asserted topology, consumers, confirmed publishes.
 
-Publishing has a connection of its own: a server that is short of memory or disk stops reading from connections that
-publish, and acknowledgements must get through then, because they make room.
+Publishing has its own connection: under a memory or disk alarm the server stops reading from publishing connections, but it must
+still receive acknowledgements, because they free resources.
 """
 
 import asyncio
@@ -26,48 +26,48 @@ from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
 from manifold.signals._topology import assert_topology, repair_topology
 
-# All that a stay at RabbitMQ may end with; then another one begins.
+# Errors that end a session; the consumer then opens another one.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 
 
 class PublishRejectedError(AMQPError):
-    """RabbitMQ has confirmed a message negatively: its queue is full."""
+    """RabbitMQ nacked a message because its queue is full."""
 
 
-LARGE_FRAME = 128 << 10  # bytes, where the server sets no limit
+LARGE_FRAME = 128 << 10  # bytes; used if the server sets no frame limit
 
 
 class Session:
-    """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
+    """A session. Once `lost` is done, nothing can be acknowledged any more, and RabbitMQ redelivers the rest."""
 
     def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
         self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
-        self._queues: dict[str, tuple[ForeignBindings, Callable[[Received], None]]] = {}  # by consumer
-        self._numbers = itertools.count()  # of consumers
+        self._queues: dict[str, tuple[ForeignBindings, Callable[[Received], None]]] = {}  # by consumer tag
+        self._numbers = itertools.count()  # for consumer tags
         self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
-        self.repair: Callable[[], Awaitable[None]]  # declares what is missing
+        self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long a message from the queue may have waited
+        self.repair: Callable[[], Awaitable[None]]  # declares missing topology
         wire_in.delivered, wire_in.channel = self._delivered, int(taking.number)
         wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
         wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
-        # Where a queue is deleted and made again between two looks at it, nothing else says that nobody reads it any more.
+        # If a queue is deleted and recreated between two checks, only the consumer cancel notification shows it.
         taking.on_consumer_cancel_callbacks.add(
             lambda _: self.end("RabbitMQ has cancelled a consumer, as when its queue is deleted")
         )
         for closing in (taking.closing, giving.closing):
             closing.add_done_callback(lambda done: self.end(_why(done)))
-        # Where only the other channel has ended, what is under way here is confirmed all the same; it comes again as a duplicate.
+        # If only the consuming channel ended, pending publishes are still confirmed; redelivered messages become duplicates.
         giving.closing.add_done_callback(lambda done: self._confirms.ended(_why(done)))
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
-        """`take` gets each message of the queue from now on."""
+        """Deliver the messages of the queue to `take` from now on."""
         await self._consume(ForeignBindings(queue), take)
 
     async def replace_consumer(self, consumer: str) -> None:
-        """Consume its queue by a new consumer, whose prefetch does not count what the old one was delivered.
+        """Replace a consumer by a new one on the same queue, with a fresh prefetch window.
 
-        That can still be acknowledged.
+        Messages delivered to the old consumer can still be acknowledged.
         """
         if consumer in self._queues:
             with ending_is_away():
@@ -75,27 +75,27 @@ class Session:
             await self._consume(*self._queues.pop(consumer))
 
     async def stop_consuming(self) -> None:
-        """Nothing more is delivered; what was can still be acknowledged."""
+        """Cancel all consumers; delivered messages can still be acknowledged."""
         with ending_is_away():
             for consumer in list(self._queues):
                 await self._taking.basic_cancel(consumer)
 
     async def ack_up_to(self, received: Received) -> None:
-        """This message, and every one that was delivered before it, is settled."""
+        """Acknowledge this message and all delivered before it."""
         _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
 
     async def ack_each(self, messages: Sequence[Received]) -> None:
-        """These messages are settled, and no other."""
+        """Acknowledge exactly these messages."""
         channel = self._wire_in.channel
         _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag), channel) for received in messages])
 
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
-        """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
+        """Publish; return for each message None if confirmed, else the error. Waits for the confirms without a timeout.
 
-        `PublishRejectedError` is one reason: the queue is full.
+        A full queue yields `PublishRejectedError`.
 
         Raises:
-            AMQPError: one came back, because no queue takes it.
+            AMQPError: a message was returned as unroutable.
             OSError: the connection is lost.
         """
         failed = self._written(out)
@@ -104,20 +104,20 @@ class Session:
         return [why if why is not None or next(taken) else PublishRejectedError("rejected") for why in failed]
 
     def pause(self) -> None:
-        """Nothing more is read, and so nothing delivered, until `go_on`; what is acknowledged meanwhile goes out."""
+        """Stop reading, and so receiving, until `go_on`; acknowledgements are still sent."""
         self._wire_in.pause()
 
     def go_on(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._wire_in.go_on()
 
     def leave(self) -> None:
-        """Ignore messages that are still delivered; they come again. They are read, since the connection's end is behind them."""
+        """Ignore further deliveries, which RabbitMQ redelivers; keep reading, to reach the end of the connection."""
         self._queues.clear()
         self._wire_in.go_on()
 
     async def is_blocked(self) -> bool:
-        """Whether the server has said that it takes nothing for now, because it is short of memory or disk."""
+        """Whether the server has blocked the publishing connection, because of a memory or disk alarm."""
         ready = asyncio.ensure_future(self._giving.connection.ready())
         await asyncio.sleep(0)
         if ready.done():
@@ -126,7 +126,7 @@ class Session:
         return True
 
     async def count(self, queue: str) -> int:
-        """How many messages wait in the queue."""
+        """Return the number of messages waiting in the queue."""
         with ending_is_away():
             return int((await self._taking.queue_declare(queue, passive=True)).message_count)
 
@@ -136,12 +136,12 @@ class Session:
             await self.repair()
 
     def end(self, why: str) -> None:
-        """This stay is over."""
+        """Mark the session as ended."""
         if not self.lost.done():
             self.lost.set_result(why)
 
     def _written(self, out: Sequence[Outgoing]) -> list[Exception | None]:
-        """Of each, None when its frames are on their way, or why it has none."""
+        """Write the messages; return for each None, or the error if it cannot be encoded."""
         room = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME) - AROUND
         packed = [one.packed(self._wire.channel, room=room) for one in out]
         _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
@@ -167,11 +167,11 @@ class Session:
 
 @asynccontextmanager
 async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
-    """A stay, with the topology asserted, while the block runs.
+    """Open a session with asserted topology; a context manager.
 
     Raises:
-        Permanent: an exchange or queue is there with other arguments.
-        AMQPError, OSError, TimeoutError: RabbitMQ is away, or refuses; the text has no password.
+        Permanent: an exchange or queue exists with other arguments.
+        AMQPError, OSError, TimeoutError: RabbitMQ is unavailable or refuses; the text contains no password.
     """
     within_s, to = settings.signals_connect_ms / 1000, make_url(url, heartbeat=settings.signals_heartbeat_seconds)
     read_any_properties()
@@ -190,10 +190,10 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
 
 @contextlib.contextmanager
 def ending_is_away() -> Iterator[None]:
-    """The library cancels whoever waits for a connection that ends. That is no reason for us to end: it is a server that is away.
+    """Turn aiormq's cancellation of pending calls on a closed connection into an error.
 
     Raises:
-        ConnectionError: instead of a cancellation that nobody has asked of this task.
+        ConnectionError: instead of a cancellation that was not requested for this task.
     """
     try:
         yield
@@ -219,10 +219,10 @@ async def _close(connection: Connection) -> None:
 
 
 def _write(channel: Any, wire: Wire, frames: Sequence[bytes]) -> None:
-    """The frames go out, unless the channel or its connection has ended.
+    """Write frames.
 
     Raises:
-        ConnectionError: it has.
+        ConnectionError: the channel or its connection is closed.
     """
     if channel.is_closed:
         raise ConnectionError("the channel was closed")
@@ -237,7 +237,7 @@ def _why(done: "asyncio.Future[Any]") -> str:
 
 
 async def _nobody(_: Any) -> None:
-    """The library has a consumer that no message reaches."""
+    """Do nothing: deliveries bypass the library's consumer callback."""
 
 
 def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> Received:

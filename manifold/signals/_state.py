@@ -1,4 +1,4 @@
-"""The facts of the AMQP door that must outlive its process."""
+"""State of the AMQP door that survives restarts."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ from manifold.archive import state_file
 
 
 class SignalsState(state_file.DoorState):
-    """When its raw queue was last seen empty, beside the last seq that it gave."""
+    """The last seq issued, and when the raw queue was last seen empty."""
 
     empty_at: float = 0.0  # Unix seconds; 0: never
 
 
 class StateFile(state_file.StateFile[SignalsState]):
-    """The file of this door."""
+    """The state file of this door."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SignalsState())
 
     def remember_empty(self, at: float) -> None:
-        """The queue was last seen empty at `at`; on disk when this returns."""
+        """Save the time when the queue was last seen empty; on disk when this returns."""
         self.state.empty_at = at
         self.save()

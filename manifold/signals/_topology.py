@@ -1,4 +1,4 @@
-"""Declares the topology: that of the contract, and partitions of the raw queue if the settings ask for them."""
+"""Declares the topology of the contract, and partitions of the raw queue if the settings ask for them."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from manifold.contracts.signals import topology
 log = structlog.get_logger(__name__)
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
-# What RabbitMQ says where something is there with another argument: the one that we want, and the one that it has.
+# RabbitMQ's error for an object that exists with other arguments: the wanted value and the current one.
 _OTHER = re.compile(
     r"inequivalent arg '(?P<argument>[^']*)' for (?P<what>(?:queue|exchange) '[^']*') in vhost '[^']*': "
     r"received (?P<ours>.*) but current is (?P<theirs>.*)"
@@ -21,10 +21,10 @@ _OTHER = re.compile(
 
 
 async def repair_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
-    """Log missing exchanges, and declare and bind everything again. Removes no binding: a door with another number may need it.
+    """Log missing exchanges, then declare and bind everything. Keeps all bindings: another door's partition count may need them.
 
     Raises:
-        Permanent: as `assert_topology`.
+        Permanent: as for `assert_topology`.
     """
     missing = [
         name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _lacks(connection, name)
@@ -37,7 +37,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
 
 
 async def _lacks(connection: AbstractConnection, exchange: str) -> bool:
-    """Whether there is no such exchange; a channel of its own, which ends then."""
+    """Whether the exchange does not exist. Uses its own channel, because a failed passive declare closes it."""
     made = await connection.channel(publisher_confirms=False)
     channel = await made.get_underlay_channel()
     try:
@@ -49,11 +49,11 @@ async def _lacks(connection: AbstractConnection, exchange: str) -> bool:
 
 
 async def assert_topology(connection: AbstractConnection, *, partitions: int = 0, unbinds: bool = True) -> None:
-    """Declare what the contract has, and so many partitions; `unbinds`: also remove the bindings of other settings.
+    """Declare the contract's topology and `partitions` partitions; `unbinds`: also remove bindings of other settings.
 
     Raises:
-        Permanent: there is one with other arguments; the message names the argument and both values. Or partitions are wanted
-            of a server that has no plug-in for them.
+        Permanent: an object exists with other arguments (the message names the argument and both values), or the server lacks the
+            plug-in for partitions.
     """
     made = await connection.channel(publisher_confirms=False)
     channel = await made.get_underlay_channel()
@@ -65,7 +65,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
             if queue.name != topology.RAW:
                 await channel.queue_bind(queue.name, queue.exchange, queue.key)
         if unbinds:
-            await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # of releases before 0.1.0
+            await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # left by releases before 0.1.0
         if partitions:
             await _declare_partitions(channel, partitions, unbinds=unbinds)
         else:
@@ -81,7 +81,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
 
 
 async def _declare_partitions(channel: Any, count: int, *, unbinds: bool) -> None:
-    """Route signals to the partitions instead of the raw queue. In between some go to both; the door processes one."""
+    """Route signals to the partitions instead of the raw queue. Meanwhile some reach both; the door deduplicates them."""
     by = dict(topology.PARTITIONS_BY)
     try:
         await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, durable=True, arguments=by)
@@ -100,7 +100,7 @@ async def _declare_partitions(channel: Any, count: int, *, unbinds: bool) -> Non
 
 
 async def _without_partitions(connection: AbstractConnection) -> None:
-    """Nothing goes to partitions of an earlier time; a channel of its own, which ends where there never were any."""
+    """Unbind earlier partitions. Uses its own channel, because it closes if there are none."""
     made = await connection.channel(publisher_confirms=False)
     channel = await made.get_underlay_channel()
     try:
@@ -112,7 +112,7 @@ async def _without_partitions(connection: AbstractConnection) -> None:
 
 
 def _text(exc: BaseException) -> str:
-    """What is there, which argument of it is another one, and both values; else what the server said, without its code."""
+    """Return the conflicting object and argument with both values, or else the server's text without its code."""
     said = str(exc.args[0]) if exc.args else type(exc).__name__
     if (other := _OTHER.search(said)) is None:
         return said.removeprefix("PRECONDITION_FAILED - ")

@@ -1,7 +1,7 @@
-"""Spans, one for each message, for an OTLP collector; off unless a setting names one. The door never waits for the collector.
+"""Tracing: one span per message, sent to an OTLP collector. Off by default; the door never waits for the collector.
 
-A span lasts from delivery to acknowledgement, and belongs to the trace that the header `traceparent` names, if there is one.
-The library is loaded only if spans are on.
+A span lasts from delivery to acknowledgement, and joins the trace of the `traceparent` header, if there is one.
+The OpenTelemetry library is only imported if tracing is on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,15 +13,15 @@ from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted, Received
 
 SERVICE = "manifold-signals"
-EXPORT_S = 2  # that the collector may take for spans, also for the last ones
-MAX_QUEUED_SPANS = 8192  # spans; what a collector that is away or slow leaves beyond that is dropped
+EXPORT_S = 2  # timeout of an export, including the last one on shutdown
+MAX_QUEUED_SPANS = 8192  # spans beyond this are dropped if the collector is slow or unavailable
 TRACEPARENT = "traceparent"
 CONVERSATION = "messaging.message.conversation_id"
 _NANOSECONDS = 1_000_000_000
 
 
 class Tracing:
-    """Tells spans of groups of messages that are settled."""
+    """Emits spans for settled groups of messages."""
 
     def __init__(self, url: str, node: int) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -41,16 +41,16 @@ class Tracing:
 
     @classmethod
     def of(cls, settings: Settings) -> "Tracing | None":
-        """To the collector of the settings; None: they name none."""
+        """Build the exporter from the settings; None if they name no collector."""
         return cls(settings.signals_traces_url, settings.signals_node) if settings.signals_traces_url else None
 
     def tell(self, fate: Disposition, now: datetime) -> None:
-        """The spans of a group that was acknowledged at `now`. Returns at once."""
+        """Emit the spans of a group acknowledged at `now`. Does not block."""
         for received, attributes in _ended(fate):
             self._span(received, attributes, now)
 
     def close(self) -> None:
-        """Send what waits, for as long as the collector may take. Blocks."""
+        """Flush pending spans, within the export timeout. Blocks."""
         self._provider.shutdown()
 
     def _span(self, received: Received, attributes: dict[str, Any], now: datetime) -> None:
@@ -70,7 +70,7 @@ class Tracing:
 
 
 def _ended(fate: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
-    """Each message of a group, and how it ended."""
+    """Yield each message of a group with its outcome attributes."""
     yield from _known(fate.taken, "processed")
     yield from _known(fate.duplicates, "duplicate")
     for outcome, some in (("refused", fate.refused), ("expired", fate.expired)):
@@ -97,7 +97,7 @@ def _why(one: Refused) -> dict[str, Any]:
 
 
 def _about(received: Received) -> dict[str, Any]:
-    """By OpenTelemetry's names for messages; nothing of the payload."""
+    """Return attributes by OpenTelemetry's messaging conventions; nothing of the payload."""
     about: dict[str, Any] = {
         "messaging.system": "rabbitmq",
         "messaging.operation.type": "process",
@@ -109,5 +109,5 @@ def _about(received: Received) -> dict[str, Any]:
 
 
 def _ns(at: datetime) -> int:
-    """Nanoseconds since 1970 UTC."""
+    """Return nanoseconds since 1970 UTC."""
     return int(at.timestamp() * _NANOSECONDS)

@@ -1,10 +1,10 @@
-"""Dead letters for an operator: shows them, and sends them back to their queue after the cause is repaired.
+"""Dead letters for an operator: list them, and replay them after the cause is fixed.
 
-Showing takes the messages and gives them back when the block ends. Meanwhile no other client sees them.
+Listing takes the messages unacknowledged and requeues them at the end of the block. Meanwhile other clients cannot see them.
 
-Signed times grow old. A message that is only too old, and was signed with an accepted secret, is signed anew when it is replayed,
-with the present time and a new nonce. It cannot be told from a message that was captured and sent again, so an operator has to
-vouch for it; anybody who has the secret could send it anyway.
+Signatures expire. A message that is only too old, and was signed with an accepted secret, is signed again on replay, with the
+current time and a new nonce. It cannot be distinguished from a captured and resent message, so an operator must vouch for it;
+anyone with the secret could send it anyway.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from manifold.signals._decoding import read_any_properties
 from manifold.signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
 
 ACCEPTED = "accepted"
-EXPIRED = "EXPIRED"  # no door has seen it
+EXPIRED = "EXPIRED"  # it expired in its queue; no door saw it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class DeadLetter:
 
     @property
     def code(self) -> str:
-        """Why it lies here."""
+        """The refusal code."""
         return str(self.error.get("code", EXPIRED))
 
     def to_json(self) -> dict[str, Any]:
-        """What the console prints of it."""
+        """Return the JSON for the console."""
         claims = claims_of(_received(self))
         return {
             "place": self.place,
@@ -67,31 +67,31 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters while the block of `open_dead_letters` runs."""
+    """Access to the dead letters, within the block of `open_dead_letters`."""
 
     def __init__(self, channel: Any, checks: Checks) -> None:
         self._channel, self._checks = channel, checks
 
     async def oldest(self, count: int) -> list[DeadLetter]:
-        """So many of them."""
+        """Take the oldest `count` letters, or fewer."""
         queue, found = await self._channel.get_queue(topology.DEAD, ensure=True), list[DeadLetter]()
         while len(found) < count and (message := await queue.get(fail=False, no_ack=False)) is not None:
             found.append(DeadLetter(len(found) + 1, _error_of(message), message.body, message))
         return found
 
     def would_be(self, letter: DeadLetter) -> str:
-        """What the checks that need no server would say now: a code, or `accepted`."""
+        """Return the result of the server-less checks now: a refusal code, or `accepted`."""
         judged = self._judged(letter, self._checks)
         return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
 
     def is_only_old(self, letter: DeadLetter) -> bool:
-        """Whether the door would refuse it now, and only for the time at which it was signed."""
+        """Whether the door would refuse it now only because its signed timestamp is too old."""
         return self.would_be(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
 
     async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
-        """Take those of a device away for good, one in memory at a time; how many.
+        """Delete the letters of a device, one in memory at a time; return how many.
 
-        They are those that name it as refused messages do, and those with headers or a body in which `is_in` finds it.
+        A letter belongs to the device if it claims its id, or if `is_in` finds the device in a header or the body.
         """
         gone = 0
         while found := await self.oldest(1):
@@ -103,7 +103,7 @@ class DeadLetters:
         return gone
 
     async def replay(self, letter: DeadLetter) -> None:
-        """Send it to its queue again, signed anew where it is only too old, and take it from here once it is there."""
+        """Send a letter to its original queue, signed again if it is only too old; then remove it here."""
         old, headers = letter.message, _own_headers(letter)
         judged = self._ageless(letter)
         if self.would_be(letter) != ACCEPTED and isinstance(judged, Accepted):
@@ -134,10 +134,10 @@ class DeadLetters:
 
 @asynccontextmanager
 async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
-    """The dead letters of the RabbitMQ of the settings.
+    """Open the dead letters of the configured RabbitMQ.
 
     Raises:
-        AMQPError, OSError, TimeoutError: RabbitMQ is away, or has no such queue.
+        AMQPError, OSError, TimeoutError: RabbitMQ is unavailable, or has no such queue.
     """
     read_any_properties()
     async with asyncio.timeout(settings.signals_connect_ms / 1000):
@@ -147,7 +147,7 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
 
 
 def _received(letter: DeadLetter) -> Received:
-    """The message as a door would get it now."""
+    """Build the message as a door would receive it now."""
     message = letter.message
     return Received(
         _queue_of(letter),
@@ -160,12 +160,12 @@ def _received(letter: DeadLetter) -> Received:
 
 
 def _own_headers(letter: DeadLetter) -> dict[str, Any]:
-    """The headers that it came with, without those of its way."""
+    """Return the original headers, without those about routing and history."""
     return {name: value for name, value in letter.message.headers.items() if name not in OF_THE_WAY}
 
 
 def _queue_of(letter: DeadLetter) -> str:
-    """The queue that it came from."""
+    """Return the queue that it came from."""
     return topology.STATUS if letter.message.headers.get(QUEUE) == topology.STATUS else topology.RAW
 
 

@@ -1,4 +1,4 @@
-"""A run's branches: where its rows wait until they are judged and published."""
+"""A run's branches, which hold its rows until they are audited and published."""
 
 import hashlib
 import re
@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
+from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
@@ -18,27 +19,27 @@ from manifold.lake.commits import patiently
 from manifold.lake.compat import Change
 
 PREFIX = "run_"
-REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
-OURS = "manifold."  # begins the properties below
-RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
-ATTEMPT = "manifold.attempt"  # tells two attempts at one run apart
-REPEATS = "manifold.repeats"  # the snapshot whose change this one makes again, because main was rewritten meanwhile
-PINS = "manifold.pins"  # of `ingested_segments` only: table → snapshot
-UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs that do not count any more; EVERYTHING: all before
+REPEAT = "repeat_"  # prefix of the short-lived branches on which a run's change is rebased
+OURS = "manifold."  # prefix of the properties below
+RUN_ID = "manifold.run-id"  # on every snapshot that a run writes
+ATTEMPT = "manifold.attempt"  # distinguishes attempts at one run
+REPEATS = "manifold.repeats"  # the snapshot whose change this one repeats, because main was rewritten in the meantime
+PINS = "manifold.pins"  # of `ingested_segments` only: JSON, table → snapshot id
+UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs rolled back, as JSON; EVERYTHING: all runs before
 EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
-RESULT = "manifold.result"  # of `ingested_segments` only: the run's numbers
+RESULT = "manifold.result"  # of `ingested_segments` only: the run's counts
 ABANDONED_AFTER = timedelta(days=1)
 
 
 def branch_of(run_id: str) -> str:
-    """The branch's name; a run id may hold what a name in SQL may not."""
+    """The name of the run's branch; a run id may contain characters that a name in SQL may not."""
     plain = re.sub(r"\W", "_", run_id, flags=re.ASCII)
     return PREFIX + (plain if plain == run_id else f"{plain}_{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
 
 
 def properties_of(snapshot: Snapshot) -> dict[str, str]:
-    """What the snapshot's writer said about it."""
+    """The properties in the snapshot's summary."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
 
 
@@ -57,27 +58,44 @@ def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
 
 
 def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-    """Change the table's metadata if the guards hold; then old metadata files go, as they do after PyIceberg's own commits."""
+    """Commit metadata updates if the requirements hold, and delete old metadata files as PyIceberg's own commits do."""
     compat.commit(table, guards, updates)
 
 
 @patiently
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last."""
-    with Change(catalog.load_table(SEGMENTS.identifier)) as change:
+    """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last.
+
+    Raises:
+        Retryable: another process works on the same run.
+    """
+    with Change(_without_branch(catalog, SEGMENTS, run_id)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 @patiently
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
-    """Begin the run's branch of `table` at `snapshot_id`."""
-    with Change(catalog.load_table(table.identifier)) as change:
+    """Create the run's branch of `table` at `snapshot_id`.
+
+    Raises:
+        Retryable: another process works on the same run, or another job has closed it.
+    """
+    if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
+        raise Retryable(f"another job has closed run {run_id}; start again")
+    with Change(_without_branch(catalog, table, run_id)) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
+def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
+    loaded = catalog.load_table(table.identifier)
+    if branch_of(run_id) in loaded.refs():
+        raise Retryable(f"another process works at run {run_id}; let it finish, or start again")
+    return loaded
+
+
 def close_run(catalog: Catalog, branch: str) -> None:
-    """Drop the branch of every table, where there is one. Snapshots that main has stay."""
+    """Drop the branch from every table that has it. Snapshots that are in main stay."""
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
@@ -86,7 +104,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
 
 @patiently
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
-    """Drop one branch of one table, if it is there."""
+    """Drop one branch of one table, if it exists."""
     loaded = catalog.load_table(table.identifier)
     if branch in loaded.refs():
         with Change(loaded) as change:
@@ -104,26 +122,39 @@ def _forget(catalog: Catalog, branch: str) -> None:
 
 
 def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
-    """Drop the branches of runs that began more than a day ago and were never published; their names.
+    """Drop the branches of runs that began more than a day ago and were never published; return the branch names.
 
-    Those of runs that count are gone by then: `finish` comes first. One that is published in this very moment is the newest, and
-    is finished by what it has pinned.
+    Branches of committed runs are gone by then, because `finish` comes first. A run published at this very moment is the newest
+    one, and is finished from its pins.
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
     began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}
     abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
     for branch in abandoned:
         close_run(catalog, branch)
-    _drop_old_repeats(catalog, now)
+    _drop_stray_branches(catalog, now)
     return abandoned
 
 
-def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
-    """Drop the branches of whoever was killed while it made a change once more."""
+def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
+    """Drop old branches left by killed rebases, and branches of runs that are not open.
+
+    If another job closes a run while it is being written, the run's next commit recreates its branch.
+    """
     before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        for name, ref in loaded.refs().items():
-            head = loaded.snapshot_by_id(ref.snapshot_id) if name.startswith(REPEAT) else None
-            if head is not None and head.timestamp_ms < before_ms:
-                drop_branch(catalog, table, name)
+        old = [name for name, ref in loaded.refs().items() if _made_ms(loaded, ref.snapshot_id) < before_ms]
+        strays = [name for name in old if name.startswith(REPEAT)]
+        if any(name.startswith(PREFIX) for name in old):
+            # Read after the branches: a run that has one and is not open by then has been closed.
+            is_open = catalog.load_table(SEGMENTS.identifier).properties
+            strays += [name for name in old if name.startswith(PREFIX) and BEGAN + name not in is_open]
+        for name in strays:
+            drop_branch(catalog, table, name)
+
+
+def _made_ms(table: IcebergTable, snapshot_id: int) -> int:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None  # a ref's snapshot is kept
+    return snapshot.timestamp_ms

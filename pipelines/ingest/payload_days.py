@@ -1,11 +1,10 @@
-"""The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not read years of them.
+"""Days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not scan years of them.
 
-The index says when a payload was stored by an earlier run, and the run's own rows say where it stores its payloads. A payload
-that the index does not have may be on any day. If the index does not name as many payloads as there are, every payload may be on
-any day: an index that has lost a name takes a stored payload for new.
+The index says on which day an earlier run stored a payload, and the run's own rows say where it stores its payloads. If the index
+names more or fewer payloads than there are, every payload may be on any day: one that the index has lost looks new.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
@@ -17,8 +16,8 @@ from manifold.contracts.tables import DATA
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
-DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
-MAX_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
+DAY_OF = "first_seen_at"  # the day column of `sdv_fanout_data`
+MAX_SPANS = 50  # conditions evaluated for each file; with more days, spans also cover days between them
 
 AN_INSTANT = timedelta(microseconds=1)
 
@@ -28,14 +27,14 @@ log = structlog.get_logger(__name__)
 
 
 def is_index_whole(catalog: Catalog, payloads_at: int | None, names: int) -> bool:
-    """Whether there are as many payloads as the index names, by the total of the payloads' snapshot.
+    """Whether the index names as many payloads as there are, by the row count of the payloads' snapshot.
 
-    Where both have lost as many, this does not tell; `manifold lake check` compares each.
+    Equal losses in both go unnoticed; `manifold lake check` compares row by row.
 
     Args:
-        catalog: the lake's.
+        catalog: the lake's catalog.
         payloads_at: the snapshot of `sdv_fanout_data`; None: main's.
-        names: how many data ids the index has.
+        names: number of data ids in the index.
     """
     payloads = _rows(catalog.load_table(DATA.identifier), payloads_at)
     if payloads == names:
@@ -47,7 +46,7 @@ def is_index_whole(catalog: Catalog, payloads_at: int | None, names: int) -> boo
 
 
 def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
-    """How many rows a snapshot has; None where its totals do not say it."""
+    """The number of rows in a snapshot; None if its totals do not tell."""
     snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     totals = properties_of(snapshot) if snapshot is not None else {}
     if "total-records" not in totals or int(totals.get("total-equality-deletes", "0")):
@@ -55,19 +54,12 @@ def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
     return int(totals["total-records"]) - int(totals.get("total-position-deletes", "0"))
 
 
-def spans_of(named: Collection[date | None], stored: Collection[date | None]) -> list[Span] | None:
-    """Spans of whole days, in order, at most `MAX_SPANS`; None: a payload may lie anywhere.
-
-    Args:
-        named: the days of `stored_at` in the index, of all data ids that the run has seen; None where the index does not say it.
-        stored: the days of the payloads that the run adds; None is of no day, and that is looked at anyway.
-    """
-    if None in named:
-        return None
-    days = sorted({day for day in (*named, *stored) if day is not None})
-    gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
-    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # days that are farther apart have spans of their own
-    return [(_began(first), _began(last + ONE_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
+def spans_of(days: Iterable[date]) -> list[Span]:
+    """Spans of whole days that cover `days`, in order, at most `MAX_SPANS`."""
+    ordered = sorted(set(days))
+    gaps = sorted((day - before for before, day in pairwise(ordered)), reverse=True)
+    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # a wider gap starts a new span
+    return [(_began(first), _began(last + ONE_DAY) - AN_INSTANT) for first, last in day_spans(ordered, apart)]
 
 
 def _began(day: date) -> datetime:

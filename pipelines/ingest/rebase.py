@@ -1,17 +1,18 @@
-"""A run's change once more, on top of a main whose files were rewritten since the run began.
+"""Repeats a run's change on top of a main whose files were rewritten since the run began.
 
-That is all that can have happened to main: runs count one after the other, each begins only when those before it are in every
-main, and whoever moves main otherwise changes files and no row. So the files that a run appended are appended once more: a stream
-always has a run open, and would else take back every compaction. After any other change the table gets what the run has made of
-it, and is compacted again some other time.
+Nothing else can have happened to main: runs commit one after the other, each begins only when all earlier ones are in every
+main, and other jobs that move main change files and no rows. So the files that a run appended are appended again: a stream
+always has a run open, and would otherwise undo every compaction. After any other change, the table gets the content that the run
+produced, and is compacted again later.
 """
 
 import secrets
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
@@ -21,7 +22,7 @@ from pipelines.ingest.restore_snapshot import replace_content
 
 @patiently
 def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
-    """The change that `written` made, on top of `main`: a snapshot to which main can be moved; its id."""
+    """Repeat the change of `written` on top of `main`; return the id of a snapshot to which main can be moved."""
     name = f"{REPEAT}{secrets.token_hex(4)}"
     catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
     loaded = catalog.load_table(table.identifier)
@@ -32,23 +33,27 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
             _append(loaded, written, name, properties)
         else:
             replace_content(catalog, table, written, name, properties)
-        made = catalog.load_table(table.identifier).snapshot_by_name(name)
+        after = catalog.load_table(table.identifier)
+        made = after.snapshot_by_name(name)
+        # PyIceberg makes a branch that was dropped anew, with nothing of what main has.
+        if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(made, after.metadata)):
+            raise CommitFailedException(f"another job has dropped the branch {name} of {table.identifier}")
     finally:
         drop_branch(catalog, table, name)
-    assert made is not None  # just made
+    assert made is not None  # it has ancestors
     return made.snapshot_id
 
 
 def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """The same files. A table that was partitioned otherwise meanwhile is told that they are of the partitions before.
+    """Append the same files, with their own partition spec if the table's has changed since.
 
-    PyIceberg takes all files to be of the table's present partitions, so the copy of the metadata here has theirs; nothing of it
-    is committed but the snapshot, and it is not tried again on metadata that are read afresh.
+    PyIceberg assumes the table's current spec for all files, so the local copy of the metadata gets theirs. Only the snapshot is
+    committed, and the commit is not retried, because a retry would reload the metadata.
     """
-    files = _added_files(table, written)
+    files = added_files(table, written)
     specs = {file.spec_id for file in files}
     if specs - {table.metadata.default_spec_id}:
-        (spec,) = specs  # a run writes a table once
+        (spec,) = specs  # a run writes a table once, hence with one spec
         once = table.metadata.properties | {"commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"default_spec_id": spec, "properties": once})
     with table.transaction() as change, change.update_snapshot(properties, branch).fast_append() as append:
@@ -56,7 +61,8 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
             append.append_data_file(file)
 
 
-def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+    """The data files that a snapshot added."""
     return [
         entry.data_file
         for manifest in written.manifests(table.io)
@@ -67,5 +73,5 @@ def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
 
 
 def is_change_of(snapshot: Snapshot, written: int) -> bool:
-    """Whether `snapshot` is what a run has written as the snapshot `written`, or repeats it."""
+    """Whether `snapshot` is the one that a run wrote as `written`, or repeats its change."""
     return snapshot.snapshot_id == written or properties_of(snapshot).get(REPEATS) == str(written)

@@ -1,6 +1,6 @@
-"""The run in which a compaction changes rows: it changes no answer, but counts from one compare-and-swap on, as an ingest does.
+"""The run in which a compaction removes rows. No query result changes, but it takes effect by one compare-and-swap, as an ingest.
 
-So an ingest that began before is done again, and a rollback takes it back together with the runs on which it relied.
+So a run that began before is done again, and a rollback undoes it together with the runs on which it relied.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from pipelines.ingest.run import Ingested, Run
 
 
 def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
-    """One that is not open yet."""
+    """A compaction run, not open yet."""
     return Attempt(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
 
 
@@ -37,7 +37,7 @@ def write_and_publish(run: Attempt, base: Mapping[str, int], write: Callable[[],
     try:
         write()
         run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
-        publish(run.catalog, run.run_id)
+        publish(run.catalog, run.run_id, must=True)
     except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
         close_run(run.catalog, branch_of(run.run_id))
         raise

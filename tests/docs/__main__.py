@@ -1,4 +1,4 @@
-"""`python -m tests.docs docs/week.md`: do what a page says, on a platform of its own; does it come out as the page says?
+"""`python -m tests.docs docs/start/week.md`: do what a page says, on a platform of its own; does it come out as the page says?
 
 Takes as long as an operator would who does not pause. Ends with exit status 1 where anything came out otherwise.
 With PICTURES=1 it makes some of the pictures in docs/img again.
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.machine import free_ports
+from manifold.sandbox.platform.ports import free_ports
 from tests.docs.page import Shell, environment, steps
 from tests.docs.pictures import take
 from tests.support.servers import ROOT, free_port

@@ -1,10 +1,10 @@
-"""docs/security.md promises what is tested: each test that it names is there."""
+"""docs/guides/secure.md promises what is tested: each test that it names is there."""
 
 import re
 
 from tests.support.servers import ROOT
 
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "secure.md").read_text()
 
 
 def named() -> list[tuple[str, str]]:

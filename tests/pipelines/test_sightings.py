@@ -13,12 +13,12 @@ from manifold.lake import sightings
 from manifold.lake.payloads import read_payloads
 from manifold.settings import Settings
 from pipelines.ingest import transforms
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import ConcurrentPublish, publish
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance import sightings_compact
 from pipelines.maintenance.compact import compact, has_work
-from pipelines.maintenance.delete_collected import replace_rows
 from tests.pipelines.conftest import SparkLake, in_order
 from tests.pipelines.makers import at, data, seq_at
 
@@ -107,15 +107,16 @@ def test_an_ingest_that_compaction_overtakes_counts_once(seen: SparkLake) -> Non
 
 def test_a_compaction_that_an_ingest_overtakes_is_done_again(seen: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
+    replace = Attempt.replace
 
     def overtaken(*given: Any) -> None:
         times.append(1)
         if len(times) == 1:
             seen.write(Stream.DATA, [data(50, "d1", b"one")])
             seen.ingest("meanwhile")
-        replace_rows(*given)
+        replace(*given)
 
-    monkeypatch.setattr(sightings_compact, "replace_rows", overtaken)
+    monkeypatch.setattr(Attempt, "replace", overtaken)
     assert sightings_compact.fold_sightings(seen.spark, seen.catalog, settings_of(seen), now=at(60)) == 3
     assert len(times) == 2
     assert seen.rows(META, "data_id", "times_seen") == [("d1", 5), ("d2", 1)]

@@ -1,1 +1,1 @@
-"""The models of the answers, field by field with an example each; one module for each subject of the API."""
+"""Response models, field by field, each with an example; one module per subject."""

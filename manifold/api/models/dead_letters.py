@@ -1,4 +1,4 @@
-"""Answers about dead letters of signals, and about the keys under which signals are sealed."""
+"""Response models for dead letters of signals, and for the keys that seal signals."""
 
 from datetime import date
 from typing import Any

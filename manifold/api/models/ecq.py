@@ -1,4 +1,4 @@
-"""Answers about a compacted queue, and the body of a rewind."""
+"""Response models for a compacted queue, and the body of a rewind."""
 
 from datetime import datetime
 from typing import Annotated
@@ -17,7 +17,7 @@ MESSAGE = {
     "size_bytes": 120,
     "state": "pending",
 }
-# Of the words that are taken, those that a pattern can tell: it knows no leap years.
+# The accepted times, as far as a pattern can express them: it cannot handle leap years.
 _TIME = (
     r"^20[2-9][0-9]-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
     r"(Z|[+-](0[0-9]|1[0-4]):[0-5][0-9])$"
@@ -34,7 +34,7 @@ _TARGET = {
 
 
 def _word(given: object) -> str:
-    """As it is published; a number may be written with a point, as in JSON, where it is whole."""
+    """Normalise to the published text; accepts a whole number written as a float, as JSON allows."""
     number = int(given) if isinstance(given, float) and given.is_integer() else given
     word = str(number) if isinstance(number, str | int) and not isinstance(number, bool) else ""
     if not word or len(word) > SHOWN or rewind_target(word) is None:

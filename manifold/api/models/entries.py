@@ -1,4 +1,4 @@
-"""Answers about entries, batches and data: what was sent to vehicles, and what became of it."""
+"""Response models for entries, batches and data: what was sent to vehicles, and with which outcome."""
 
 from datetime import datetime
 

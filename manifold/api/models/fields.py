@@ -1,4 +1,4 @@
-"""Field types that several answers share."""
+"""Field types shared by several models."""
 
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -17,14 +17,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def example(**values: Any) -> ConfigDict:
-    """The configuration of a model whose example in the OpenAPI document has these values."""
+    """Return a model configuration with this example for the OpenAPI document."""
     return ConfigDict(json_schema_extra={"example": values})
 
 
 class Known(BaseModel):
-    """A model of what `history` knows under the same names."""
+    """Base of models that mirror a `history` type field by field."""
 
     @classmethod
     def of(cls: type[Model], known: object, **other: Any) -> Model:
-        """The model of it, with `other` instead of what it has under these names. Nothing is checked again."""
+        """Build the model from `known`; `other` overrides fields. Skips validation."""
         return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields if name not in other}, **other)

@@ -1,4 +1,4 @@
-"""Answers about all queues together, and about the longest and the oldest."""
+"""Response models for all queues together, and for the longest and oldest ones."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Answers of the lake alone: its half of a history, and its freshness."""
+"""Response models for the lake alone: its half of a history, and its freshness."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Answers about messages that were refused."""
+"""Response models for refused messages."""
 
 from datetime import datetime
 

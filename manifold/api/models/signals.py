@@ -1,4 +1,4 @@
-"""Answers about signals of a device."""
+"""Response models for the signals of a device."""
 
 from datetime import datetime
 from typing import Any
@@ -66,6 +66,6 @@ class Signals(BaseModel):
 
     @classmethod
     def of(cls, found: DeviceSignals) -> "Signals":
-        """The same as history gives it."""
+        """Build the page from history's result."""
         signals = [Signal(**signal.to_json() | {"problem": signal.problem}) for signal in found.signals]
         return cls(device_id=found.device_id, signals=signals, before=found.before)

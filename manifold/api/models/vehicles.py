@@ -1,4 +1,4 @@
-"""Answers about a vehicle: its connection, and what the queues hold for it."""
+"""Response models for a vehicle: its connection, and its queue."""
 
 from datetime import datetime
 

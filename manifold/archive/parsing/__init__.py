@@ -1,4 +1,4 @@
-"""What a segment's messages say, as Arrow batches: the same parsers as at the door, so that the door and the lake agree.
+"""Parses the messages of segments into Arrow batches, with the parsers of the ingress services, so that both agree.
 
 Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's workers. A row with a `reason` is refused.
 """
@@ -23,7 +23,7 @@ from manifold.archive.parsing.processing import PROCESSED, Processing
 from manifold.archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
 from manifold.contracts.envelope import Stream
 
-# Of each stream, the parser that has a row, or a reason, for every message.
+# The parser of each stream that yields a row, or a reason, for every message.
 PARSERS: Mapping[Stream, Parser] = {
     Stream.TRIGGER: triggers,
     Stream.DATA: data,

@@ -1,6 +1,6 @@
-"""Parses many small messages into columns, at a third of the cost of one dictionary for each message.
+"""Parses many small messages into columns, at a third of the cost of one dictionary per message.
 
-The fields of the envelope (seq, time, topic) stay the Arrow columns that they are.
+The envelope's fields (seq, time, topic) remain Arrow columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Said = TypeVar("Said")
 
 
 def judged_all(judge: Callable[[Row, Limits], Said | Refused], messages: pa.RecordBatch, limits: Limits) -> list[Said | Refused]:
-    """What each message says, in their order; `judge` is given its payload."""
+    """Validate each message, in order; `judge` gets its payload."""
     both = zip(messages["payload"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
     return [judged(judge, {"payload": payload, "refused_because": why}, limits) for payload, why in both]
 
@@ -31,7 +31,7 @@ def rows_of(
     schema: pa.Schema,
     refused_row: Callable[[Row, str], Row] = refused,
 ) -> pa.RecordBatch:
-    """A row for each message: what all have in common, and `columns`, or what `refused_row` makes of it and the reason."""
+    """Build one row per message: the common columns and `columns`, or for a refused message the result of `refused_row`."""
     found = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
     reasons = {place: one.reason for place, one in enumerate(said) if isinstance(one, Refused)}
     if reasons:
@@ -42,20 +42,20 @@ def rows_of(
 
 
 def batch(columns: Columns, schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """The schema's columns, of those that are given; the others are null."""
+    """Build a batch of the schema's columns; those that are not given are null."""
     arrays = [_array(columns[f.name], f.type) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fields_of(records: Sequence[object], kind: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    """The fields of each record as a column; null where there is none of this kind."""
+    """Turn the fields of the records into columns; null where a record is of another kind."""
     nothing = (None,) * len(kind.__struct_fields__)
     rows = [msgspec.structs.astuple(one) if isinstance(one, kind) else nothing for one in records]
     return dict(zip(kind.__struct_fields__, zip(*rows, strict=True), strict=True)) if rows else {}
 
 
 def lists_of(lists: Sequence[Sequence[msgspec.Struct]], kind: type[msgspec.Struct], of: pa.ListType) -> pa.Array:
-    """A list of structs in each row."""
+    """Build an array with a list of structs in each row."""
     flat = fields_of(list(chain.from_iterable(lists)), kind)
     items = of.value_type
     values = [pa.array(flat.get(field.name, ()), field.type) for field in items]
@@ -64,7 +64,7 @@ def lists_of(lists: Sequence[Sequence[msgspec.Struct]], kind: type[msgspec.Struc
 
 
 def _spread(values: Sequence[Any], places: Iterable[int], length: int) -> list[Any]:
-    """These values at these places of a column."""
+    """Put these values at these places of a column."""
     column: list[Any] = [None] * length
     for place, value in zip(places, values, strict=True):
         column[place] = value

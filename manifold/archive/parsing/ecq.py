@@ -1,17 +1,20 @@
-"""Messages of exclusive compacted queues: writes, rewinds and acknowledgements, told apart by their topics."""
+"""Messages of exclusive compacted queues: writes, rewinds and acknowledgements, distinguished by topic."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, judged, parsed, refused
 from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.keys import OUTCOMES
-from manifold.contracts.messages import Refused, shown
+from manifold.contracts.messages import Refused
 from manifold.contracts.queue_names import Flavour
 
-ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # topic prefix of acknowledgements in the archive
+
+_UNIX_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 class EcqKind(StrEnum):
@@ -29,8 +32,8 @@ _BRIEF = [
     pa.field("client_id", pa.string()),
     pa.field("key", pa.string()),  # of a write
     pa.field("applied", pa.bool_()),
-    pa.field("acked_seq", pa.int64()),  # of a rewind the one before the first that is sent again
-    pa.field("epoch", pa.int64()),  # of a rewind its own seq
+    pa.field("acked_seq", pa.int64()),  # of a rewind: the seq before the first one sent again
+    pa.field("epoch", pa.int64()),  # of a rewind: its own seq
     pa.field("acked_ms", pa.int64()),
 ]
 ECQ_BRIEF = pa.schema(_BRIEF)
@@ -38,12 +41,12 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
 
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each message, accepted or refused."""
+    """Parse the stream into one row per message, accepted or refused."""
     return parsed(messages, ECQ, lambda row: [_row(row, judged(_said, row, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """The same without any message's bytes."""
+    """As `ecq`, without the messages' bytes."""
     for batch in ecq(messages, limits):
         place = batch.schema.get_field_index("message")
         yield batch.set_column(place, ECQ_BRIEF.field(place), pa.nulls(batch.num_rows, pa.binary())).select(ECQ_BRIEF.names)
@@ -54,14 +57,9 @@ def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
     if not topic.startswith(ACKNOWLEDGEMENTS):
         return parse_ecq(topic, payload, max_data_bytes=limits.max_data_bytes)
     try:
-        record = EcqAck.from_wire(payload)
+        return EcqAck.from_wire(payload)
     except ValueError as exc:
         return Refused(str(exc))
-    if not 0 <= record.acked_ms <= LATEST_MS:
-        return Refused(
-            f"not an acknowledgement of a compacted queue: acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
-        )
-    return record
 
 
 def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
@@ -71,7 +69,7 @@ def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
         case Append():
             of = {"kind": EcqKind.WRITE.value, "key": said.key, "payload": said.payload, "applied": bool(row["applied"])}
         case Rewind():
-            at_ms = round(row["received_at"].timestamp() * 1000)
+            at_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
             of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
             kind = EcqKind.EXPIRED if said.is_expired else EcqKind.ACKNOWLEDGED

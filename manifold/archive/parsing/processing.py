@@ -1,4 +1,4 @@
-"""Processes the payloads of X-ray signals: opens each, and reads it by the rules."""
+"""Processes the payloads of X-ray signals: decrypts each one and applies the processing rules."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ PROCESSED = pa.schema([*SIGNALS, *MADE])
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """The parser that opens payloads and processes them: the row of `signals` for each message, and what is made of it.
+    """A parser that opens and processes payloads: one row per message, with the columns of `signals` and the results.
 
-    A message is read once for both of its rows.
+    So each message is read only once for both.
     """
 
-    keys: DayKeys | None  # None: there is no key ring
+    keys: DayKeys | None  # None: no usable key ring
     bounds: Bounds
 
     @classmethod
     def of(cls, settings: Settings) -> "Processing":
-        """With the keys and bounds of the settings.
+        """Build it with the keys and bounds of the settings.
 
-        Without a usable key ring payloads stay unread, and the rows say so: other streams of a run need no keys.
+        Without a usable key ring, payloads stay unread and the rows say so: other streams of a run need no keys.
         """
         try:
             keys = DayKeys.of(settings)
@@ -48,7 +48,7 @@ class Processing:
         return cls(keys, read_bounds(settings.signals_bounds))
 
     def __call__(self, messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-        """The rows.
+        """Yield the rows.
 
         Raises:
             OSError: the storage of keys failed.
@@ -66,7 +66,7 @@ class Processing:
             yield pa.RecordBatch.from_arrays([*signal_rows(part, said).columns, *made.columns], schema=PROCESSED)
 
     def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
-        """A row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
+        """Build a row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
 
         Raises:
             OSError: the storage of keys failed.
@@ -83,7 +83,7 @@ class Processing:
         return batch(columns, MADE, len(made))
 
     def _opened(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
-        """What it says, and the problem."""
+        """Return the processed data and the problem, or None."""
         if self.keys is None:
             return NO_DATA, "the key ring cannot be read"
         try:

@@ -1,4 +1,4 @@
-"""Messages of X-ray signals: records of raw signals, and devices' status."""
+"""Messages of X-ray signals: records of raw signals, and status records of devices."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,9 @@ import msgspec
 import pyarrow as pa
 
 from manifold.archive.parsing.columns import fields_of, judged_all, rows_of
-from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batches, refused
+from manifold.archive.parsing.common import COMMON, Limits, Row, batches, refused
 from manifold.contracts.messages import Refused
+from manifold.contracts.outcomes import LATEST_MS
 from manifold.contracts.signals.messages import DEVICE_ID, Status
 from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
 from manifold.lake.sealing import Broken, key_id_of
@@ -19,7 +20,7 @@ _MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
 
 _OF_DEVICE = [
     *COMMON,
-    pa.field("digest", pa.string()),  # of what is refused: the same however often it is delivered
+    pa.field("digest", pa.string()),  # of a refused message: the same for every redelivery
     pa.field("device_id", pa.string()),
 ]
 SIGNALS = pa.schema(
@@ -45,12 +46,12 @@ STATUSES = pa.schema(
 
 
 def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each message, accepted or refused; payloads stay sealed."""
+    """Parse raw signals into one row per message, accepted or refused; payloads stay sealed."""
     return (signal_rows(part, raw_records(part, limits)) for part in batches(messages))
 
 
 def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
-    """The rows of messages that are already parsed."""
+    """Build the rows of messages that are already parsed."""
     columns = fields_of(said, RawRecord)
     sealed = columns.pop("sealed")
     key_ids = [None if one is None else key_id_of(one) for one in sealed]
@@ -58,7 +59,7 @@ def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each message about a device, accepted or refused."""
+    """Parse status messages into one row per message, accepted or refused."""
     for part in batches(messages):
         said = judged_all(_status, part, limits)
         digests = [status_digest(one) if isinstance(one, StatusRecord) else None for one in said]
@@ -66,7 +67,7 @@ def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def raw_records(messages: pa.RecordBatch, limits: Limits) -> list[RawRecord | Refused]:
-    """What each message of the stream is."""
+    """Parse each message into a raw record, or the reason for its refusal."""
     return judged_all(_raw, messages, limits)
 
 

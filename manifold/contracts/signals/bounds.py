@@ -1,4 +1,4 @@
-"""The bounds of readings, as a setting: a value outside its bounds is an anomaly."""
+"""Bounds of readings, parsed from a setting: a value outside its bounds is an anomaly."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 DEFAULT_BOUNDS = "temperature=-40..85 celsius, humidity=0..100 percent, pressure=300..1100 hpa, motion=0..300 km/h"
 _ENTRY = re.compile(r"(\w+)=([^.\s]+(?:\.\d+)?)\.\.(\S+) (\S+)")
-# Units under more than one name; bounds are compared in the unit that they name, and a reading in another unit is not judged.
+# Aliases of units. Bounds apply to readings in the same unit only; readings in another unit are not checked.
 _UNITS = {
     "c": "celsius",
     "°c": "celsius",
@@ -23,7 +23,7 @@ _UNITS = {
 
 
 class ReadingType(StrEnum):
-    """What a reading is of."""
+    """The quantity that a reading measures."""
 
     TEMPERATURE = "temperature"
     HUMIDITY = "humidity"
@@ -33,7 +33,7 @@ class ReadingType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The values of one type of reading that are no anomaly, in one unit."""
+    """The normal values of one reading type, inclusive, in one unit."""
 
     least: float
     most: float
@@ -45,16 +45,16 @@ Bounds = Mapping[ReadingType, Range]
 
 @lru_cache(maxsize=1000)
 def unit_of(text: str) -> str:
-    """The unit's one name: lower case, and long."""
+    """Return the canonical name of a unit: lower case, spelled out."""
     plain = text.strip().lower()
     return _UNITS.get(plain, plain)
 
 
 def read_bounds(text: str) -> dict[ReadingType, Range]:
-    """The bounds in `text`, such as `temperature=-40..85 celsius, humidity=0..100 percent`.
+    """Parse bounds such as `temperature=-40..85 celsius, humidity=0..100 percent`.
 
     Raises:
-        ValueError: an entry is none; the message names it and says how one looks.
+        ValueError: an entry is invalid; the message names it and shows the format.
     """
     bounds: dict[ReadingType, Range] = {}
     for entry in filter(None, map(str.strip, text.split(","))):

@@ -1,4 +1,4 @@
-"""Why a message is refused: the codes, and the error that travels with a dead letter and to `reply_to`."""
+"""Refusal codes, and the error report sent with a dead letter and to `reply_to`."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,28 +6,28 @@ from enum import StrEnum
 
 import msgspec
 
-MAX_TEXT = 500  # characters of each text of a refusal: it travels in a header, and a body may name a field as long as itself
+MAX_TEXT = 500  # characters of each text of a refusal: it is sent in a header, and may quote an arbitrarily long field name
 
 
 class Code(StrEnum):
-    """The code of a refusal; the order is that of the checks."""
+    """The code of a refusal, in the order of the checks."""
 
-    SIZE_ERROR = "SIZE_ERROR"  # larger than a message may be, compressed or not
-    MALFORMED_JSON = "MALFORMED_JSON"  # no JSON in UTF-8
-    VERSION_ERROR = "VERSION_ERROR"  # a schema version that is not in the registry
-    SCHEMA_ERROR = "SCHEMA_ERROR"  # a field, or a header, is not as the schema has it
-    SIGNATURE_ERROR = "SIGNATURE_ERROR"  # not signed by the device that it names
+    SIZE_ERROR = "SIZE_ERROR"  # over the size limit, compressed or not
+    MALFORMED_JSON = "MALFORMED_JSON"  # not JSON in UTF-8
+    VERSION_ERROR = "VERSION_ERROR"  # the schema version is not in the registry
+    SCHEMA_ERROR = "SCHEMA_ERROR"  # a field or header violates the schema
+    SIGNATURE_ERROR = "SIGNATURE_ERROR"  # not signed by the named device
     STALE_ERROR = "STALE_ERROR"  # signed too long ago, or in the future
-    REPLAY_ERROR = "REPLAY_ERROR"  # the nonce of another message
-    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"  # other content under a known idempotency key
-    PROCESSING_ERROR = "PROCESSING_ERROR"  # the message may be good: a server failed, as often as was tried
+    REPLAY_ERROR = "REPLAY_ERROR"  # the nonce was used by another message
+    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"  # known idempotency key with other content
+    PROCESSING_ERROR = "PROCESSING_ERROR"  # out of retries; the message itself may be valid
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message is refused. Neither text holds anything of the payload, which nobody may read without its key.
+    """Why a message is refused. The texts contain nothing of the payload, which must not be readable without its key.
 
-    A text of more than `MAX_TEXT` characters is cut.
+    Texts longer than `MAX_TEXT` characters are truncated.
     """
 
     code: Code
@@ -40,12 +40,12 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """The refusal in one line, as the table `quarantine` has it."""
+        """The refusal in one line, as stored in the table `quarantine`."""
         return _cut(f"{self.code}: {self.message}" + (f" ({self.details})" if self.details else ""))
 
 
 class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The error as the contract has it: the header `x-error` of a dead letter, and the body of a reply."""
+    """The error of the contract: the header `x-error` of a dead letter, and the body of a reply."""
 
     code: str
     message: str
@@ -56,12 +56,12 @@ class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, refusal: Refusal, *, at: datetime, correlation_id: str | None, retry_count: int) -> "ErrorReport":
-        """The report of a refusal."""
+        """Build the report of a refusal."""
         stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return cls(refusal.code.value, refusal.message, refusal.details, stamp, correlation_id, retry_count)
 
     def to_json(self) -> bytes:
-        """The report as JSON."""
+        """Return the report as JSON."""
         return msgspec.json.encode(self)
 
 

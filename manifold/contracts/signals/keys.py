@@ -1,42 +1,42 @@
-"""The Redis keys of the AMQP door: short, because there are millions of them. Those of one device are in one slot of a cluster.
+"""Redis keys of the AMQP door: short, because there are millions of them. Those of one device share a cluster slot.
 
-A key has a digest in place of the name of its device. Nonces are in hashes, one for each device and *generation*, which is a part
-of the time for which they are remembered. A hash expires as a whole. Fields of a small hash have no overhead.
+Keys contain a digest of the device name. Nonces are stored in hashes, one for each device and *generation*, a fraction of the
+retention of nonces. A hash expires as a whole, and fields of a small hash have no overhead.
 """
 
 import hashlib
 from functools import lru_cache
 
-GENERATIONS = 4  # that one memory of nonces is divided into; a nonce is remembered for up to one more
+GENERATIONS = 4  # per nonce retention; a nonce is kept for up to one generation longer
 _TAG_BYTES, _DIGEST_BYTES = 9, 16
 
 
 def nonces(device_id: str, generation: int) -> bytes:
-    """The hash of the device's nonces that were first seen in this generation."""
+    """Return the key of the hash of the device's nonces first seen in this generation."""
     return b"x:{%b}:n:%d" % (_tag(device_id), generation)
 
 
 def once(device_id: str, key: str) -> bytes:
-    """Whether the signal of this idempotency key is held or done, its content's digest, and who holds it."""
+    """Return the key of an idempotency record: claimed or done, the content's digest, and its holder."""
     return b"x:{%b}:k:%b" % (_tag(device_id), digest(key))
 
 
 def held(content: str, holder: str) -> bytes:
-    """The value of an idempotency key that a message holds."""
+    """Return the value of an idempotency key claimed by a message."""
     return b"h" + digest(content) + digest(holder)
 
 
 def done(content: str, holder: str) -> bytes:
-    """The value of an idempotency key whose signal was processed."""
+    """Return the value of an idempotency key whose signal was processed."""
     return b"d" + digest(content) + digest(holder)
 
 
 def digest(text: str) -> bytes:
-    """Half a SHA-256 of the text: nobody finds another text for the same one."""
+    """Return the first half of a SHA-256: 128 bits, enough against collisions."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
 
 
 @lru_cache(maxsize=1 << 16)
 def _tag(device_id: str) -> bytes:
-    """Hexadecimal, for a cluster looks for braces."""
+    """Return a hash tag; hexadecimal, because Redis Cluster searches keys for braces."""
     return hashlib.sha256(device_id.encode()).hexdigest()[: 2 * _TAG_BYTES].encode()

@@ -1,6 +1,6 @@
 """The messages of the vehicle platform's contract: raw signals, processed signals, device status.
 
-Any bytes in, a message or a refusal out.
+Any bytes parse to a message or a refusal.
 """
 
 import binascii
@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from manifold.contracts.signals.codes import Code, Refusal
 
-MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
+MAX_PAYLOAD = 1_048_576  # base64 characters, by the schema of raw signals
 MAX_DEVICE_ID = 100
 DEVICE_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}")
 UUID_4 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")
@@ -29,7 +29,7 @@ Decibels = Annotated[float, Meta(ge=-120, le=0)]
 
 
 class Location(Struct, frozen=True, omit_defaults=True):
-    """Where the device was; degrees, and metres above the sea."""
+    """Position of the device: degrees, and metres above sea level."""
 
     latitude: Annotated[float, Meta(ge=-90, le=90)]
     longitude: Annotated[float, Meta(ge=-180, le=180)]
@@ -37,7 +37,7 @@ class Location(Struct, frozen=True, omit_defaults=True):
 
 
 class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the device says of itself; other fields are ignored."""
+    """Device metadata; unknown fields are ignored."""
 
     location: Location | None = None
     battery: Percent | None = None
@@ -45,10 +45,10 @@ class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class RawSignal(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A signal as a gateway publishes it. Values that were decoded to validate it are kept."""
+    """A signal as published by a gateway. Values decoded during validation are cached."""
 
     device_id: DeviceId
-    captured_at: str  # as it was sent: the idempotency key is made of this text
+    captured_at: str  # as sent: part of the idempotency key's digest
     payload: Annotated[str, Meta(min_length=1, max_length=MAX_PAYLOAD)]  # base64
     schema_version: str
     metadata: Metadata | None = None
@@ -56,16 +56,16 @@ class RawSignal(Struct, frozen=True, dict=True, rename="camel", omit_defaults=Tr
 
     @cached_property
     def payload_bytes(self) -> bytes:
-        """The payload, decoded."""
+        """The decoded payload."""
         return binascii.a2b_base64(self.payload, strict_mode=True)
 
     @cached_property
     def captured(self) -> datetime:
-        """The instant of `captured_at`, in UTC."""
+        """`captured_at` as a datetime in UTC."""
         return instant(self.captured_at)
 
 
-# By schema version, the model that reads it: the current version and the two before it. v2 is v1 until it is defined.
+# Model by schema version: the current version and the two before it. v2 equals v1 until it is defined.
 RAW_VERSIONS: Mapping[str, type[RawSignal]] = {"v1": RawSignal, "v2": RawSignal}
 
 
@@ -80,7 +80,7 @@ class Status(StrEnum):
 
 
 class Health(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How a device is; fields that are not named here are let be."""
+    """Device health; unknown fields are ignored."""
 
     battery: Percent | None = None
     signal_strength: Decibels | None = None  # dBm
@@ -99,7 +99,7 @@ class DeviceStatus(Struct, frozen=True, dict=True, rename="camel", omit_defaults
 
     @cached_property
     def seen(self) -> datetime:
-        """The instant of `last_seen`, in UTC."""
+        """`last_seen` as a datetime in UTC."""
         return instant(self.last_seen)
 
 
@@ -110,10 +110,10 @@ _NO_JSON = Refusal(
 
 
 def instant(text: str) -> datetime:
-    """The instant in UTC that this text names, to the microsecond.
+    """Parse an ISO 8601 time with zone into a datetime in UTC, to the microsecond.
 
     Raises:
-        ValueError: it is no ISO 8601 time with its zone.
+        ValueError: the text is not an ISO 8601 time with a zone.
     """
     if not _INSTANT.fullmatch(text):
         raise ValueError(f"not {ISO_8601}")
@@ -124,7 +124,7 @@ def instant(text: str) -> datetime:
 
 
 def parse_raw(body: bytes) -> RawSignal | Refusal:
-    """The raw signal in `body`; its size was judged before."""
+    """Parse a raw signal; its size was checked before."""
     said = _read(body, RawSignal)
     if isinstance(said, Refusal):
         return said
@@ -135,7 +135,7 @@ def parse_raw(body: bytes) -> RawSignal | Refusal:
 
 
 def parse_status(body: bytes) -> DeviceStatus | Refusal:
-    """The device's status in `body`."""
+    """Parse a device status."""
     said = _read(body, DeviceStatus)
     if isinstance(said, Refusal):
         return said
@@ -152,7 +152,7 @@ def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
 
 
 def _wrong_version(body: bytes, model: type[Any]) -> Refusal | None:
-    """The refusal that comes before that of the schema: the body is no JSON, or its version is unknown; None: neither."""
+    """Return the refusal that takes precedence over a schema error: malformed JSON, or an unknown version; else None."""
     try:
         said: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -197,7 +197,7 @@ def _refused_payload(said: RawSignal) -> Refusal | None:
 def processed_message(
     signal: RawSignal, data: Struct | Mapping[str, Any], *, at: datetime, correlation_id: str | None = None
 ) -> bytes:
-    """The processed signal as JSON; `data` has `readings` and `anomalies`, as `processing` gives them."""
+    """Return the processed signal as JSON; `data` has `readings` and `anomalies`, as returned by `processing`."""
     stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     message: dict[str, Any] = {
         "deviceId": signal.device_id,

@@ -1,14 +1,14 @@
-"""Numbers as JSON has them: of any length. Pure."""
+"""JSON numbers of any size. Pure."""
 
 import math
 from typing import Any
 
 
 def number(value: Any) -> float | None:
-    """The value as a finite float; None: it is none."""
+    """Return the value as a finite float; None if it is not a number or not finite."""
     if type(value) is float:
         return value if math.isfinite(value) else None
-    if type(value) is not int:  # true is none
+    if type(value) is not int:  # excludes bool
         return None
     try:
         return float(value)

@@ -1,6 +1,6 @@
-"""Processes a raw payload into readings and anomalies: one pure function that never fails, for door and pipelines.
+"""Derives readings and anomalies from a raw payload: one pure, total function for door and pipelines.
 
-`RULES` is the number of its version: each row of the lake has it, and `process_signals` makes rows of other versions again.
+`RULES` is its version: each row of the lake records it, and `process_signals` recomputes rows of other versions.
 """
 
 import re
@@ -15,36 +15,36 @@ from manifold.contracts.signals.numbers import number
 from manifold.contracts.signals.tracks import is_track, track_readings
 
 RULES = 1
-MAX_READINGS = 10_000  # of one signal; what is beyond is left in the payload
+MAX_READINGS = 10_000  # per signal; the rest stays in the payload only
 MAX_ANOMALIES = 1_000
 _TYPES = {kind.value: kind for kind in ReadingType}
 LONGEST_UNIT = 16
-_UNIT = re.compile(r"[A-Za-z°µ%/²³ ]+")  # so that a unit is one, and no place for text
-_SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))  # by how many widths of the range a value is outside of it
+_UNIT = re.compile(r"[A-Za-z°µ%/²³ ]+")  # units only, so that the field cannot carry other text
+_SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))  # distance outside the range, in multiples of its width
 
 
 class AnomalyType:
-    """The anomalies that there are: `<type>_high`, `<type>_low`, and these."""
+    """Anomaly types besides `<type>_high` and `<type>_low`."""
 
-    UNREADABLE = "reading_unreadable"  # entries that are no readings, or too many; they stay in the payload
-    POINT = "point_unreadable"  # points of a track that are none
+    UNREADABLE = "reading_unreadable"  # entries that are not readings, or exceed the limit; they stay in the payload
+    POINT = "point_unreadable"  # invalid points of a track
 
 
 ANOMALIES = (*(f"{kind}_{side}" for kind in ReadingType for side in ("high", "low")), AnomalyType.UNREADABLE, AnomalyType.POINT)
 
 
 class Reading(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One value."""
+    """One measured or computed value."""
 
     type: str
     value: float
     unit: str
     confidence: float | None = None
-    name: str | None = None  # of readings that are computed: what it is
+    name: str | None = None  # name of a computed reading
 
 
 class Anomaly(Struct, frozen=True, gc=False):
-    """Something that is not as it should be."""
+    """A deviation from the expected values or format."""
 
     type: str
     severity: str  # low, medium, high, critical
@@ -52,13 +52,13 @@ class Anomaly(Struct, frozen=True, gc=False):
 
 
 class ProcessedData(Struct, frozen=True):
-    """What a payload says, in the order in which it says it."""
+    """Readings and anomalies of a payload, in its order."""
 
     readings: list[Reading]
     anomalies: list[Anomaly]
 
     def to_builtins(self) -> dict[str, Any]:
-        """The same as JSON's objects."""
+        """Return the data as JSON-compatible builtins."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
@@ -67,7 +67,7 @@ NO_DATA = ProcessedData([], [])
 
 
 def process(payload: bytes, bounds: Bounds) -> ProcessedData:
-    """Readings and anomalies of a decoded payload; none of a payload of any other form."""
+    """Return readings and anomalies of a decoded payload; empty for an unknown format."""
     try:
         said = msgspec.json.decode(payload)
     except (ValueError, RecursionError):
@@ -88,7 +88,7 @@ def process(payload: bytes, bounds: Bounds) -> ProcessedData:
 
 
 def _taken_over(entries: list[Any]) -> tuple[list[Reading], int, int]:
-    """The readings, how many entries are left out, and of how many."""
+    """Return the valid readings, the number of skipped entries, and the total."""
     readings = [reading for entry in entries[:MAX_READINGS] if (reading := _reading(entry)) is not None]
     return readings, len(entries) - len(readings), len(entries)
 

@@ -1,4 +1,4 @@
-"""Journal and archive records of the door: metadata in the clear, the payload sealed (`manifold.lake.sealing`)."""
+"""Journal and archive records of the AMQP door: metadata in plaintext, the payload sealed (`manifold.lake.sealing`)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from manifold.contracts.signals.canonical import content_digest, idempotency_key
 from manifold.contracts.signals.codes import Refusal
 from manifold.contracts.signals.messages import DeviceStatus, RawSignal
 
-TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # the routing key, then / and the device
-DIGEST = "sdv-digest"  # header of what was refused: the same for the same message, however often it is delivered
+TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # routing key; `/` and the device follow
+DIGEST = "sdv-digest"  # header of a refused message: a digest that is stable across redeliveries
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class RawRecord(Struct, frozen=True, array_like=True, gc=False):
-    """A raw signal, as it lies in the archive."""
+    """A raw signal in the archive."""
 
     device_id: str
     captured_us: int  # since 1970 UTC
@@ -36,7 +36,7 @@ class RawRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class StatusRecord(Struct, frozen=True, array_like=True, gc=False):
-    """The status of a device in the archive; it has no payload."""
+    """A device status in the archive; it has no payload."""
 
     device_id: str
     status: str
@@ -63,7 +63,7 @@ def raw_envelope(
     key: str | None = None,
     correlation_id: str | None = None,
 ) -> Envelope:
-    """The archived message of a raw signal. `payload` is decoded, for its digest; `key` and `correlation_id` are of headers."""
+    """Build the envelope of a raw signal. `payload` is decoded, for its digest; `key` and `correlation_id` are from headers."""
     about = signal.metadata
     where = about.location if about else None
     record = RawRecord(
@@ -84,7 +84,7 @@ def raw_envelope(
 
 
 def status_envelope(seq: int, received_at: datetime, status: DeviceStatus, *, correlation_id: str | None = None) -> Envelope:
-    """The archived message of a device's status."""
+    """Build the envelope of a device status."""
     health = status.health
     record = StatusRecord(
         status.device_id,
@@ -109,26 +109,26 @@ def refused_envelope(
     devices: Sequence[str] = (),
     digest: str | None = None,
 ) -> Envelope:
-    """The archived message of what was refused: its reason, and its whole body, sealed.
+    """Build the envelope of a refused message: the reason, and the whole body, sealed.
 
-    `devices` are those that it names, by whose erasure it is found; `digest` is the same however often it is delivered.
+    `devices` are the claimed ones, by which an erasure finds it; `digest` is stable across redeliveries.
     """
     headers = {} if digest is None else {DIGEST: digest}
     return Envelope(seq, received_at, stream, topic_of(stream, *devices), sealed, headers=headers, refused_because=refusal.reason)
 
 
 def topic_of(stream: Stream, *devices: str) -> str:
-    """The topic of a stream's messages in the archive: with the device, so that a device is found without reading any record."""
+    """Return the archive topic of a message; it contains the device, so that devices are found without decoding records."""
     return "/".join((TOPICS[stream], *devices))
 
 
 def status_digest(record: StatusRecord) -> str:
-    """SHA-256 of what a status says, lower-case hex: the same however often, and under which correlation id, it is sent."""
+    """Return the SHA-256 of a status, lower-case hex; independent of correlation id and redeliveries."""
     return hashlib.sha256(_encode(msgspec.structs.replace(record, correlation_id=None))).hexdigest()
 
 
 def micros(at: datetime) -> int:
-    """Microseconds since 1970 UTC."""
+    """Return microseconds since 1970 UTC."""
     return (at - _UNIX_EPOCH) // _MICROSECOND
 
 

@@ -1,7 +1,7 @@
-"""The rights in RabbitMQ: one user each for the door, gateways, operators, and readers, with no more rights than it needs.
+"""RabbitMQ permissions, least privilege: one user each for the door, gateways, operators, and readers.
 
-Rights are regular expressions over names of exchanges and queues, as RabbitMQ has them; of the topic exchange also over routing
-keys, so that nobody but the door writes processed signals. What a user declares for itself (a queue for replies) is `amq.gen-…`.
+Permissions are regular expressions over exchange and queue names, as in RabbitMQ; for the topic exchange also over routing keys,
+so that only the door can publish processed signals. Queues that users declare for replies are named `amq.gen-…`.
 """
 
 import re
@@ -11,14 +11,14 @@ from typing import Any
 from manifold.contracts.signals import topology
 
 DOOR, GATEWAY, OPERATOR, READER = "door", "gateway", "operator", "reader"
-_OWN = r"amq\.gen.*"  # names that the server makes up
+_OWN = r"amq\.gen.*"  # server-generated queue names
 _DEFAULT_EXCHANGE = r"amq\.default"
 _PARTITIONS = re.escape(f"{topology.RAW}.p") + "[0-9]+"
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one user may declare (`configure`), write to, and read from; `keys`: with which routing keys to the topic exchange."""
+    """Permissions of one user: `configure`, `write`, `read`, and `keys` for routing keys at the topic exchange."""
 
     configure: str
     write: str
@@ -35,7 +35,7 @@ _EXCHANGES = (*topology.EXCHANGES, topology.PARTITIONS)
 _TAKEN_IN = (topology.RAW, topology.STATUS)
 
 RIGHTS = {
-    # Declares all of it; binding asks for write on the queue, and read on the exchange; dead letters for both.
+    # Declares everything. Binding needs write on the queue and read on the exchange; dead-lettering needs both.
     DOOR: Rights(
         configure=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS,)),
         write=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS, _DEFAULT_EXCHANGE)),
@@ -59,7 +59,7 @@ RIGHTS = {
 
 
 def permissions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
-    """The same as RabbitMQ imports it, once there are users of these names."""
+    """Return the permissions in RabbitMQ's import format; the users must exist."""
     return {
         "permissions": [
             {"user": user, "vhost": vhost, "configure": of.configure, "write": of.write, "read": of.read}

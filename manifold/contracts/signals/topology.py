@@ -1,4 +1,4 @@
-"""The exchanges, queues and bindings of the AMQP door: one definition, asserted at start and written to infra/rabbitmq/."""
+"""Exchanges, queues and bindings of the AMQP door: one definition, asserted at start and exported to infra/rabbitmq/."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any
 EXCHANGE, DEAD_EXCHANGE = "iot.xray", "iot.xray.dlx"
 RAW, RETRY, DEAD = "xray.raw.v1", "xray.raw.v1.retry", "xray.raw.v1.dlq"
 STATUS, PROCESSED = "device.status.v1", "xray.processed.v1"
-DEAD_COPY = "xray.raw.v1.dlq.copy"  # of every dead letter, for the door: what expires nobody would put on record otherwise
-PARTITIONS = "iot.xray.partitions"  # exchange that spreads signals by their device, where there are partitions
+DEAD_COPY = "xray.raw.v1.dlq.copy"  # copies of all dead letters, for the door; without it, expired messages would not be recorded
+PARTITIONS = "iot.xray.partitions"  # exchange that distributes signals by device, if partitions are on
 PARTITIONS_TYPE, PARTITIONS_BY = "x-consistent-hash", {"hash-header": "x-device-id"}
 MAX_PARTITIONS = 64
 RAW_TTL_MS, RETRY_TTL_MS, DEAD_TTL_MS = 3_600_000, 60_000, 604_800_000
@@ -17,7 +17,7 @@ _TTL, _DEAD_EXCHANGE, _DEAD_KEY = "x-message-ttl", "x-dead-letter-exchange", "x-
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue, bound to `exchange` by its own name, or by `bound_by`."""
+    """A durable queue, bound to `exchange` with its own name or `bound_by` as the routing key."""
 
     name: str
     exchange: str
@@ -26,11 +26,11 @@ class Queue:
 
     @property
     def key(self) -> str:
-        """The routing key by which it is bound."""
+        """The routing key of its binding."""
         return self.bound_by or self.name
 
 
-EXCHANGES = {EXCHANGE: "topic", DEAD_EXCHANGE: "direct"}  # durable ones, and the type of each
+EXCHANGES = {EXCHANGE: "topic", DEAD_EXCHANGE: "direct"}  # all durable; name → type
 QUEUES = (
     Queue(RAW, EXCHANGE, {_TTL: RAW_TTL_MS, _DEAD_EXCHANGE: DEAD_EXCHANGE, _DEAD_KEY: DEAD}),
     Queue(RETRY, DEAD_EXCHANGE, {_TTL: RETRY_TTL_MS, _DEAD_EXCHANGE: EXCHANGE, _DEAD_KEY: RAW}),
@@ -42,12 +42,12 @@ QUEUES = (
 
 
 def partition(number: int) -> str:
-    """The name of a partition of the raw queue."""
+    """Return the name of a partition of the raw queue."""
     return f"{RAW}.p{number}"
 
 
 def partitions(count: int) -> tuple[Queue, ...]:
-    """Partitions of the raw queue, each with one consumer at a time; the key by which one is bound is its weight."""
+    """Return the partitions of the raw queue, each with a single active consumer; the binding key is the hash weight."""
     raw = next(queue for queue in QUEUES if queue.name == RAW)
     arguments = {**raw.arguments, "x-single-active-consumer": True}
     return tuple(Queue(partition(number), PARTITIONS, arguments, bound_by="1") for number in range(count))
@@ -57,7 +57,7 @@ OWN_QUEUES = frozenset(queue.name for queue in (*QUEUES, *partitions(MAX_PARTITI
 
 
 def definitions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
-    """The same as RabbitMQ imports it: `rabbitmqctl import_definitions`, or `load_definitions` in its configuration."""
+    """Return the topology in the format of `rabbitmqctl import_definitions` and of `load_definitions` in rabbitmq.conf."""
     return {
         "exchanges": [
             {

@@ -1,4 +1,4 @@
-"""Tracks: points with time, place and speed, and the readings computed from them. Pure."""
+"""Tracks (points with time, position and speed), and the readings computed from them. Pure."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from manifold.contracts.signals.numbers import number
 
 EARTH_RADIUS_M = 6_371_000
-MAX_KMH = 1e6  # so that no sum overflows; whether a speed can be is a matter of bounds
+MAX_KMH = 1e6  # prevents overflow of sums; plausible speeds are a matter of bounds
 
 
 class Point(NamedTuple):
-    """Degrees, and km/h."""
+    """A point of a track: degrees, and km/h."""
 
     latitude: float
     longitude: float
@@ -19,13 +19,13 @@ class Point(NamedTuple):
 
 
 def is_track(said: dict[str, Any]) -> bool:
-    """Whether this is `{"data": [[t, [lat, lon, speed]], …], "time": …}`: by its shape, whatever the points are."""
+    """Whether this has the shape `{"data": [[t, [lat, lon, speed]], …], "time": …}`; points are not validated."""
     data = said.get("data")
     return "time" in said and isinstance(data, list) and all(isinstance(entry, list) for entry in data)
 
 
 def track_readings(data: list[Any]) -> tuple[list[tuple[str, float, str]], int, int]:
-    """(name, value, unit) of what the track comes to; how many entries are no points, and of how many. No points, no speeds."""
+    """Return (name, value, unit) of each computed reading, the number of invalid points, and the total. No points: no speeds."""
     points = list(_points(data))
     found: list[tuple[str, float, str]] = [("points", float(len(points)), "points")]
     if points:
@@ -36,7 +36,7 @@ def track_readings(data: list[Any]) -> tuple[list[tuple[str, float, str]], int, 
 
 
 def distance_m(points: Iterable[Point]) -> float:
-    """Metres along the points, in their order, by haversine."""
+    """Return the length of the track in metres, by haversine."""
     before: Point | None = None
     legs = []
     for point in points:
@@ -47,7 +47,7 @@ def distance_m(points: Iterable[Point]) -> float:
 
 
 def haversine_m(a: Point, b: Point) -> float:
-    """Metres between two points on a sphere."""
+    """Return the great-circle distance of two points in metres."""
     phi_a, phi_b = math.radians(a.latitude), math.radians(b.latitude)
     half_phi, half_lambda = (phi_b - phi_a) / 2, math.radians(b.longitude - a.longitude) / 2
     h = math.sin(half_phi) ** 2 + math.cos(phi_a) * math.cos(phi_b) * math.sin(half_lambda) ** 2

@@ -1,4 +1,4 @@
-"""The lake's tables, defined once: Spark, PyIceberg and Arrow schemas are made from these definitions."""
+"""The lake's tables, defined once: Spark, PyIceberg and Arrow schemas derive from these definitions."""
 
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
@@ -17,10 +17,10 @@ from manifold.contracts.tables.table import (
 from manifold.contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 
 ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
-# What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
+# Tables that a run writes on its own branches and publishes together. The others are appended to directly.
 RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, QUARANTINE, SEGMENTS)
 TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
-# Of lakes into which signals came, and no others: `manifold.lake.catalog.tables_of` and `run_tables_of` say which a lake has.
+# Exist only in lakes that received signals: `manifold.lake.catalog.tables_of` and `run_tables_of` return a lake's tables.
 SIGNAL_TABLES = (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)
 EVERY_RUN_TABLE = (*RUN_TABLES[:-2], *SIGNAL_TABLES, *RUN_TABLES[-2:])
 EVERY_TABLE = (*EVERY_RUN_TABLE, QUALITY, ACTIONS, ERASURES)

@@ -1,4 +1,4 @@
-"""The tables of exclusive compacted queues. docs/ecq.md explains their rows; `manifold.contracts.ecq_rows` computes the state."""
+"""Tables of exclusive compacted queues. `manifold.contracts.ecq_rows` folds the state."""
 
 from enum import StrEnum
 
@@ -8,10 +8,10 @@ from manifold.contracts.tables.table import SMALL_ROW_GROUPS, Table, columns
 class StateKind(StrEnum):
     """The kind of a row of `ecq_state`."""
 
-    ACKNOWLEDGED = "acknowledged"  # acked_seq was, in this epoch
-    EXPIRED = "expired"  # acked_seq was passed over, because its retention passed while it was pending; no rewind brings it back
-    REWOUND = "rewound"  # acked_seq is the one before the first that is sent again; epoch is the rewind's own seq
-    POSITION = "position"  # what rows of this and earlier epochs come to that compaction has removed
+    ACKNOWLEDGED = "acknowledged"  # acked_seq was acknowledged in this epoch
+    EXPIRED = "expired"  # acked_seq was skipped, because its retention passed while it was pending; no rewind brings it back
+    REWOUND = "rewound"  # acked_seq precedes the first redelivered seq; epoch is the rewind's own seq
+    POSITION = "position"  # the position given by rows of this and earlier epochs that compaction has removed
 
 
 ECQ_PAYLOAD = Table(

@@ -1,4 +1,4 @@
-"""The tables of fanout queues: payloads, triggers' entries, and how they ended."""
+"""Tables of fanout queues: payloads, entries of triggers, and their outcomes."""
 
 from manifold.contracts.tables.table import SMALL_ROW_GROUPS, Table, columns
 
@@ -30,8 +30,8 @@ META = Table(
         stored_at      instant  first_seen_at of the payload's row in sdv_fanout_data: where to find it
     """),
     meaning=(
-        "one row for each payload that a run saw, and where it lies; readers fold the rows of a data_id into one "
-        "(earliest, latest, sum), and so does compaction"
+        "one row for each payload that a run saw, and where it is stored; readers and compaction fold the rows of a data_id into "
+        "one (earliest, latest, sum)"
     ),
     properties=SMALL_ROW_GROUPS,
 )

@@ -1,4 +1,4 @@
-"""The tables about the lake itself: what was refused, ingested, judged, settled and erased."""
+"""Tables about the lake itself: quarantined messages, ingested segments, audit results, operator actions, erasures."""
 
 from manifold.contracts.tables.table import FEW_MANIFESTS, Table, columns
 

@@ -1,4 +1,4 @@
-"""The definition of a table, and the properties that all tables share."""
+"""The definition of a table, and the properties common to all tables."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its Arrow type, whether every row has it, and what it says."""
+    """One column: its Arrow type, whether it is required, and its meaning."""
 
     name: str
     type: pa.DataType
@@ -19,9 +19,9 @@ class Column:
 
 
 def columns(text: str, **types: pa.DataType) -> tuple[Column, ...]:
-    """The columns in `text`, one a line: name, type, meaning; a `?` after the type says that not every row has it.
+    """Parse columns from text, one per line: name, type, meaning; a `?` after the type makes the column optional.
 
-    A type is `instant`, one of `types`, or what Arrow has under this name.
+    A type is `instant`, one of `types`, or an Arrow type alias.
     """
     return tuple(_column(line, {"instant": INSTANT, **types}) for line in text.strip().splitlines())
 
@@ -34,10 +34,10 @@ def _column(line: str, types: dict[str, pa.DataType]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One Iceberg table: its grain is `key`; `day_of` is the timestamp column whose day partitions it.
+    """One Iceberg table with the primary key `key`; `day_of` is the timestamp column that partitions it by day.
 
-    `version` counts the steps in `pipelines.migrations` that lead to this definition; with a table older than `oldest` this code
-    cannot work.
+    `version` is the number of steps in `pipelines.migrations` that lead to this definition; this code cannot use tables older
+    than `oldest`.
     """
 
     name: str
@@ -51,36 +51,36 @@ class Table:
 
     @property
     def identifier(self) -> str:
-        """`namespace.table`, as PyIceberg names it; Spark puts the catalog's name in front."""
+        """`namespace.table`, as in PyIceberg; Spark prefixes the catalog's name."""
         return f"{NAMESPACE}.{self.name}"
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema; PyIceberg makes the Iceberg schema from it."""
+        """The Arrow schema, from which PyIceberg derives the Iceberg schema."""
         return pa.schema(
             [pa.field(c.name, c.type, nullable=not c.required, metadata={"doc": c.meaning}) for c in self.columns],
         )
 
 
-SCHEMA_VERSION = "manifold.schema-version"  # table property; a table without it is of version 1
-MIGRATING = "manifold.migrating."  # table property, + step: when it began, for as long as it is not done
+SCHEMA_VERSION = "manifold.schema-version"  # table property; default: version 1
+MIGRATING = "manifold.migrating."  # table property, + step: start time of a migration step in progress
 
-# Many writers at once retry for a minute rather than fail: with the defaults 3 to 7 of 200 concurrent commits failed.
+# Retry for a minute under many concurrent writers: with the defaults 3 to 7 of 200 concurrent commits failed.
 COMMON_PROPERTIES = {
     "format-version": "2",  # PyIceberg cannot write version 3
     "commit.retry.num-retries": "30",
     "commit.retry.max-wait-ms": "2000",
     "write.parquet.compression-codec": "zstd",
-    "write.distribution-mode": "none",  # arrival order; compaction clusters by VIN later
+    "write.distribution-mode": "none",  # keep the arrival order; compaction clusters by VIN later
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
 
-# Readers skip what lies in other row groups: a look-up reads about a group, and not a file. Groups are cut where this many rows
-# exceed the size, so that payloads of the largest size make small groups too.
+# A lookup reads about one row group instead of a file, and skips the others. The minimum record count is low, so that payloads
+# of the maximum size make small groups too.
 SMALL_ROW_GROUPS = {
     "write.parquet.row-group-size-bytes": str(1 << 20),
     "write.parquet.row-group-check-min-record-count": "4",
 }
-# A table to which PyIceberg appends with every run would get a manifest each time, and whoever looks for a row reads them all.
+# PyIceberg appends in every run would add a manifest each time, and a lookup reads all manifests.
 FEW_MANIFESTS = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "30"}

@@ -1,4 +1,4 @@
-"""The tables of X-ray signals. They are made when the first segment of signals comes: a lake without signals has none of them."""
+"""Tables of X-ray signals. Created on the first segment of signals: a lake without signals has none of them."""
 
 import pyarrow as pa
 

@@ -1,10 +1,11 @@
--- _ecq.lua: what the verbs of a compacted queue share, behind _owner.lua: docs/ecq.md says what its keys hold.
--- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] delivered   KEYS[6] messages   KEYS[7] attempts   KEYS[8] state
+-- _ecq.lua: code shared by the verbs of a compacted queue; follows _owner.lua. docs/reference/redis.md lists the keys.
+-- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] delivered   KEYS[6] messages   KEYS[7] attempts
+-- KEYS[8] state
 local DELIVERED, MESSAGES, STATE = KEYS[5], KEYS[6], KEYS[8]
-local MESSAGE_AT_ONCE = 16384 -- bytes of a message that goes with the claim; a larger one is read by itself, when there is room for it
+local MESSAGE_AT_ONCE = 16384 -- max bytes of a message returned with the claim; a larger one is read separately
 SUBSCRIBED, SENT = 'ecq', 'ecq_sent'
 
--- A message is not live any more: a newer one of its key has come. What is in flight is finished first.
+-- Remove a message that a newer one of its key replaces. A message in flight is finished first.
 local function supersede(seq)
   if redis.call('HGET', INFLIGHT, 'seq') == seq then
     redis.call('HSET', INFLIGHT, 'superseded', '1')
@@ -15,7 +16,7 @@ local function supersede(seq)
   redis.call('HDEL', ATTEMPTS, seq)
 end
 
--- Takes what was in flight, and is superseded, out of the queue for good.
+-- Remove a superseded message that was in flight.
 local function drop(seq)
   redis.call('DEL', INFLIGHT)
   redis.call('ZREM', PENDING, seq)
@@ -28,14 +29,14 @@ function put_back(seq, counted, may_come)
   if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted, may_come) end
 end
 
--- Whether there is something that a dispatcher should be woken for.
+-- Whether to wake a dispatcher.
 local function is_ready()
   return presence_state(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
     and redis.call('EXISTS', PENDING) == 1
 end
 
--- As that of _owner.lua; a message past its retention has to end ('must_end') instead of being sent; 'claimed' brings the message: key, NUL, payload, or '' where it is
--- large, or missing.
+-- As `claim` of _owner.lua, with these differences: a message past its retention must end ('must_end') instead of being sent;
+-- 'claimed' includes the message (key, NUL, payload), or '' if it is large or missing.
 function claim()
   local now = tonumber(ARGV[1])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
@@ -57,13 +58,13 @@ function claim()
   return {'claimed', seq, tostring(attempt), deadline, message or '', takes or ''}
 end
 
--- Moves the position to the greatest of what it is and `seq`.
+-- Advance the position to `seq`, unless it is already beyond.
 local function advance(seq, at_ms)
   local known = redis.call('HGET', STATE, 'acked_seq')
   if not known or older(known, seq) then redis.call('HSET', STATE, 'acked_seq', seq, 'acked_at', at_ms) end
 end
 
--- Takes messages that are not in flight out of the queue for good, acknowledged or not; a queue without live messages needs no state.
+-- Remove messages that are not in flight, acknowledged or not. A queue without live messages needs no state.
 local function forget(gone)
   local live, key_of = redis.call('HGETALL', COMPACTION), {}
   for i = 1, #live, 2 do key_of[live[i + 1]] = live[i] end
@@ -77,7 +78,7 @@ local function forget(gone)
   if redis.call('EXISTS', COMPACTION, INFLIGHT) == 0 then redis.call('DEL', STATE) end
 end
 
--- Lets acknowledged messages go that were written before an instant, some at once; how many those were.
+-- Remove a batch of acknowledged messages written before `before_ms`; returns their number.
 local PRUNED_AT_ONCE = 100
 local function prune(before_ms)
   local before = string.format('%.0f', math.max(0, before_ms - EPOCH_MS) * SEQS_A_MS)

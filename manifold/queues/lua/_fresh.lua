@@ -1,6 +1,7 @@
--- _fresh.lua: what enqueue.lua comes to where Redis knows nothing of an owner but its pending entries: none ended, none parked, never heard of.
--- Before all that the verbs share, because nearly every owner of a rebuild is so, and making those functions takes longer than this does.
--- ARGV and the answer are those of enqueue.lua. Youngest first: where a small sorted set takes a new entry, it looks from its oldest on.
+-- _fresh.lua: enqueue.lua for an owner of whom Redis knows at most pending entries: no presence, nothing ended, nothing parked.
+-- Runs before the code shared by the verbs: almost every owner of a rebuild is like this, and defining those functions takes
+-- longer than this shortcut.
+-- ARGV and reply as in enqueue.lua. Adds the youngest entry first, because a small sorted set is searched from its oldest entry.
 if ARGV[6] ~= '1' and #ARGV > 6 and #ARGV <= 2006 and redis.call('EXISTS', KEYS[3], KEYS[5], KEYS[6]) == 0 then
   local entries, n = {}, 0
   for i = #ARGV, 7, -1 do

@@ -1,19 +1,21 @@
--- _owner.lua: what the verbs share; put in front of each of them. Keys are always one owner's, in the order of manifold.contracts.keys.owner_keys:
+-- _owner.lua: code shared by the verbs, prepended to each. The keys are one owner's, in the order of
+-- manifold.contracts.keys.owner_keys:
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] done   KEYS[6] parked   KEYS[7] attempts
 -- A seq is a string here: a Lua number is a double and would lose its last digits.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] milliseconds that the first attempt has, each further one twice as many
--- ARGV[4] up to so many   ARGV[5] retention_ms: those that an entry may wait   a verb's own arguments begin with ARGV[6]
--- The score of an ended entry in DONE says how it ended: the number that manifold.contracts.outcomes gives each outcome.
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] ack deadline of the first attempt, ms; it doubles with each further attempt
+-- ARGV[4] its maximum, ms   ARGV[5] retention_ms of an entry   a verb's own arguments begin with ARGV[6]
+-- The score of an ended entry in DONE is the code of its outcome in manifold.contracts.outcomes.
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- of manifold.contracts.seq: the instant at which an entry was accepted is in its seq
+local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- as in manifold.contracts.seq: a seq contains its time of acceptance
 local SUPERSEDED, EXPIRED, FAILED = '2', '3', '5'
 local MUST_END_AT_ONCE = 200
-local SUBSCRIBED = 'subscribed' -- the field of PRESENCE that says whether the vehicle listens to what this queue sends
-local SENT = 'sent' -- the field of PRESENCE that names what was let go while its publish may be under way: when that is over, ':', seq
-local TAKES = 'takes' -- the field of PRESENCE that says of how many bytes a packet may be that the vehicle takes, where there is a limit
+local SUBSCRIBED = 'subscribed' -- field of PRESENCE: whether the vehicle is subscribed to this queue's topics
+local SENT = 'sent' -- field of PRESENCE: an entry released while its publish may be under way, as '<until, ms>:<seq>'
+local TAKES = 'takes' -- field of PRESENCE: the largest packet the vehicle accepts, bytes, if limited
 
--- Redis' own time, Unix ms: for how long a publish may be under way is judged by it alone, since clocks of dispatchers differ.
+-- The clock of Redis, Unix ms. Only this clock decides how long a publish may be under way, since the clocks of dispatchers
+-- differ.
 local function redis_ms()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
@@ -24,8 +26,8 @@ local function older(a, b)
   return a < b
 end
 
--- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
--- Also what SENT holds, whether what is known of the vehicle is about to go by itself, and what TAKES holds.
+-- Returns 'here', 'absent' or 'unsubscribed', then SENT, whether the presence key has a TTL, and TAKES. A vehicle that was only
+-- heard, never seen to connect, is here until `heard` is older than `presence_ms`.
 local function presence_state(now, presence_ms)
   local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing', TAKES)
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent', p[4] end
@@ -34,25 +36,27 @@ local function presence_state(now, presence_ms)
   return 'here', p[4], p[5], p[6]
 end
 
--- How long the vehicle has to acknowledge this attempt (counted from 1).
+-- The ack deadline of this attempt (counted from 1), ms.
 local function wait_ms(attempt)
   local first = tonumber(ARGV[3])
   return math.max(first, math.min(first * 2 ^ (attempt - 1), tonumber(ARGV[4])))
 end
 
--- What is known of the vehicle's connection is needed for as long as something waits for it.
+-- Keep the presence key for as long as an entry waits for the vehicle.
 local function stay()
   redis.call('PERSIST', PRESENCE)
   redis.call('HDEL', PRESENCE, 'passing')
 end
 
--- The longest that any attempt has, and so the longest that anything is under way.
+-- The longest ack deadline of any attempt, and so the longest that a publish can be under way.
 local function longest_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])) end
 
--- A publish is handed to the broker within the time of a first attempt, or not at all: `send_by`, which the claim has noted. Where the
--- vehicle's session, or the connection to the broker, ends before that, or a replica's clock says that the deadline has passed, its dispatcher
--- may still hand it over. So until then the entry may be sent again, and ends by an acknowledgement, but nothing else of its queue may
--- overtake it. A dispatcher of an older version notes no `send_by`: it has, from now on, no longer than it gave the attempt.
+-- Note in SENT that the entry in flight may still be published after its release.
+-- A dispatcher hands a publish to the broker before `send_by`, which the claim sets to the first attempt's deadline, or not at
+-- all. If the vehicle's session or the connection to the broker ends earlier, or another replica's clock is ahead of the
+-- deadline, the dispatcher may still publish. Until `send_by`, the entry may be sent again and an acknowledgement ends it, but no
+-- other entry of its queue may overtake it. Dispatchers of older versions set no `send_by`: they get, from now on, at most the
+-- deadline they gave the attempt.
 local function note_sent(field, inflight)
   local held, now = redis.call('HMGET', inflight, 'seq', 'send_by', 'published_at', 'deadline'), redis_ms()
   local over = tonumber(held[2] or '')
@@ -63,8 +67,8 @@ local function note_sent(field, inflight)
   if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. held[1]) end
 end
 
--- The entry that nothing may overtake, and for how many milliseconds more; nil: there is none. `noted` is what SENT holds. What would last
--- longer than anything can was noted before the clock of Redis was set back.
+-- The entry that nothing may overtake, and for how many more milliseconds; nil if there is none. `noted` is the value of SENT. A
+-- value beyond `longest_ms` was written before the clock of Redis was set back.
 local function sent_lately(noted)
   if not noted then return end
   local over, seq = string.match(noted, '^(%d+):(%d+)$')
@@ -73,16 +77,15 @@ local function sent_lately(noted)
   if left > 0 and left <= longest_ms() then return seq, left end
 end
 
--- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it; `may_come`: that
--- publish may be under way.
+-- Put the entry in flight back to pending. `counted`: its number of attempts so far; `may_come`: its publish may be under way.
 local function put_back(seq, counted, may_come)
   if may_come then note_sent(SENT, INFLIGHT) end
   redis.call('DEL', INFLIGHT)
   if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
 end
 
--- Instead of letting others pass an entry of which a publish may be under way: what `claim` answers then; nil: there is none. It goes back
--- to pending if it is in flight; whoever asks again finds it there.
+-- If a publish of `seq` may be under way, put it back to pending instead of letting others overtake it, and return the reply of
+-- `claim`; otherwise nil. A repeated call finds the entry in pending.
 local function put_back_if_sent(seq, is_held, attempts)
   local noted, left = sent_lately(redis.call('HGET', PRESENCE, SENT))
   if noted ~= seq then return end
@@ -98,24 +101,25 @@ local function put_back_if_sent(seq, is_held, attempts)
   return {'busy', seq, string.format('%.0f', math.max(1, counted)), string.format('%.0f', tonumber(ARGV[1]) + left)}
 end
 
--- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.
+-- The field of ATTEMPTS that marks an entry that must end instead of being sent again.
 local function mark(seq) return seq .. ':ends' end
 
--- An entry that has ended, which DONE remembers, is out of the queue for good. Returns whether it was queued.
+-- Remove an ended entry, which is in DONE, from the queue. Returns whether it was queued.
 local function leave(seq)
   local queued = redis.call('ZREM', PENDING, seq) == 1 or redis.call('ZREM', PARKED, seq) == 1 -- never in both
   redis.call('HDEL', ATTEMPTS, seq, mark(seq))
   return queued
 end
 
--- How a pending entry has to end instead of being sent: as it was marked, or expired. Nil: it may be sent.
+-- The outcome with which a pending entry must end instead of being sent: as marked, or expired. Nil: it may be sent.
 local function forced_outcome(seq, marked, now, retention_ms)
   if marked then return marked end
   if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
 end
 
--- The entries of a queue, oldest first, that are not in flight and must not be sent any more: {'must_end', seq, how, attempts, …}.
--- They stay until `end` ends them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
+-- The oldest entries of a queue that are not in flight and may no longer be sent: {'must_end', seq, how, attempts, …}.
+-- They stay until `end` ends them, so their outcomes are recorded first, and a crash in between repeats a record instead of
+-- losing it.
 local function must_end(queue, now, retention_ms)
   local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
   local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
@@ -130,7 +134,7 @@ local function must_end(queue, now, retention_ms)
   return found
 end
 
--- Returns the deadline, which is one of the asker's clock, as all that it is told are.
+-- Returns the deadline by the caller's clock, like all times in replies.
 local function put_in_flight(seq, attempt, now)
   local deadline = string.format('%.0f', now + wait_ms(attempt))
   redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline,
@@ -138,9 +142,11 @@ local function put_in_flight(seq, attempt, now)
   return deadline
 end
 
--- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
--- {'claimed', seq, attempts, deadline, '', takes or ''} | {'busy', seq, attempts, deadline}: it is in flight, or must end and was sent until then
--- | {'idle'} | {'absent'} | {'unsubscribed'} | {'must_end', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
+-- Put the oldest pending entry in flight, if nothing is in flight and the vehicle is here. Returns
+-- {'claimed', seq, attempts, deadline, '', takes or ''}
+-- | {'busy', seq, attempts, deadline}: in flight, or it must end but its publish may be under way
+-- | {'idle'} | {'absent'} | {'unsubscribed'}
+-- | {'must_end', seq, how, attempts, …}: these entries are first and must be ended; nothing was claimed
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')

@@ -1,12 +1,13 @@
--- ack.lua: an entry has ended, however it stands; take it out for good and claim the next one.
--- KEYS[8] the outcomes stream; not in a cluster, where it lies in another slot
+-- ack.lua: end an entry in any state, remove it for good, and claim the next one.
+-- KEYS[8] the outcomes stream; absent in a cluster, where it is in another slot
 -- ARGV[6] seq   ARGV[7] compaction key or ''
--- ARGV[8] '1' to claim the next entry   ARGV[9] how it ended
--- with KEYS[8], ARGV[10] its outcome for the recorder, as JSON that lacks its end   ARGV[11] when it was published, where the queue does
--- not know, or ''   ARGV[12] how often, or '': as the queue has it. An entry that had ended before has its outcome: none is given again
--- returns {word, published_at_ms or '', attempts or '', claim's answer…}; word: 'ended', 'known' (it had ended before), 'unknown' (never
--- queued here, or long forgotten: remembered now, so that it cannot come back) or 'sent' (it has not failed before it is known that no
--- publish of it is under way: it is pending, and nothing was claimed)
+-- ARGV[8] '1' to claim the next entry   ARGV[9] code of the outcome
+-- with KEYS[8]: ARGV[10] the outcome as JSON without its end   ARGV[11] publish time to use if the queue has none, or ''
+--   ARGV[12] number of attempts, or '' to use the queue's
+-- An entry that ended before keeps its outcome, and nothing is sent.
+-- returns {word, published_at_ms or '', attempts or '', claim's reply…}; word: 'ended', 'known' (it had ended before), 'unknown'
+-- (never queued here, or long forgotten; now remembered, so that it cannot come back) or 'sent' (its publish may be under way, so
+-- it cannot fail yet: it is pending, and nothing was claimed)
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
@@ -21,11 +22,11 @@ end
 local first = redis.call('ZADD', DONE, 'NX', ARGV[9], seq) == 1
 if first and KEYS[8] then
   local at, times = published_at, attempts
-  if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- that which was claimed is not always published
+  if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- a claimed entry was not necessarily published
   if at == '' then at = ARGV[11] end
   local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
     .. (times ~= '' and ',"attempts":' or '') .. times .. '}')
-  if type(added) == 'table' then -- what Redis refuses in a script undoes nothing
+  if type(added) == 'table' then -- an error in a script does not roll back earlier writes
     redis.call('ZREM', DONE, seq)
     return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
   end

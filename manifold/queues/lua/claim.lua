@@ -1,3 +1,4 @@
--- claim.lua: put the oldest pending entry in flight, if nothing is and the vehicle is here.
--- returns {'claimed', seq, attempts, deadline_ms, '', takes or ''} | {'busy', seq, attempts, deadline_ms} | {'idle'} | {'absent'} | {'unsubscribed'}
+-- claim.lua: put the oldest pending entry in flight, if nothing is in flight and the vehicle is here.
+-- returns {'claimed', seq, attempts, deadline_ms, '', takes or ''} | {'busy', seq, attempts, deadline_ms}
+--   | {'idle'} | {'absent'} | {'unsubscribed'} | {'must_end', seq, how, attempts, …}
 return claim()

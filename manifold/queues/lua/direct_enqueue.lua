@@ -1,9 +1,10 @@
--- direct_enqueue.lua: queue the one entry that a trigger has for this owner, unless the queues lack something or the trigger repeats another,
--- and wake a dispatcher: what takes three round trips for many owners, in one. Not for a cluster: the last three keys are nobody's.
--- KEYS[8] queues:loaded   KEYS[9] the registration of the trigger's digest   KEYS[10] the owner's wake-up stream
--- ARGV[6] '1' where compaction is on   ARGV[7] seq   ARGV[8] request_id   ARGV[9] owner   ARGV[10] data_id
--- ARGV[11] what KEYS[8] held when the recorder looked what the queues lack: another value says that they were loaded anew since
--- returns what enqueue.lua returns, or {'unloaded', 0}, or {'duplicate', 0}: then nothing was changed
+-- direct_enqueue.lua: queue the single entry of a trigger for this owner and wake a dispatcher, unless the queues are incomplete
+-- or the trigger is a duplicate. Takes one round trip instead of three. Not for a cluster: the last three keys belong to no
+-- owner.
+-- KEYS[8] queues:loaded   KEYS[9] dedupe key of the trigger's digest   KEYS[10] the owner's wake-up stream
+-- ARGV[6] '1' with compaction   ARGV[7] seq   ARGV[8] request_id   ARGV[9] owner   ARGV[10] data_id
+-- ARGV[11] value of KEYS[8] when the recorder checked the queues; if it differs, they have been reloaded since
+-- returns as enqueue.lua, or {'unloaded', 0} or {'duplicate', 0} if nothing changed
 if redis.call('GET', KEYS[8]) ~= ARGV[11] then return {'unloaded', 0} end
 if redis.call('GET', KEYS[9]) ~= ARGV[7] then return {'duplicate', 0} end
 local compacting = ARGV[6] == '1'

@@ -1,13 +1,14 @@
--- ecq_ack.lua: a message was acknowledged, however it stands: it stays readable while it is live, the position moves on, and the next one
--- is claimed.
--- KEYS[9] the outcomes stream; not in a cluster, where it lies in another slot
--- ARGV[6] seq   ARGV[7] '1' to claim the next one   ARGV[8] when, Unix ms   ARGV[9] the epoch of its record, or '': of now
--- ARGV[10] milliseconds that an acknowledged message is kept   ARGV[11] '1' where it was not acknowledged, but is passed over; '2': because it
--- has expired, so it leaves the queue for good, and no rewind brings it back
--- with KEYS[9], ARGV[12] its record for the recorder, as JSON that lacks the epoch and its end
--- returns {word, published_at_ms or '', attempts or '', epoch, claim's answer…}; word: 'ended', 'known' (it was acknowledged before), 'undone'
--- (a rewind has brought it back since), 'unknown' (superseded and gone, or never here: remembered, so that it cannot come back) or 'sent' (it is
--- not passed over before it is known that no publish of it is under way: it is pending, and nothing was claimed)
+-- ecq_ack.lua: acknowledge a message in any state: it stays readable while it is live, the position advances, and the next
+-- message is claimed.
+-- KEYS[9] the outcomes stream; absent in a cluster, where it is in another slot
+-- ARGV[6] seq   ARGV[7] '1' to claim the next message   ARGV[8] time of the acknowledgement, Unix ms
+-- ARGV[9] epoch of its record; '': the current one   ARGV[10] retention of acknowledged messages, ms
+-- ARGV[11] '1' if the message is passed over without acknowledgement; '2' if it expired: then it leaves the queue for good, and
+-- no rewind brings it back
+-- with KEYS[9]: ARGV[12] the record as JSON without the epoch and its end
+-- returns {word, published_at_ms or '', attempts or '', epoch, claim's reply…}; word: 'ended', 'known' (acknowledged before),
+-- 'undone' (a rewind has brought it back since), 'unknown' (superseded or never here; now remembered, so that it cannot come
+-- back) or 'sent' (its publish may be under way, so it is not passed over yet: it is pending, and nothing was claimed)
 local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded')
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to')
@@ -23,13 +24,13 @@ if ARGV[11] ~= '0' then
   local sent = put_back_if_sent(seq, is_held, held[3])
   if sent then return {'sent', '', '', epoch, unpack(sent)} end
 end
-local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as manifold.contracts.ecq_state.epoch_of counts it
+local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as in manifold.contracts.ecq_state.epoch_of
 if not has_expired and is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
 local is_pending = redis.call('ZSCORE', PENDING, seq)
 if not is_pending and (has_expired or redis.call('ZSCORE', DELIVERED, seq)) then return answer('known') end
 if KEYS[9] then
   local told = redis.pcall('XADD', KEYS[9], '*', 'o', ARGV[12] .. (epoch ~= '0' and ',"epoch":' .. epoch or '') .. '}')
-  if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
+  if type(told) == 'table' then -- an error in a script does not roll back earlier writes
     return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
   end
 end

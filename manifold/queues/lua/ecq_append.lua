@@ -1,11 +1,11 @@
--- ecq_append.lua: a message becomes the live one of its key, unless a newer one is. Offered again, nothing changes.
+-- ecq_append.lua: make a message the live one of its key, unless a newer one is. Idempotent.
 -- ARGV[6] seq   ARGV[7] key   ARGV[8] payload
--- returns {word, how many were new, how many these superseded}; word: 'ready' (the client is here, subscribed, and has nothing in flight: wake
--- a dispatcher), 'queued', or 'known' (not new, or superseded already)
+-- returns {word, number of new messages, number of messages they superseded}; word: 'ready' (the client is here and subscribed,
+-- and nothing is in flight: wake a dispatcher), 'queued', or 'known' (not new, or already superseded)
 local seq, key = ARGV[6], ARGV[7]
 local newest, queued, superseded = redis.call('HGET', COMPACTION, key), 0, 0
 if newest == seq then
-  -- Also the message, where a rebuild has brought the rest.
+  -- A rebuild loads the rest without the payload.
   if redis.call('HEXISTS', MESSAGES, seq) == 0 then redis.call('HSET', MESSAGES, seq, key .. '\0' .. ARGV[8]) end
 elseif not newest or older(newest, seq) then
   redis.call('HSET', COMPACTION, key, seq)
@@ -14,10 +14,10 @@ elseif not newest or older(newest, seq) then
     supersede(newest)
     superseded = 1
   end
-  if not redis.call('ZSCORE', DELIVERED, seq) then -- it may have been acknowledged to a Redis that was wiped since
+  if not redis.call('ZSCORE', DELIVERED, seq) then -- it may have been acknowledged before Redis was wiped
     redis.call('ZADD', PENDING, seq, seq)
     queued = 1
   end
 end
--- Also where nothing was new: whoever offered it first may have died before anyone was woken.
+-- Even if nothing is new: an earlier caller may have crashed before the wake.
 return {is_ready() and 'ready' or queued > 0 and 'queued' or 'known', queued, superseded}

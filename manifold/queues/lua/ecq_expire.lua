@@ -1,6 +1,6 @@
--- ecq_expire.lua: messages that the lake has as pending past their retention leave the queue for good, and the position moves on. What is in
--- flight, or may be on its way to the client, stays; so does what was acknowledged: its record is on its way to the lake.
--- ARGV[6…] their seqs   returns those that have expired; one that is not in the queue has, too
+-- ecq_expire.lua: remove messages that the lake has as pending past their retention, and advance the position. Keeps messages
+-- that are in flight or may be under way, and acknowledged ones, whose records are on their way to the lake.
+-- ARGV[6…] seqs   returns those that expired; a message that is not in the queue counts as expired
 local held, sent = redis.call('HGET', INFLIGHT, 'seq'), sent_lately(redis.call('HGET', PRESENCE, SENT))
 local expired, queued, is_known = {}, {}, redis.call('EXISTS', COMPACTION, INFLIGHT) > 0
 for i = 6, #ARGV do

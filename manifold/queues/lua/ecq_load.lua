@@ -1,7 +1,8 @@
--- ecq_load.lua: what the lake knows of a queue, without the messages themselves. What this Redis knows better, or knows already, stays.
--- ARGV[6] epoch   ARGV[7] acked_seq, or ''   ARGV[8] acked_at, Unix ms, or ''   ARGV[9] '1' where no further messages of it follow: until then
--- the epoch stays, against which all of them are measured   then seq, key, '1' where it was acknowledged, for each live message
--- returns {word, how many were new}; word as of ecq_append.lua
+-- ecq_load.lua: load a queue from the lake's state, without payloads. State that this Redis already has, or has newer, stays.
+-- ARGV[6] epoch   ARGV[7] acked_seq or ''   ARGV[8] acked_at, Unix ms, or ''
+-- ARGV[9] '1' if no further messages of this queue follow: the epoch, against which all are compared, changes only then
+-- then seq, key, '1' if acknowledged, for each live message
+-- returns {word, number of new messages}; word as in ecq_append.lua
 local epoch, acked_seq, acked_at = ARGV[6], ARGV[7], ARGV[8]
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
 local mine = state[1] or '0'
@@ -9,7 +10,7 @@ local is_behind, is_ahead = older(epoch, mine), older(mine, epoch) -- the lake l
 local queued, plain = 0, redis.call('EXISTS', COMPACTION, DELIVERED, INFLIGHT) == 0
 local chunk = 2000 -- Lua's stack holds some 8,000 arguments
 
--- Whether a message counts as acknowledged that the lake says was.
+-- Whether an acknowledgement in the lake still counts here: no rewind that the lake lacks has undone it.
 local function stands(seq)
   return not (is_behind and state[2] and not older(seq, state[2]))
 end

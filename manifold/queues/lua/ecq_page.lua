@@ -1,15 +1,16 @@
--- ecq_page.lua: a page of what is live, in seq order, and how it stands. Changes nothing.
--- ARGV[6] the page begins after this seq   ARGV[7] messages at most; of large ones fewer, and of any one at least
--- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', the greatest seq or '', '1' where more follow,
---   {key, seq, size of the payload, 'pending' | 'delivered', …}, when a message last expired or ''}; of a message that is not here with its bytes the key is not known
---   either, and, of a very long queue, whether it is live: it stands as '', seq, '', …
-local BYTES_AT_ONCE = 4194304 -- of payloads, which are read for the keys before them
-local KEYS_AT_ONCE = 10000 -- some milliseconds
+-- ecq_page.lua: read a page of live messages in seq order, and the state of the queue. Changes nothing.
+-- ARGV[6] seq after which the page begins   ARGV[7] max messages; fewer if they are large, but at least one
+-- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', greatest seq or '', '1' if more follow,
+--   {key, seq, payload size, 'pending' | 'delivered', …}, time of the last expiry or ''}
+-- A message without a payload here has an unknown key and, in a very long queue, may not be live: it is listed as '', seq, '', ….
+local BYTES_AT_ONCE = 4194304 -- of payloads, which are read because they begin with the keys
+local KEYS_AT_ONCE = 10000 -- takes a few milliseconds
 local after, most = ARGV[6], tonumber(ARGV[7])
 local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch', 'expired_at')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'superseded')
 
--- Whether a message is live that was acknowledged and is not here with its bytes. Superseded and acknowledged late, or twice, it is not.
+-- Whether an acknowledged message without a payload here may be live. It is not if it was superseded and acknowledged late, or
+-- twice.
 local is_live
 local function may_be_live(seq)
   if redis.call('HEXISTS', MESSAGES, seq) == 1 or redis.call('HLEN', COMPACTION) > KEYS_AT_ONCE then return true end
@@ -20,7 +21,7 @@ local function may_be_live(seq)
   return is_live[seq]
 end
 
--- Those after `after`, one more than the page has. Scores are doubles, so some of a score may come before it.
+-- Up to one more message after `after` than the page holds. Scores are doubles, so messages before `after` may share its score.
 local function following(queue)
   local found, first, at_once = {}, 0, most + 1 + redis.call('ZCOUNT', queue, after, after)
   repeat

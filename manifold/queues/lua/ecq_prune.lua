@@ -1,5 +1,5 @@
--- ecq_prune.lua: acknowledged messages go that were written before an instant.
--- ARGV[6] that instant, Unix ms   returns how many went
+-- ecq_prune.lua: remove acknowledged messages written before a time.
+-- ARGV[6] that time, Unix ms   returns the number of messages removed
 local gone = 0
 repeat
   local some = prune(tonumber(ARGV[6]))

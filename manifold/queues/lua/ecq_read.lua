@@ -1,8 +1,8 @@
--- ecq_read.lua: some of all that is live, in no order, and how it stands. Changes nothing.
--- ARGV[6] cursor, '0' to begin   ARGV[7] about how many keys to look at: Redis stands still for them
--- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', cursor, '0' at the end,
---   {key, seq, size of the payload or '', 'pending' | 'delivered', …}, when a message last expired or ''}; what changes meanwhile may come
--- twice
+-- ecq_read.lua: scan some live messages, in no order, and read the state of the queue. Changes nothing.
+-- ARGV[6] cursor, '0' to begin   ARGV[7] approximate number of keys to scan, during which Redis is blocked
+-- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', cursor ('0' at the end),
+--   {key, seq, payload size or '', 'pending' | 'delivered', …}, time of the last expiry or ''}
+-- A message that changes during the scan may be returned twice.
 local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch', 'expired_at')
 local some = redis.call('HSCAN', COMPACTION, ARGV[6], 'COUNT', ARGV[7])
 local live, found = some[2], {}

@@ -1,11 +1,12 @@
--- end.lua: entries end without an acknowledgement: expired, or cancelled. What is in flight may be in the vehicle already: it stays,
--- and where it is not acknowledged it ends this way instead of being sent again.
--- KEYS[8] the outcomes stream; not in a cluster, where it lies in another slot
--- An entry that was let go while its publish may be under way counts as in flight until that is over.
+-- end.lua: end entries without an acknowledgement: expired, or cancelled. An entry in flight may have reached the vehicle, so it
+-- stays; if it is not acknowledged, it gets this outcome instead of being sent again. An entry released while its publish may be
+-- under way counts as in flight until that time is over.
+-- KEYS[8] the outcomes stream; absent in a cluster, where it is in another slot
 -- ARGV[6] '1' to claim the next entry
--- then for each its seq, how it ends, and with KEYS[8] its outcome for the recorder, given where it ends only now; or ''
--- returns {{how each has ended, '0' while it is in flight}, claim's answer…}; an entry that is not known ends, too, so that it
--- cannot come. The same again answers the same: whoever died before it had recorded an outcome asks again.
+-- then for each entry its seq, the code of its outcome, and with KEYS[8] the outcome's JSON, sent if it ends now; otherwise ''
+-- returns {{outcome code of each entry, '0' while in flight}, claim's reply…}
+-- An unknown entry ends too, so that it cannot come back. A repeated call returns the same, so a caller that crashed before it
+-- recorded an outcome can call again.
 local held = redis.call('HGET', INFLIGHT, 'seq')
 local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
 if sent and not redis.call('ZSCORE', PENDING, sent) then sent = nil end
@@ -19,7 +20,7 @@ for i = 7, #ARGV, 3 do
   else
     if redis.call('ZADD', DONE, 'NX', how, seq) == 1 and outcome ~= '' then
       local added = redis.pcall('XADD', KEYS[8], '*', 'o', outcome)
-      if type(added) == 'table' then -- what Redis refuses in a script undoes nothing
+      if type(added) == 'table' then -- an error in a script does not roll back earlier writes
         redis.call('ZREM', DONE, seq)
         return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
       end

@@ -1,6 +1,6 @@
--- erase.lua: everything that was accepted before a seq leaves the owner's keys, however it stands, and no outcome is told.
+-- erase.lua: remove everything accepted before a seq from the owner's keys, in any state and without outcomes.
 -- ARGV[6] that seq
--- returns how many entries went, what ended among them
+-- returns the number of entries removed, including ended ones
 local before, gone = ARGV[6], 0
 
 for _, queue in ipairs({PENDING, PARKED, DONE}) do

@@ -1,4 +1,4 @@
--- must_end.lua: the pending and parked entries, oldest first, that must not be sent any more. Changes nothing.
+-- must_end.lua: list pending and parked entries, oldest first, that may no longer be sent. Changes nothing.
 -- returns {'must_end', seq, how, attempts, …}
 local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
 local found = must_end(PENDING, now, retention_ms)

@@ -1,11 +1,12 @@
--- park.lua: the data of the entry in flight has not come: it steps aside, and the next one is claimed. Parked already, it claims, too.
--- ARGV[6] seq   ARGV[7] when that claim was made, or '' for any
--- returns {'parked' | 'stale' | 'sent' (it must not be overtaken yet: nothing was parked or claimed), claim's answer…}
+-- park.lua: park the entry in flight, whose data has not arrived, and claim the next one. Also claims if the entry is already
+-- parked.
+-- ARGV[6] seq   ARGV[7] time of the claim to park, or '' for any
+-- returns {'parked' | 'stale' | 'sent' (it must not be overtaken yet: nothing was parked or claimed), claim's reply…}
 local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'published_at')
 local is_held = held[1] == seq
 if is_held and ARGV[7] ~= '' and held[3] ~= ARGV[7] then return {'stale', 'none'} end
--- The answer may have been lost: whoever asks again is told the same, or what was claimed.
+-- The reply may have been lost: a repeated call gets the same reply, or what was claimed.
 local sent = put_back_if_sent(seq, is_held, held[2])
 if sent then return {'sent', unpack(sent)} end
 if not is_held then

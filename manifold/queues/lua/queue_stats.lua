@@ -1,11 +1,12 @@
 #!lua flags=no-writes,allow-cross-slot-keys
--- queue_stats.lua: one slice of a walk over all keys of a node, summed up where they lie. Changes nothing.
--- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
--- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
--- ARGV[8] and ARGV[9] the same two for compacted queues   ARGV[10] seq up to which their messages have expired
+-- queue_stats.lua: scan one slice of all keys of a node and return its totals. Changes nothing.
+-- ARGV[1] cursor   ARGV[2] keys to scan   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
+-- ARGV[6] length above which a queue is named   ARGV[7] seq below which a queue's oldest entry gets it named
+-- ARGV[8] and ARGV[9] the same for compacted queues   ARGV[10] seq up to which their messages have expired
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
---   {owner, length, …}, {owner, oldest seq, …}, {queue with an expired entry, …}, {key that holds another type than it should, or what
---   is no seq, …}, {compacted queues with something pending, messages pending or in flight, live, in flight},
+--   {owner, length, …}, {owner, oldest seq, …}, {queue with an expired entry, …},
+--   {key with a wrong type, or with something that is not a seq, …},
+--   {compacted queues with something pending, messages pending or in flight, live, in flight},
 --   {client id, length, …}, {client id, oldest seq, …}}
 local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longer, older, ecq_longer, ecq_older = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -21,7 +22,7 @@ end
 
 local look = {}
 
--- The reply; nil where the key holds another type: it must not keep the others from being looked at.
+-- The reply, or nil if the key has another type, so that one corrupt key does not stop the scan.
 local function ask(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) ~= 'table' or not reply.err then return reply end
@@ -29,7 +30,7 @@ local function ask(command, key, ...)
   spoilt[#spoilt + 1] = key
 end
 
--- The length of a queue and its oldest seq; nil where there is none, or what stands first is no seq.
+-- The length of a queue and its oldest seq; nil if it is empty or its first member is not a seq.
 local function queue_at(key)
   local length = ask('ZCARD', key)
   local seq = length and redis.call('ZRANGE', key, 0, 0)[1]
@@ -87,7 +88,7 @@ end
 
 local found = redis.call('SCAN', ARGV[1], 'COUNT', ARGV[2])
 for _, key in ipairs(found[2]) do
-  local owner, kind = string.match(key, '^q:{\1?(.*)}:([%a:]+)$') -- as manifold.contracts.keys.owner_of reads it
+  local owner, kind = string.match(key, '^q:{\1?(.*)}:([%a:]+)$') -- as in manifold.contracts.keys.owner_of
   if owner and look[kind] then look[kind](key, owner) end
 end
 return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, expired_owners, spoilt,

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- settle_due.lua: these owners have been looked at. One that was put in again meanwhile, for a later time, stays.
--- KEYS[1] deadline index   ARGV[1] the time up to which it was looked at   then the owners; returns how many were taken out
+-- settle_due.lua: remove owners that were checked from the deadline index, except those added again with a later deadline.
+-- KEYS[1] deadline index   ARGV[1] time up to which it was checked, Unix ms   then the owners; returns the number removed
 local taken = 0
 for i = 2, #ARGV do
   local at = redis.call('ZSCORE', KEYS[1], ARGV[i])

@@ -1,6 +1,6 @@
--- store_data.lua: keep a payload under its data_id, once.
--- KEYS[1] data   ARGV[1] payload   ARGV[2] milliseconds to keep it
--- returns 'stored', 'same' (kept longer now) or 'differs' (other bytes are known under this data_id: nothing was changed)
+-- store_data.lua: store a payload under its data_id, once.
+-- KEYS[1] data   ARGV[1] payload   ARGV[2] retention, ms
+-- returns 'stored', 'same' (its retention restarts) or 'differs' (this data_id has other bytes: nothing changed)
 local known = redis.call('GET', KEYS[1])
 if known == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])

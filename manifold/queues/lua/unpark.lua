@@ -1,6 +1,7 @@
--- unpark.lua: data has come: parked entries take their places again; one whose data is still missing steps aside again.
--- from ARGV[6] on the seqs of the entries; none: all of this owner
--- returns {word, how many}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a
+-- unpark.lua: put parked entries whose data has arrived back to pending, in seq order; one whose data is still missing is parked
+-- again.
+-- ARGV[6…] seqs of the entries; none: all of this owner
+-- returns {word, number of entries}; word: 'ready' (the vehicle is here, something is pending and nothing is in flight: wake a
 -- dispatcher), 'queued' or 'known' (none of them was parked)
 local seqs, moved = {}, 0
 for i = 6, #ARGV do seqs[i - 5] = ARGV[i] end
@@ -11,7 +12,7 @@ for _, seq in ipairs(seqs) do
     moved = moved + 1
   end
 end
--- Also where nothing moved: whoever moved it may have died before anyone was woken.
+-- Even if nothing moved: an earlier caller may have crashed before the wake.
 local ready = presence_state(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (moved > 0 or redis.call('EXISTS', PENDING) == 1)
 return {ready and 'ready' or moved > 0 and 'queued' or 'known', moved}

@@ -1,20 +1,21 @@
--- update_presence.lua: note what is known of a vehicle's connection, and claim from its fanout queue if asked to.
+-- update_presence.lua: update a vehicle's presence, and claim from its fanout queue if requested.
 -- KEYS[8…12] pending, inflight, attempts, messages and keys of its compacted queue: the vehicle has one presence for both
--- ARGV[6] '1' to claim   ARGV[7] what was seen, then its own arguments:
---   'heard'                                            an online or a heartbeat
---   'connected', at_ms, '1' if clean start, expiry_s,  the session outlives the connection by expiry_s seconds,
---       bytes or ''                                    which takes packets of so many
+-- ARGV[6] '1' to claim   ARGV[7] event, then its own arguments:
+--   'heard'                                            an online message or a heartbeat
+--   'connected', at_ms, '1' if clean start, expiry_s,  expiry_s: session expiry after the connection ends
+--       bytes or ''                                    largest packet that the vehicle accepts
 --   'disconnected', connected_at_ms, at_ms, expiry_s or ''
 --   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
--- returns {word, released seq or '', the same of the compacted queue, '1' where a dispatcher should look at that now, or '', claim's answer…}
--- word: 'noted', or 'stale' (a newer connection is known: nothing was changed). The claim's answer is {'none'} where none was asked for.
+-- returns {word, released seq or '', the same for the compacted queue, '1' if a dispatcher should check that queue now, or '',
+-- claim's reply…}
+-- word: 'noted', or 'stale' (a newer connection is known: nothing changed). claim's reply is {'none'} if no claim was requested.
 local ECQ_PENDING, ECQ_INFLIGHT, ECQ_ATTEMPTS, ECQ_MESSAGES, ECQ_KEYS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local STALE = {'stale', '', '', '', 'none'}
-local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
-local LINGERS_MS = 500 -- for so long a busy broker may go on handing messages to a session that a clean start has ended
+local CLOCKS_MS = 60000 -- max clock difference between replicas
+local LINGERS_MS = 500 -- how long a busy broker may keep delivering to a session that a clean start has ended
 local now, sign = tonumber(ARGV[1]), ARGV[7]
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES, 'ecq')
-local flights, released = {}, {fanout = '', ecq = ''} -- what is in flight, and what was let go
+local flights, released = {}, {fanout = '', ecq = ''} -- entries in flight, and released seqs
 local ecq_may_begin = sign == 'heard' or sign == 'connected'
 
 local function in_flight(flavour, inflight, let_go)
@@ -25,7 +26,7 @@ local function in_flight(flavour, inflight, let_go)
     let_go(held[1], tonumber(held[2]), held[5])
     released[flavour] = held[1]
   end
-  -- The broker redelivers what is in flight: a full deadline from here.
+  -- The broker redelivers the entry in flight, so its deadline restarts.
   function flight.wait_again()
     redis.call('HSET', inflight, 'deadline', string.format('%.0f', now + wait_ms(tonumber(held[2]))))
   end
@@ -33,7 +34,7 @@ local function in_flight(flavour, inflight, let_go)
 end
 
 in_flight('fanout', INFLIGHT, function(seq, attempts) put_back(seq, attempts, true) end)
-in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as put_back in _ecq.lua
+in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as `put_back` in _ecq.lua
   if not superseded then note_sent('ecq_sent', ECQ_INFLIGHT) end
   redis.call('DEL', ECQ_INFLIGHT)
   if superseded then
@@ -49,10 +50,10 @@ if sign == 'heard' then
   if p[1] ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
   redis.call('HSET', PRESENCE, 'heard', ARGV[1])
   redis.call('HDEL', PRESENCE, 'subscribed')
-  if p[6] == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- its SUBSCRIBE may have been missed
+  if p[6] == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- the event of its SUBSCRIBE may be lost
   for _, flight in ipairs(flights) do
     if flight.deadline <= now then
-      -- Away with a living session, and heard: it has just resumed, and the event that says so is still on its way.
+      -- Disconnected with a live session, yet heard: it has just resumed, and the `connected` event is still on its way.
       if p[1] == 'no' and (tonumber(p[4]) or 0) > now then flight.wait_again() else flight.let_go() end
     end
   end
@@ -63,37 +64,37 @@ elseif sign == 'connected' then
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
   if ARGV[11] ~= '' then
     redis.call('HSET', PRESENCE, TAKES, ARGV[11])
-  elseif p[5] and p[2] ~= ARGV[8] then -- else this connection's own event has said so, and what was found by comparing does not
+  elseif p[5] and p[2] ~= ARGV[8] then -- only the same connection's event sets it, not the reconciler
     redis.call('HDEL', PRESENCE, TAKES)
   end
   if clean or session_expired then
     redis.call('HDEL', PRESENCE, 'subscribed')
-    -- Its SUBSCRIBE says when to begin with the compacted queue, unless it was handled before this. What was published in between
-    -- reached nobody, whatever the broker answered: EMQX confirms what it hands to the session that this one replaces.
+    -- The compacted queue starts with the SUBSCRIBE of the new session, unless that was handled before this event. Messages
+    -- published in between reached nobody, although EMQX confirms what it delivers to the session that this one replaces.
     local subscribed_at, flight = tonumber(p[6] or '') or 0, flights.ecq
     ecq_may_begin = subscribed_at >= at
     if not ecq_may_begin then redis.call('HDEL', PRESENCE, 'ecq') end
     if flight and ecq_may_begin then
       flight.is_lost = flight.published_at < subscribed_at and flight.published_at <= at + LINGERS_MS
     elseif flight and flight.published_at > at and flight.published_at <= at + LINGERS_MS then
-      redis.call('HSET', ECQ_INFLIGHT, 'unheard', '1') -- its SUBSCRIBE tells: ecq_subscribe.lua
+      redis.call('HSET', ECQ_INFLIGHT, 'unheard', '1') -- decided by its SUBSCRIBE: ecq_subscribe.lua
     end
   end
   for _, flight in ipairs(flights) do
     if not (clean or session_expired) then
       flight.wait_again()
-    elseif flight.published_at <= at or flight.is_lost then -- what was published later went to the new session
+    elseif flight.published_at <= at or flight.is_lost then -- later publishes went to the new session
       flight.let_go()
     end
   end
 elseif sign == 'disconnected' then
   if p[2] and tonumber(ARGV[8]) < tonumber(p[2]) then return STALE end
-  -- Where its own `connected` is still on its way to another dispatcher, its expiry is not known: what is in flight waits for its
-  -- deadline, since the session may live and the broker would redeliver it.
+  -- If the connection's `connected` event is still with another dispatcher, the session expiry is unknown. Then the entry in
+  -- flight waits for its deadline, since the session may live and the broker would redeliver it.
   local expiry = tonumber(ARGV[10] ~= '' and ARGV[10] or p[2] == ARGV[8] and p[3] or '')
   local session_until = expiry and string.format('%.0f', tonumber(ARGV[9]) + expiry * 1000) or ''
   redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[8], 'expiry', expiry or '', 'session_until', session_until)
-  if p[5] then redis.call('HDEL', PRESENCE, TAKES) end -- the next connection may take more
+  if p[5] then redis.call('HDEL', PRESENCE, TAKES) end -- the next connection may accept more
   for _, flight in ipairs(flights) do
     if expiry == 0 and flight.published_at <= tonumber(ARGV[9]) then flight.let_go() end
   end
@@ -103,8 +104,9 @@ elseif sign == 'unsubscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'no')
 end
 
--- Anybody may come under any name. What is known of one for whom nothing waits goes by itself: soon, or, while it is connected and need
--- say nothing, after the retention. A claim makes it stay; further signs of one that is connected change nothing in that.
+-- Any client id may connect, so the presence of a vehicle for which nothing waits expires: soon, or, for a connected vehicle that
+-- need not send anything, after the retention. A claim makes it persistent; further events of a connected vehicle do not change
+-- its TTL.
 if sign == 'connected' or sign == 'disconnected' or p[1] ~= 'yes' then
   if redis.call('EXISTS', PENDING, INFLIGHT, PARKED, ECQ_PENDING, ECQ_KEYS) > 0 then
     stay()
@@ -126,6 +128,6 @@ end
 
 local following = {'none'}
 if ARGV[6] == '1' then following = claim() end
--- Where the broker has nobody for what is in flight, it is sent again: it may have subscribed since (release.lua).
+-- If the broker has no subscriber for the entry in flight, it is sent again: the vehicle may have subscribed since (release.lua).
 if ARGV[6] == '1' and flights.fanout and released.fanout == '' then redis.call('HSET', INFLIGHT, 'resubscribed', '1') end
 return {'noted', released.fanout, released.ecq, ecq_wake, unpack(following)}

@@ -1,4 +1,4 @@
-"""The verbs that put entries in flight, note presence, and put entries back to pending."""
+"""Verbs that put entries in flight, update presence, and put entries back to pending."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,22 +13,22 @@ from manifold.queues.verbs.verb import Verb, number
 
 
 class ClaimWord(StrEnum):
-    """The result of an attempt to put the next entry in flight."""
+    """The result of claiming the next entry."""
 
-    CLAIMED = "claimed"  # it is in flight now: publish it
+    CLAIMED = "claimed"  # now in flight: publish it
     BUSY = "busy"  # another entry is in flight
     IDLE = "idle"  # nothing is pending
-    ABSENT = "absent"  # the vehicle is not here
-    UNSUBSCRIBED = "unsubscribed"  # the vehicle is here and does not listen
-    MUST_END = "must_end"  # the oldest entries must not be sent any more: end them first
-    NONE = "none"  # no claim was asked for
+    ABSENT = "absent"  # the vehicle is not present
+    UNSUBSCRIBED = "unsubscribed"  # the vehicle is present but not subscribed
+    MUST_END = "must_end"  # the oldest entries may no longer be sent: end them first
+    NONE = "none"  # no claim was requested
 
 
 _WORDS = {word.value.encode(): word for word in ClaimWord}
 
 
 class MustEnd(NamedTuple):
-    """A pending entry that has to end with this outcome."""
+    """A pending entry that must end with this outcome."""
 
     seq: int
     outcome: Outcome
@@ -36,10 +36,10 @@ class MustEnd(NamedTuple):
 
 
 class ClaimReply(NamedTuple):
-    """`seq`, `attempts` and `deadline_ms` (Unix ms) are those of the entry in flight; 0 if there is none.
+    """The result of a claim. `seq`, `attempts` and `deadline_ms` (Unix ms) describe the entry in flight; 0 if there is none.
 
-    `message` is the message of a compacted queue (key, NUL, payload) if it is small; if it is empty, read it by itself.
-    `takes` is said of what was claimed: bytes of the largest packet that the vehicle takes; 0: any, or it is not known.
+    `message` is a small message of a compacted queue (key, NUL, payload); if empty, read the message separately. `takes`, set if
+    something was claimed, is the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown.
     """
 
     word: ClaimWord
@@ -52,17 +52,12 @@ class ClaimReply(NamedTuple):
 
     @property
     def next(self) -> "ClaimReply":
-        """The claim that was made with the verb; every reply has this field."""
+        """The claim that was made with the verb; every reply has this property."""
         return self
 
 
-_ECQ_OF_PRESENCE = (
-    0,
-    1,
-    6,
-    5,
-    3,
-)  # of `ecq_keys`: pending, inflight, attempts, messages, keys, as update_presence.lua takes them
+# Indices in `ecq_keys` of pending, inflight, attempts, messages and keys, as update_presence.lua takes them.
+_ECQ_OF_PRESENCE = (0, 1, 6, 5, 3)
 _NO_CLAIM = ClaimReply(ClaimWord.NONE)
 
 
@@ -74,7 +69,7 @@ class Claim(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
-        """The reply, made of what `claim` in _owner.lua or _ecq.lua returns."""
+        """Parse the reply of `claim` in _owner.lua or _ecq.lua."""
         word = _WORDS[raw[0]]
         if word is ClaimWord.CLAIMED:
             return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4], takes=int(raw[5] or 0))
@@ -89,10 +84,10 @@ class Claim(Verb, frozen=True):
 
 
 class UpdatePresenceReply(NamedTuple):
-    """`word` is `noted` or `stale`; `released` is the seq that went back to pending, None if there is none.
+    """`word` is `noted` or `stale`; `released` is the seq that went back to pending, or None.
 
-    `ecq_released` is the same of the vehicle's compacted queue. `ecq_wake`: something can be claimed from that queue now, or its
-    entry in flight has a new deadline.
+    `ecq_released` is the same for the vehicle's compacted queue. `ecq_wake`: that queue has something to claim, or a new deadline
+    for its entry in flight.
     """
 
     word: str
@@ -103,9 +98,9 @@ class UpdatePresenceReply(NamedTuple):
 
 
 class UpdatePresence(Verb, frozen=True):
-    """Note the vehicle's connection as an event tells it; with `claim`, also claim from its fanout queue.
+    """Update the vehicle's presence from an event; with `claim`, also claim from its fanout queue.
 
-    A connection with a clean start, or after the session has expired, puts the entry in flight back to pending.
+    A clean start, or a connection after the session has expired, puts the entry in flight back to pending.
     """
 
     seen: Heard | Connected | Disconnected | Subscribed
@@ -136,10 +131,10 @@ class ReleaseReason(StrEnum):
     """Why an entry goes back to pending."""
 
     DEADLINE = "deadline"  # the vehicle did not acknowledge in time
-    UNSUBSCRIBED = "unsubscribed"  # the broker had nobody to give it to; no attempt is counted
+    UNSUBSCRIBED = "unsubscribed"  # the broker had no subscriber; not counted as an attempt
     LOST = "lost"  # the session that held it is gone
-    CUT = "cut"  # the connection broke before the broker confirmed it; no attempt is counted, since others may have cut it off
-    UNSENT = "unsent"  # it was never given to the broker; no attempt is counted
+    CUT = "cut"  # the connection broke before the PUBACK; not counted as an attempt, since another publish may have caused it
+    UNSENT = "unsent"  # never handed to the broker; not counted as an attempt
 
 
 class ReleaseReply(NamedTuple):
@@ -148,20 +143,20 @@ class ReleaseReply(NamedTuple):
     word: str
     attempts: int = 0
     deadline_ms: int = 0
-    resubscribed: bool = False  # the vehicle has subscribed, or given a sign, since the entry was claimed
+    resubscribed: bool = False  # the vehicle has subscribed, or been heard from, since the claim
 
     @property
     def next(self) -> ClaimReply:
-        """No claim."""
+        """An empty claim."""
         return _NO_CLAIM
 
 
 class Release(Verb, frozen=True):
-    """Put `seq` back to pending, if it is still in flight. `again` tells the receiver of the reply to claim afterwards."""
+    """Put `seq` back to pending if it is still in flight. `again` asks the receiver of the reply to claim afterwards."""
 
     seq: int
     reason: ReleaseReason
-    claimed_ms: int | None = None  # of the one claim that is meant; None: whichever is in flight
+    claimed_ms: int | None = None  # the claim to release; None: whichever is in flight
     again: bool = False
     script = Script("release")
     ecq_script = Script("release", shares=OF_ECQ)
@@ -178,18 +173,16 @@ class Release(Verb, frozen=True):
 
 
 class Park(Verb, frozen=True):
-    """Park `seq` until `data_id` comes, and claim the next entry. The reply is NONE if `seq` is neither in flight nor parked.
+    """Park `seq` until `data_id` arrives, and claim the next entry. The reply is NONE if `seq` is neither in flight nor parked.
 
-    The reply is BUSY with `seq` itself if an earlier publish of it may be under way: it is pending again, and nothing was parked
-    or claimed. The note that it waits is written before and after, since data that comes in between removes the first note. A
-    note lasts as long as the retention.
+    The reply is BUSY with `seq` itself if an earlier publish of it may still be under way: it is pending again, and nothing was
+    parked or claimed. The note that it waits is written before and after parking, since data that arrives in between removes the
+    first note. A note expires with the retention.
     """
 
     seq: int
     data_id: str
-    claimed_ms: int | None = (
-        None  # of the one claim that is meant: of a newer one the data may have come; None: whichever is in flight
-    )
+    claimed_ms: int | None = None  # the claim to park, since data may have come for a newer one; None: whichever is in flight
     script = Script("park")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:

@@ -1,4 +1,4 @@
-"""The verbs of compacted queues, beside `Claim` and `Release`; docs/ecq.md says what they guarantee."""
+"""Verbs of compacted queues, besides `Claim` and `Release`; docs/guides/compacted-queues.md says what they guarantee."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ from manifold.queues.verbs.verb import Recorded, Verb, number
 
 
 class FillReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued`, or `known`; the number of messages that are pending now and were not.
+    """`word` is `ready` (wake a dispatcher), `queued` or `known`; `queued` counts the messages that became pending.
 
-    `superseded`: the number of older ones whose place an append has taken.
+    `superseded` counts the older messages that an append replaced.
     """
 
     word: str
@@ -32,7 +32,7 @@ class _Fill(Verb, frozen=True):
 
 
 class Append(_Fill, frozen=True):
-    """Make a message the live one of its key, unless a newer one is. A repeated offer changes nothing."""
+    """Make a message the live one of its key, unless a newer one is. Idempotent."""
 
     seq: int
     key: str
@@ -41,7 +41,7 @@ class Append(_Fill, frozen=True):
 
 
 class DirectAppend(_Fill, frozen=True):
-    """As `Append`, and wake a dispatcher. Not for a cluster.
+    """Append, and wake a dispatcher. Not for a cluster.
 
     The reply's `word` may also be `unloaded`, if the queues are not those of `loading`; then nothing has changed.
     """
@@ -58,9 +58,9 @@ class DirectAppend(_Fill, frozen=True):
 
 
 class Rewind(_Fill, frozen=True):
-    """Make live messages pending again from `first_seq` on. A rewind that is older than the last one changes nothing."""
+    """Make live messages pending again from `first_seq` on. A rewind older than the last one changes nothing."""
 
-    seq: int  # the rewind's own
+    seq: int  # of the rewind itself
     first_seq: int
     ecq_script = Script("ecq_rewind", shares=OF_ECQ)
 
@@ -69,7 +69,7 @@ class Rewind(_Fill, frozen=True):
 
 
 class LiveMessage(NamedTuple):
-    """A live message as the lake knows it."""
+    """A live message in the lake."""
 
     seq: int
     key: str
@@ -77,13 +77,13 @@ class LiveMessage(NamedTuple):
 
 
 class Load(_Fill, frozen=True):
-    """Load a queue as the lake knows it, without payloads. What Redis knows already, or knows better, stays."""
+    """Load a queue from the lake's state, without payloads. State that Redis already has, or has newer, stays."""
 
-    epoch: int  # seq of the last rewind that the lake knows; 0: of none
+    epoch: int  # seq of the last rewind in the lake; 0: none
     acked_seq: int | None
     acked_at_ms: int | None
     messages: Sequence[LiveMessage]
-    is_last: bool = True  # of the calls that a queue with very many messages needs
+    is_last: bool = True  # a queue with very many messages needs several calls
     ecq_script = Script("ecq_load", shares=OF_ECQ, adds=True)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
@@ -93,7 +93,10 @@ class Load(_Fill, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (acknowledged before), `undone` (rewound since), `unknown` (superseded) or `sent` (not yet)."""
+    """`word` is `ended`, `known` (acknowledged before), `undone` (rewound since), `unknown` (superseded) or `sent`.
+
+    `sent`: a publish of it may still be under way, so it cannot be passed over yet.
+    """
 
     word: str
     published_ms: int | None
@@ -103,9 +106,9 @@ class AckReply(NamedTuple):
 
 
 class Acknowledge(Verb, frozen=True):
-    """Acknowledge a message: it stays readable while it is live, the position moves on, and the next message is claimed.
+    """Acknowledge a message, advance the position and claim the next message. The message stays readable while it is live.
 
-    `recorded`: the recorder has the record already, with its epoch, and nothing is sent.
+    `recorded`: the recorder already has the record, with its epoch, and nothing is sent.
     """
 
     record: EcqAck
@@ -114,7 +117,7 @@ class Acknowledge(Verb, frozen=True):
     ecq_script = Script("ecq_ack", shares=OF_ECQ)
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its record with the present epoch, unless the message was acknowledged before."""
+        """The record with the current epoch, unless the message was acknowledged before."""
         if self.recorded:
             return ()
 
@@ -142,7 +145,7 @@ class Acknowledge(Verb, frozen=True):
 class _AckStateReply(NamedTuple):
     epoch: int
     is_known: bool  # it was acknowledged before
-    sent: bool  # an earlier publish of it may be under way: it cannot be passed over yet
+    sent: bool  # an earlier publish may still be under way: it cannot be passed over yet
     is_pending: bool
 
 
@@ -156,14 +159,14 @@ class _ReadAckState(Verb, frozen=True):
 
 
 class Subscription(Verb, frozen=True):
-    """Note that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim.
+    """Record that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim.
 
-    What was published to a new session before its first subscription is put back to pending.
+    A message published to a new session before its first subscription goes back to pending.
     """
 
     qos: int | None
     claim: bool
-    at_ms: int | None = None  # Unix ms at which the broker granted it; None: now
+    at_ms: int | None = None  # when the broker granted it, Unix ms; None: now
     ecq_script = Script("ecq_subscribe", shares=OF_ECQ)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
@@ -184,14 +187,14 @@ class _Count(Verb, frozen=True):
 
 
 class Erase(_Count, frozen=True):
-    """Remove everything that was accepted before this seq. The reply is the number of messages."""
+    """Remove everything accepted before this seq. The reply is the number of messages."""
 
     before: int
     ecq_script = Script("ecq_erase", shares=OF_ECQ)
 
 
 class Expire(Verb, frozen=True):
-    """End pending messages with these seqs, which are past their retention. The reply has the seqs of those that have expired."""
+    """End the pending messages with these seqs, which are past their retention. The reply lists the seqs that expired."""
 
     seqs: Sequence[int]
     ecq_script = Script("ecq_expire", shares=OF_ECQ)
@@ -205,7 +208,7 @@ class Expire(Verb, frozen=True):
 
 
 class Prune(_Count, frozen=True):
-    """Remove acknowledged messages that were written before `before_ms` (Unix ms). The reply is the number of messages."""
+    """Remove acknowledged messages written before `before_ms` (Unix ms). The reply is the number of messages."""
 
     before_ms: int
     ecq_script = Script("ecq_prune", shares=OF_ECQ)

@@ -1,4 +1,4 @@
-"""The verbs that read a compacted queue: some of its live messages, or a page of them. They change nothing."""
+"""Verbs that read a compacted queue: a scan of its live messages, or a page of them. They change nothing."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from manifold.queues.verbs.verb import Verb, number
 
 
 class QueuedMessage(NamedTuple):
-    """A live message as Redis has it; `size_bytes` is the size of its payload, None if Redis does not hold that."""
+    """A live message in Redis; `size_bytes` is the size of its payload, None if Redis lacks the payload."""
 
     key: str
     seq: int
@@ -17,22 +17,22 @@ class QueuedMessage(NamedTuple):
 
 
 class ReadReply(NamedTuple):
-    """Some live messages, oldest first, and the state of the queue; 0 or None where nothing is known."""
+    """Some live messages, oldest first, and the state of the queue; 0 or None where unknown."""
 
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
     in_flight: int | None
     messages: tuple[QueuedMessage, ...]
-    cursor: int = 0  # with which the next call goes on; 0: this was the last
-    expired_at_ms: int | None = None  # when a message last expired; it has left the queue
+    cursor: int = 0  # of the next call; 0: this was the last
+    expired_at_ms: int | None = None  # when a message last expired and left the queue
 
 
 class Read(Verb, frozen=True):
-    """Read some live messages, in the order in which Redis has their keys, and the state of the queue. Changes nothing."""
+    """Scan some live messages, in Redis's hash order, and read the state of the queue. Changes nothing."""
 
     cursor: int = 0
-    count: int = 1000  # keys to look at: some milliseconds
+    count: int = 1000  # keys to scan, which takes a few milliseconds
     ecq_script = Script("ecq_read", shares=OF_ECQ)
 
     @staticmethod
@@ -44,16 +44,16 @@ class Read(Verb, frozen=True):
 
 
 class PageReply(NamedTuple):
-    """A page of live messages, oldest first, and the state of the queue; 0 or None where nothing is known."""
+    """A page of live messages, oldest first, and the state of the queue; 0 or None where unknown."""
 
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
     in_flight: int | None
-    last_seq: int | None  # the greatest of all
+    last_seq: int | None  # the greatest in the queue
     has_more: bool
-    messages: tuple[QueuedMessage, ...]  # with a size of None: its key is not known, nor whether it is live
-    expired_at_ms: int | None = None  # as of ReadReply
+    messages: tuple[QueuedMessage, ...]  # with size None, the key is unknown, and the message may not be live
+    expired_at_ms: int | None = None  # as in ReadReply
 
 
 class ReadPage(Verb, frozen=True):

@@ -1,4 +1,4 @@
-"""The verbs that end entries. The script that ends an entry also sends its outcome to the recorder."""
+"""Verbs that end entries. The script that ends an entry also sends its outcome to the recorder."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from manifold.queues.verbs.verb import Recorded, Verb, number
 
 
 class ListMustEnd(Claim, frozen=True):
-    """List the pending and parked entries that must not be sent any more. Changes nothing."""
+    """List the pending and parked entries that may no longer be sent. Changes nothing."""
 
     script = Script("must_end")
     ecq_script = Script("ecq_must_end", shares=OF_ECQ)
@@ -27,11 +27,11 @@ class ReadEntryReply(NamedTuple):
     published_ms: int | None
     attempts: int | None
     ended: Outcome | None
-    sent: bool  # an earlier publish of it may be under way: it cannot end yet but by an acknowledgement
+    sent: bool  # an earlier publish may still be under way: until then, only an acknowledgement ends it
 
 
 class ReadEntry(Verb, frozen=True):
-    """Read what the queue knows of an entry that is about to end. Changes nothing."""
+    """Read the state of an entry that is about to end. Changes nothing."""
 
     seq: int
     script = Script("read_entry")
@@ -42,7 +42,7 @@ class ReadEntry(Verb, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (it had ended before), `unknown`, or `sent` (it cannot fail yet). A None is not known."""
+    """`word` is `ended`, `known` (it ended before), `unknown`, or `sent` (under way, so it cannot fail yet). None: unknown."""
 
     word: str
     published_ms: int | None
@@ -51,10 +51,10 @@ class AckReply(NamedTuple):
 
 
 class Ack(Verb, frozen=True):
-    """End the entry of this outcome in whatever state it is, send the outcome to the recorder, and claim the next entry.
+    """End the entry of this outcome in any state, send the outcome to the recorder, and claim the next entry.
 
-    If `record` has no attempts, the queue fills in attempts and time of publish. An entry that had ended before keeps its
-    outcome, and nothing is sent. `recorded`: the recorder has the outcome already, and nothing is sent.
+    If `record` has no attempts, the queue fills in attempts and publish time. An entry that ended before keeps its outcome, and
+    nothing is sent. `recorded`: the recorder already has the outcome, and nothing is sent.
     """
 
     record: OutcomeRecord
@@ -64,7 +64,7 @@ class Ack(Verb, frozen=True):
     script = Script("ack")
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its outcome, unless the entry has ended."""
+        """The outcome, unless the entry has ended."""
         if self.recorded:
             return ()
 
@@ -96,7 +96,7 @@ class EndReply(NamedTuple):
 
 
 class End(Verb, frozen=True):
-    """End entries that must not be sent any more, send outcomes of those that end now to the recorder, and claim the next one.
+    """End entries that may no longer be sent, send the outcomes of those that end now, and claim the next entry.
 
     An entry in flight gets its outcome unless it is acknowledged. `recorded` as for `Ack`.
     """
@@ -107,7 +107,7 @@ class End(Verb, frozen=True):
     script = Script("end")
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its outcomes, except those of entries that have ended or are in flight."""
+        """The outcomes, except those of entries that have ended or are in flight."""
         return (
             () if self.recorded else [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
         )
@@ -127,7 +127,7 @@ class End(Verb, frozen=True):
 
 
 def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
-    """The record, completed as ack.lua completes it."""
+    """Complete the record as ack.lua does."""
     if record.attempts is not None:
         return record
     return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)

@@ -1,4 +1,4 @@
-"""The verbs that fill a fanout queue, and the one that erases it."""
+"""Verbs that fill a fanout queue, and the verb that erases it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from manifold.queues.verbs.verb import Verb
 
 
 class EnqueueReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued` or `known`; the number of new entries; the seqs that they superseded."""
+    """`word` is `ready` (wake a dispatcher), `queued` or `known`; then the number of new entries and the seqs they superseded."""
 
     word: str
     queued: int
@@ -18,7 +18,7 @@ class EnqueueReply(NamedTuple):
 
 
 def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
-    """Entries (seq, request_id) as `Offer` takes them: [seq, …], or [seq, request_id, seq, …] where compaction is on."""
+    """Flatten (seq, request_id) entries for `Offer`: [seq, …], or [seq, request_id, seq, …] with compaction."""
     return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
 
 
@@ -29,7 +29,7 @@ class _Fill(Verb, frozen=True):
 
 
 class Offer(_Fill, frozen=True):
-    """Queue entries, oldest first, as `flat` makes them. A repeated offer changes nothing; an ended entry never comes back."""
+    """Queue entries, oldest first, flattened by `flat`. Idempotent; an ended entry never comes back."""
 
     parts: Sequence[Any]
     script = Script("enqueue", adds=True, before="_fresh")
@@ -39,7 +39,7 @@ class Offer(_Fill, frozen=True):
 
 
 class Enqueue(_Fill, frozen=True):
-    """As `Offer`, with entries (seq, request_id)."""
+    """As `Offer`, from (seq, request_id) entries."""
 
     entries: Sequence[tuple[int, str]]
 
@@ -48,7 +48,7 @@ class Enqueue(_Fill, frozen=True):
 
 
 class DirectEnqueue(_Fill, frozen=True):
-    """Queue the one entry of one trigger and wake a dispatcher. Not for a cluster.
+    """Queue the single entry of a trigger and wake a dispatcher. Not for a cluster.
 
     The reply's `word` may also be `unloaded`, if the queues are not those of `loading`, or `duplicate`, if `digest` belongs to
     another trigger; then nothing has changed.
@@ -68,7 +68,7 @@ class DirectEnqueue(_Fill, frozen=True):
 
 
 class Unpark(_Fill, frozen=True):
-    """Put parked entries back to pending, in their places; without `seqs`, all of them."""
+    """Put parked entries back to pending, in seq order; without `seqs`, all of them."""
 
     seqs: Sequence[str | int] = ()
     script = Script("unpark")
@@ -78,7 +78,7 @@ class Unpark(_Fill, frozen=True):
 
 
 class Erase(Verb, frozen=True):
-    """Remove everything that was accepted before this seq, without outcomes. The reply is the number of entries."""
+    """Remove everything accepted before this seq, without outcomes. The reply is the number of entries."""
 
     before: int
     script = Script("erase")

@@ -1,4 +1,4 @@
-"""The base of all verbs."""
+"""The base class of all verbs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -15,30 +15,30 @@ from manifold.queues._scripts import Args, Script
 
 
 class Verb(Struct, frozen=True):
-    """A verb as a value. Its script gets the queue's keys, the time and the policy, and then the verb's fields in their order.
+    """A verb as a value. Its script gets the queue's keys, the time and the policy, then the verb's fields in order.
 
-    A verb whose script takes something else has a `command` of its own. A verb of fanout queues has a `script`, one of compacted
-    queues an `ecq_script`, one that both have has both.
+    A verb whose script takes other arguments overrides `command`. Fanout queues use `script`, compacted queues `ecq_script`; a
+    verb for both has both.
     """
 
     script: ClassVar[Script]
     ecq_script: ClassVar[Script]
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        """The verb as Redis takes it. `queue` is the name of a queue, which of a fanout queue is that of its owner."""
+        """Build the EVALSHA command. `queue` is the queue's name; a fanout queue is named after its owner."""
         return self._call(policy, queue, now_ms, *astuple(self))
 
     @staticmethod
     def read(raw: Any) -> Any:
-        """The reply, made of what the script returns."""
+        """Parse what the script returns."""
         raise NotImplementedError
 
     def record_first(self) -> "Sequence[Recorded]":
-        """Records that must reach the recorder before the verb runs. Only in a cluster, where its script cannot send them."""
+        """Records that must reach the recorder before the verb runs. Only in a cluster, where the script cannot send them."""
         return ()
 
     def _call(self, policy: Policy, queue: str, now_ms: int, *args: Any, others: tuple[str, ...] = ()) -> Args:
-        """The call of the script with these arguments; `others` are keys that follow those of the queue."""
+        """Build the script call with these arguments; `others` are keys after those of the queue."""
         if is_ecq(queue):
             sha, own, numbers = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
         else:
@@ -49,8 +49,8 @@ class Verb(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A record that is sent before its verb.
 
-    `question` reads the queue. `complete` turns its reply into the record, or None if there is nothing to record, and the verb
-    that runs then, which does not record it again.
+    `question` reads the queue. `complete` turns its reply into the record (None: nothing to record) and the verb to run then,
+    which does not send the record again.
     """
 
     question: Verb
@@ -58,5 +58,5 @@ class Recorded(NamedTuple):
 
 
 def number(value: bytes | int) -> int | None:
-    """A number of a reply; None where it is empty, which means not known."""
+    """Parse a number of a reply; None if it is empty, which means unknown."""
     return int(value) if value != b"" else None

@@ -1,4 +1,4 @@
-"""A simulated fleet: real MQTT clients that come, listen, acknowledge, crash and come back, as a seed says."""
+"""A simulated fleet: real MQTT clients that connect, acknowledge, crash and return, driven by a seed."""
 
 from manifold.sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
 from manifold.sandbox.fleet._fleet import Fleet

@@ -61,7 +61,7 @@ async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> 
 
 
 async def _come(fleet: Fleet, stopped: asyncio.Event) -> None:
-    """Bring all online once; from then on they come and go by themselves."""
+    """Bring all vehicles online once; from then on their behaviour model decides."""
     try:
         await fleet.connect()
     except ManifoldError:

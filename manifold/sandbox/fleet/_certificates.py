@@ -1,4 +1,4 @@
-"""The certificates of simulated vehicles, signed by the sandbox's CA, for a platform with TLS."""
+"""Certificates of simulated vehicles, signed by the sandbox's CA, for a platform with TLS."""
 
 import ssl
 import tempfile
@@ -11,16 +11,16 @@ from manifold.settings import Settings
 
 
 class VehicleCertificates:
-    """Issues a certificate for each vehicle when it first connects, and keeps it in memory."""
+    """Issues a certificate for each vehicle on its first connection, and caches it in memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._home, self._ca = settings.home, settings.tls_files("").ca
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def context(self, vin: str) -> ssl.SSLContext:
-        """The vehicle's side of TLS."""
+        """Return the vehicle's TLS context."""
         if vin not in self._contexts:
-            with tempfile.NamedTemporaryFile(prefix="manifold-vehicle-") as file:  # the library reads files only
+            with tempfile.NamedTemporaryFile(prefix="manifold-vehicle-") as file:  # ssl loads certificates from files only
                 Path(file.name).write_bytes(certificates.issue(self._home, vin))
                 self._contexts[vin] = client_context(TlsFiles(self._ca, file.name))
         return self._contexts[vin]

@@ -1,4 +1,4 @@
-"""One connection of one vehicle: a paho client on the loop that the whole fleet shares, without a thread or task of its own."""
+"""One connection of one vehicle: a paho client on the fleet's shared event loop, without its own thread or task."""
 
 import asyncio
 import socket
@@ -16,12 +16,12 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 _FIRST_REFUSAL = 0x80
-_HANDSHAKES = ThreadPoolExecutor(8, "handshake")  # of TLS: a server that is stopped holds up whoever waits for it, for 5 s
+_HANDSHAKES = ThreadPoolExecutor(8, "handshake")  # TLS handshakes block; a stopped server blocks each for 5 s
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEndpoint:
-    """The broker's address, the prefix of the vehicles' topics, and, where TLS is spoken, each vehicle's side of it."""
+    """The broker's address, the topic prefix of vehicles, and, with TLS, a function that returns a vehicle's context."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class FleetEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFields:
-    """The fields of a CONNECT."""
+    """The fields of a CONNECT packet."""
 
     client_id: str
     protocol: int  # 5, or 4 for MQTT 3.1.1
@@ -41,23 +41,23 @@ class ConnectFields:
 
 
 class Listener(Protocol):
-    """The receiver of a connection's events. After `close` there are none."""
+    """Receives a connection's events. None follow after `close`."""
 
     def on_connected(self, session_present: bool) -> None:
-        """The broker has let the vehicle in."""
+        """The broker has accepted the connection."""
 
     def on_subscribed(self) -> None:
         """The broker has confirmed the subscription."""
 
     def on_message(self, connection: "Connection", message: paho.MQTTMessage) -> None:
-        """A message has come on this connection; it waits for `ack`."""
+        """A message has arrived; acknowledge it with `ack`."""
 
     def on_lost(self, reason: str) -> None:
-        """The connection is of no use any more; close it."""
+        """The connection is unusable; close it."""
 
 
 class Connection:
-    """Opened once, closed once: a vehicle that comes back takes a new one and remembers nothing of the old."""
+    """A single-use connection: each reconnect of a vehicle creates a new one without shared state."""
 
     def __init__(self, endpoint: FleetEndpoint, fields: ConnectFields, listener: Listener) -> None:
         self._listener: Listener | None = listener
@@ -67,10 +67,10 @@ class Connection:
         self._client, self._is_secure = self._new_client(endpoint, fields), endpoint.secure is not None
 
     def open(self) -> None:
-        """Connect and send CONNECT. Blocks for the handshake of TCP; of that of TLS, which goes on beside, `on_lost` tells.
+        """Connect and send CONNECT. Blocks for the TCP handshake; the TLS handshake runs in a thread and reports to `on_lost`.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: the broker is unreachable.
         """
         if self._is_secure:
             self._loop.run_in_executor(_HANDSHAKES, self._client.reconnect).add_done_callback(self._shaken)
@@ -83,7 +83,7 @@ class Connection:
             self._tell_lost(str(problem))
         elif self._listener is not None:
             self._begin()
-        elif (sock := self._client.socket()) is not None:  # closed meanwhile
+        elif (sock := self._client.socket()) is not None:  # closed during the handshake
             sock.close()
 
     def _begin(self) -> None:
@@ -95,7 +95,7 @@ class Connection:
         self._flush()
 
     def close(self, *, goodbye: bool) -> None:
-        """Close the connection, with or without a DISCONNECT."""
+        """Close the connection, with a DISCONNECT if `goodbye`."""
         self._listener = None
         if self._socket is not None:
             if goodbye:
@@ -104,7 +104,7 @@ class Connection:
             self._forget_socket()
 
     def subscribe(self, *filters: str) -> None:
-        """With QoS 1."""
+        """Subscribe with QoS 1."""
         self._client.subscribe([(each, 1) for each in filters])
 
     def publish(self, topic: str) -> None:
@@ -112,11 +112,11 @@ class Connection:
         self._client.publish(topic, b"", qos=1)
 
     def ack(self, message: paho.MQTTMessage) -> bool:
-        """Send the PUBACK; False if the connection has gone: then the broker sends the message again on the next one."""
+        """Send the PUBACK; False if the connection is gone: the broker will redeliver the message."""
         return self._listener is not None and self._client.ack(message.mid, message.qos) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def look_after(self) -> None:
-        """Ping, or notice that the broker is silent; to be called several times in a keep-alive interval."""
+        """Ping, or detect a silent broker; call it several times per keep-alive interval."""
         if self._socket is not None:
             self._client.loop_misc()
 
@@ -138,7 +138,7 @@ class Connection:
         client.on_socket_register_write = self._on_want_write
         client.on_socket_unregister_write = self._on_written
         if v5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # untyped in paho
             properties.SessionExpiryInterval = fields.session_expiry_s
             client.connect_async(
                 endpoint.host, endpoint.port, fields.keepalive_s, clean_start=fields.clean_start, properties=properties
@@ -150,14 +150,14 @@ class Connection:
     # Bytes ------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What TLS has decrypted already, no selector tells."""
+        """Read until TLS has no decrypted data left, which a selector cannot see."""
         self._client.loop_read()
         while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             self._client.loop_read()
 
     def _on_want_write(self, *_: Any) -> None:
         if self._socket is not None:
-            self._loop.call_soon(self._flush)  # one write for all that this turn of the loop says
+            self._loop.call_soon(self._flush)  # one write per event loop turn
 
     def _flush(self) -> None:
         if self._socket is None:
@@ -171,7 +171,7 @@ class Connection:
             self._loop.remove_writer(self._socket)
 
     def _on_socket_close(self, *_: Any) -> None:
-        """The end of the stream: paho has noticed, and closes the socket itself."""
+        """Unregister the socket, which paho closes at the end of the stream."""
         sock, self._socket = self._socket, None
         if sock is not None:
             self._loop.remove_reader(sock)
@@ -181,15 +181,15 @@ class Connection:
         sock = self._socket
         self._on_socket_close()
         if sock is not None:
-            with suppress(OSError):  # the broker may have gone already
+            with suppress(OSError):  # the broker may have closed it
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
 
-    # What paho tells --------------------------------------------------------------------------------------------------
+    # Callbacks of paho ------------------------------------------------------------------------------------------------
 
     def _on_connect(self, _client: paho.Client, _userdata: Any, flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
-            self._problem = f"refused: {reason}"  # the broker ends the connection
+            self._problem = f"refused: {reason}"  # the broker closes the connection
         elif self._listener is not None:
             self._listener.on_connected(bool(flags.session_present))
 
@@ -207,6 +207,6 @@ class Connection:
             self._listener.on_message(self, message)
 
     def _tell_lost(self, reason: str) -> None:
-        """Told from the loop: paho is done with the connection then."""
+        """Report the loss, from the event loop, when paho is done with the connection."""
         if self._listener is not None:
             self._listener.on_lost(reason)

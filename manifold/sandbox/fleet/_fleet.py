@@ -1,4 +1,4 @@
-"""Many vehicles in one process, with a record of every message that they received."""
+"""Many vehicles in one process, with a record of every received message."""
 
 import asyncio
 import resource
@@ -16,13 +16,13 @@ from manifold.sandbox.fleet._vehicle import ConnectionState, FleetListener, Rece
 from manifold.settings import Settings
 
 CONNECT_S = 60.0
-_MAX_CONCURRENT_CONNECTS = 100  # connections under way: fewer than the broker's backlog
-_LOOKS = 4  # at each connection, in a keep-alive interval
+_MAX_CONCURRENT_CONNECTS = 100  # concurrent connects: fewer than the broker's backlog
+_LOOKS = 4  # keep-alive checks of each connection per interval
 _SPARE_FILES = 100
 
 
 class _Ledger:
-    """The record of the vehicles' events."""
+    """Records the vehicles' events."""
 
     def __init__(self, on_received: Callable[[Received], None], other: FleetListener | None) -> None:
         self.messages: list[Received] = []
@@ -55,13 +55,12 @@ class _Ledger:
 class Fleet:
     """`async with Fleet(settings, vins(200, seed=1), seed=1) as fleet`. Entering connects no vehicle; leaving disconnects all.
 
-    `received` holds every PUBLISH in the order of arrival, repetitions and all; `acknowledged` those whose PUBACK went out;
-    `counts` how often vehicles came `online`, `left`, `crashed` or were `cut off`, and how many messages were `duplicates` by
-    their flag. A `listener` is told all of it in the moment it happens. The vehicles connect to the broker of the settings,
-    on the loop that runs the block.
+    `received` has every PUBLISH in order of arrival, including repeats; `acknowledged` those whose PUBACK was sent. `counts` has
+    the numbers of events: `online`, `left`, `crashed`, `cut off`, and `duplicates` by the dup flag. A `listener` receives every
+    event immediately. The vehicles connect to the broker of the settings, on the event loop that runs the block.
 
     Raises:
-        Permanent: the settings name a broker that is not reached by plain `mqtt://`, and is not the sandbox's own.
+        Permanent: the broker's URL is not plain `mqtt://`, and not the sandbox's own.
     """
 
     def __init__(
@@ -98,17 +97,17 @@ class Fleet:
 
     @property
     def received(self) -> list[Received]:
-        """Every PUBLISH, in the order of arrival."""
+        """Every PUBLISH, in order of arrival."""
         return self._ledger.messages
 
     @property
     def acknowledged(self) -> list[Received]:
-        """The messages whose PUBACK went out, in that order."""
+        """The messages whose PUBACK was sent, in that order."""
         return self._ledger.acks
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The number of events of each kind."""
+        """Number of events by kind."""
         return self._ledger.counts
 
     @property
@@ -117,21 +116,21 @@ class Fleet:
         return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is ConnectionState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:
-        """5, or 4 for MQTT 3.1.1."""
+        """Return the protocol version: 5, or 4 for MQTT 3.1.1."""
         return self._vehicles[vin].protocol
 
     async def connect(
         self, vins: Iterable[Owner] | None = None, *, clean_start: bool = False, within_s: float = CONNECT_S
     ) -> None:
-        """Bring these vehicles (None: all) online: connected, subscribed, `online` said.
+        """Bring these vehicles (None: all) online: connected, subscribed, and `online` sent.
 
-        Who is cut off later comes back by itself.
+        They reconnect automatically if the connection is lost.
 
         Raises:
-            Retryable: not all were online in time; those that were called go on trying.
+            Retryable: not all were online in time; the attempts continue.
         """
         wanted = deque(self._of(vins))
-        under_way: dict[Vehicle, int] = {}  # how often each had come before
+        under_way: dict[Vehicle, int] = {}  # arrivals before this call
         try:
             async with asyncio.timeout(within_s):
                 while wanted or under_way:
@@ -139,7 +138,7 @@ class Fleet:
                         vehicle = wanted.popleft()
                         under_way[vehicle] = vehicle.arrivals
                         vehicle.come(clean_start=clean_start)
-                    # One that came and has left again by its model has come all the same.
+                    # A vehicle that came online and left again by its model counts.
                     under_way = {v: n for v, n in under_way.items() if v.link is not ConnectionState.ONLINE and v.arrivals == n}
                     if under_way:
                         await self._next_news()
@@ -147,25 +146,25 @@ class Fleet:
             raise Retryable(self._not_in_time([*under_way, *wanted], within_s)) from exc
 
     async def go_offline(self, vins: Iterable[Owner] | None = None) -> None:
-        """These vehicles (None: all) disconnect and stay away until `connect`."""
+        """Disconnect these vehicles (None: all); they stay away until `connect`."""
         for vehicle in self._of(vins):
             vehicle.leave()
         await asyncio.sleep(0)
 
     async def crash(self, vins: Iterable[Owner] | None = None) -> None:
-        """The sockets of these vehicles (None: all) go without DISCONNECT; they stay away until `connect`."""
+        """Close the sockets of these vehicles (None: all) without a DISCONNECT; they stay away until `connect`."""
         for vehicle in self._of(vins):
             vehicle.crash()
         await asyncio.sleep(0)
 
     async def heartbeat(self, vins: Iterable[Owner] | None = None) -> None:
-        """These vehicles (None: all) send a heartbeat now, as far as they are online."""
+        """Send a heartbeat from these vehicles (None: all), if they are online."""
         for vehicle in self._of(vins):
             vehicle.say(Sign.HEARTBEAT)
         await asyncio.sleep(0)
 
     async def wait_for(self, predicate: Callable[["Fleet"], object], within_s: float) -> None:
-        """Return as soon as the predicate is true of this fleet. It is asked after each change, many messages may be one.
+        """Wait until the predicate is true. It is evaluated after each change, which may comprise many messages.
 
         Raises:
             TimeoutError: it was not true within `within_s` seconds.
@@ -208,7 +207,7 @@ def _endpoint(settings: Settings) -> FleetEndpoint:
 
 
 def _allow_files(vehicles: int) -> None:
-    """Each vehicle holds a socket; the usual limit of 1,024 open files is a soft one."""
+    """Raise the soft limit of open files, usually 1,024, to one socket per vehicle."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = vehicles + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or needed <= soft:

@@ -1,7 +1,7 @@
-"""The messages of a fleet of gateways: good signals, and every kind of bad one, drawn from a seed. Pure.
+"""The messages of a gateway fleet: valid signals, and every kind of invalid one, drawn from a seed. Pure.
 
-A message is signed as of the instant for which it is made, so that the same seed gives the same mix at any time. Nonces depend on
-that instant, too: one that an earlier run has used would be refused.
+A message is signed with a given timestamp, so that a seed gives the same mix at any time. Nonces depend on the timestamp too,
+because the door would refuse those of an earlier run.
 """
 
 import base64
@@ -24,27 +24,27 @@ from manifold.contracts.signals.messages import instant
 from manifold.contracts.signals.signing import signed_headers
 
 KEY = "x-idempotency-key"
-STALE = timedelta(hours=2)  # older than any queue may keep a message
-BOMB_BYTES = 8 << 20  # what a small gzip inflates to
+STALE = timedelta(hours=2)  # older than any queue keeps a message
+BOMB_BYTES = 8 << 20  # inflated size of a small gzip body
 
 
 class Kind(StrEnum):
     """The kinds of messages."""
 
-    GOOD = "good"  # a signal of its own
-    RESENT = "sent again"  # byte for byte, headers and all, as after a lost confirm
-    REPEATED = "repeated"  # the same signal, signed anew
+    GOOD = "good"  # a new valid signal
+    RESENT = "sent again"  # identical bytes and headers, as after a lost confirm
+    REPEATED = "repeated"  # the same signal with a new signature
     FORGED = "forged"  # signed with another secret
     LATE = "late"  # signed hours ago
-    REPLAYED = "replayed"  # another signal under the nonce of one before
-    CONFLICTING = "conflicting"  # another signal under the idempotency key of one before
+    REPLAYED = "replayed"  # another signal with an earlier nonce
+    CONFLICTING = "conflicting"  # another signal with an earlier idempotency key
     NO_JSON = "no JSON"
     WRONG_FIELD = "wrong field"
     WRONG_VERSION = "wrong version"
     TOO_LARGE = "too large"
 
 
-CODES: Mapping[Kind, Code] = {  # of the kinds that are refused
+CODES: Mapping[Kind, Code] = {  # of the refused kinds
     Kind.FORGED: Code.SIGNATURE_ERROR,
     Kind.LATE: Code.STALE_ERROR,
     Kind.REPLAYED: Code.REPLAY_ERROR,
@@ -55,10 +55,10 @@ CODES: Mapping[Kind, Code] = {  # of the kinds that are refused
     Kind.TOO_LARGE: Code.SIZE_ERROR,
 }
 DUPLICATES = frozenset({Kind.RESENT, Kind.REPEATED})
-REFERRING = DUPLICATES | {Kind.REPLAYED, Kind.CONFLICTING}  # to a message that has to come before
-MAX_REMEMBERED = 1000  # good messages, to the last of which others refer
-KEYED = 0.3  # of good signals have a key of their own in x-idempotency-key
-MIX: Mapping[Kind, float] = {  # shares of all messages; what is left is good
+REFERRING = DUPLICATES | {Kind.REPLAYED, Kind.CONFLICTING}  # kinds that need an earlier message
+MAX_REMEMBERED = 1000  # recent valid messages that others may refer to
+KEYED = 0.3  # share of valid signals with their own x-idempotency-key
+MIX: Mapping[Kind, float] = {  # shares of all messages; the rest is valid
     Kind.RESENT: 0.05,
     Kind.REPEATED: 0.05,
     Kind.FORGED: 0.04,
@@ -75,28 +75,28 @@ ONLY_GOOD: Mapping[Kind, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class SignalMessage:
-    """One message of a gateway. `row` is the key of its row in the lake: device, instant and digest of the payload."""
+    """One message of a gateway. `row` is the key of its lake row: device, instant and digest of the payload."""
 
     kind: Kind
     device_id: str
     body: bytes
     headers: Mapping[str, str]
-    row: tuple[str, datetime, str] | None = None  # None: there is none
+    row: tuple[str, datetime, str] | None = None  # None: it produces no row
     content_encoding: str | None = None
 
     @property
     def correlation_id(self) -> str:
-        """By which it is found again; of a message that was sent again, that of the first."""
+        """The correlation id for lookups; a resent message has that of the original."""
         return self.headers["x-correlation-id"]
 
     @property
     def code(self) -> Code | None:
-        """With which the door refuses it; None: it does not."""
+        """The code with which the door refuses it; None: it is accepted."""
         return CODES.get(self.kind)
 
 
 class SignalMix:
-    """The messages of a fleet, one after the other. The same seed, secret and instants give the same bytes."""
+    """Generates the messages of a fleet. The same seed, secret and timestamps give the same bytes."""
 
     def __init__(
         self,
@@ -110,16 +110,16 @@ class SignalMix:
     ) -> None:
         self._chance, self._secret, self._shares, self._bytes = random.Random(seed), secret, shares, payload_bytes
         self.devices = [f"{prefix or f'gateway-{seed}'}-{number:03}" for number in range(devices)]
-        self._before: deque[SignalMessage] = deque(maxlen=MAX_REMEMBERED)  # good ones, to which others refer
+        self._before: deque[SignalMessage] = deque(maxlen=MAX_REMEMBERED)  # valid messages that others may refer to
         self._made = 0
 
     def messages(self, count: int, at: datetime) -> Iterator[SignalMessage]:
-        """So many more, as if they were made at `at` (UTC). What refers to another message comes after it."""
+        """Yield `count` messages made at `at` (UTC). A message always follows the one that it refers to."""
         for _ in range(count):
             yield self.message(self._kind(), at)
 
     def message(self, kind: Kind, at: datetime) -> SignalMessage:
-        """The next message, of this kind; a good one where there is none yet to which it could refer."""
+        """Return the next message of this kind; a valid one if there is no message yet to refer to."""
         self._made += 1
         if kind in REFERRING:
             known = [one for one in self._before if kind is not Kind.CONFLICTING or KEY in one.headers]
@@ -163,7 +163,7 @@ class SignalMix:
         return SignalMessage(kind, device, body, self._headers(device, body, at))
 
     def _body(self, device: str, at: datetime) -> tuple[bytes, tuple[str, datetime, str]]:
-        """A raw signal whose instant no other signal of the fleet has, and its key in the lake."""
+        """Return a raw signal with a timestamp unique in the fleet, and the key of its lake row."""
         captured = _text(at + timedelta(microseconds=self._made))
         payload = self._payload()
         said = {
@@ -176,7 +176,7 @@ class SignalMix:
         return json.dumps(said).encode(), (device, instant(captured), content_digest(payload))
 
     def _payload(self) -> bytes:
-        """Readings, some beyond their bounds; a track; or bytes that say nothing to anybody."""
+        """Return readings, some out of bounds; a track; or random bytes."""
         form = self._chance.random()
         if form < 0.1:
             payload = self._chance.randbytes(200)
@@ -224,5 +224,5 @@ def _text(at: datetime) -> str:
 
 @cache
 def _bomb() -> bytes:
-    """A gzip of some kilobytes that inflates to far more than a message may have."""
+    """Return a gzip of some kilobytes that inflates far beyond the size limit."""
     return gzip.compress(b" " * BOMB_BYTES, mtime=0)

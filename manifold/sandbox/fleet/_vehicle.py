@@ -1,4 +1,4 @@
-"""One vehicle: it connects, subscribes, waits, acknowledges and disconnects, by timers and callbacks on the fleet's loop."""
+"""One vehicle: connects, subscribes, waits, acknowledges and disconnects, by timers and callbacks on the fleet's loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from manifold.sandbox.fleet._connection import ConnectFields, Connection, FleetE
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One PUBLISH as a vehicle got it, also when it had it before."""
+    """One PUBLISH received by a vehicle, repeated or not."""
 
     vin: Owner
     topic: str
     request_id: RequestId | None  # None: not on a request topic
     key: str | None  # None: not of its compacted queue
-    seq: int | None  # None on MQTT 3.1.1, which has no user properties
+    seq: int | None  # None with MQTT 3.1.1, which has no user properties
     payload_sha1: str
     size_bytes: int
     at: datetime  # UTC
-    dup: bool  # the broker says that it may have sent this before
+    dup: bool  # the broker's dup flag: it may have sent this before
     qos: int
 
 
@@ -36,25 +36,25 @@ class ConnectionState(Enum):
     """The state of a vehicle's connection."""
 
     OFFLINE = auto()
-    CONNECTING = auto()  # until the broker has confirmed the subscription
+    CONNECTING = auto()  # until the broker confirms the subscription
     ONLINE = auto()
 
 
 class FleetListener(Protocol):
-    """The receiver of the vehicles' events."""
+    """Receives the vehicles' events."""
 
     def received(self, message: Received) -> None:
-        """A message has come."""
+        """A message has arrived."""
 
     def acknowledged(self, message: Received) -> None:
-        """Its PUBACK is on its way."""
+        """Its PUBACK was sent."""
 
     def changed(self, vin: Owner, what: str) -> None:
         """A vehicle came `online`, `left`, `crashed`, or was `cut off`."""
 
 
 class Vehicle:
-    """Comes and goes when told or as its model says. Told to come, it also comes back by itself when it is cut off."""
+    """Connects and leaves on request or by its model. It reconnects automatically if the connection is lost."""
 
     def __init__(
         self, vin: Owner, endpoint: FleetEndpoint, behaviour: Behaviour, model: BehaviourModel, listener: FleetListener
@@ -62,17 +62,17 @@ class Vehicle:
         self.vin, self.protocol = vin, model.protocol
         self.link = ConnectionState.OFFLINE
         self.arrivals = 0  # how often it came online
-        self.problem = ""  # why the last connection failed
+        self.problem = ""  # error of the last connection
         self._endpoint, self._behaviour, self._model, self._listener = endpoint, behaviour, model, listener
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures = 0
-        self._clean_start = False  # of the connection that is wanted
-        self._subscribed = False  # as far as the vehicle knows, its session at the broker holds the subscription
+        self._clean_start = False  # of the next connection
+        self._subscribed = False  # whether the broker's session should have the subscription
 
     def come(self, *, clean_start: bool = False) -> None:
-        """Connect, subscribe and say `online`; try until it works."""
+        """Connect, subscribe and send `online`; retry until it works."""
         if self.link is not ConnectionState.OFFLINE:
             return
         self._stop_timers()
@@ -86,15 +86,15 @@ class Vehicle:
             self.on_lost(str(exc))
 
     def leave(self) -> None:
-        """DISCONNECT, and stay away until told to come."""
+        """Send DISCONNECT, and stay away until `come`."""
         self._drop(goodbye=True, what="left")
 
     def crash(self) -> None:
-        """Close the socket without DISCONNECT; the vehicle stays away until it is told to connect."""
+        """Close the socket without a DISCONNECT, and stay away until `come`."""
         self._drop(goodbye=False, what="crashed")
 
     def say(self, sign: Sign) -> None:
-        """`online` or `heartbeat`; nothing if the vehicle is not online."""
+        """Send `online` or `heartbeat`, if the vehicle is online."""
         if self._connection is not None and self.link is ConnectionState.ONLINE:
             self._connection.publish(sign_topic(self.vin, sign))
 
@@ -103,10 +103,10 @@ class Vehicle:
         if self._connection is not None:
             self._connection.look_after()
 
-    # What the connection tells ----------------------------------------------------------------------------------------
+    # Callbacks of the connection --------------------------------------------------------------------------------------
 
     def on_connected(self, session_present: bool) -> None:
-        """Subscribe, unless the broker still knows what this vehicle listens to."""
+        """Subscribe, unless the broker kept the session with the subscription."""
         if session_present and self._subscribed:
             self.on_subscribed()
         elif self._connection is not None:
@@ -115,7 +115,7 @@ class Vehicle:
             self._connection.subscribe(*filters, *([ecq_filter(self.vin)] if self._behaviour.compacted_queues else []))
 
     def on_subscribed(self) -> None:
-        """Say `online`, and begin to live."""
+        """Send `online`, and start the timers."""
         self.link, self._failures, self.problem = ConnectionState.ONLINE, 0, ""
         self._clean_start, self._subscribed = False, True
         self.arrivals += 1
@@ -127,14 +127,14 @@ class Vehicle:
         self._listener.changed(self.vin, "online")
 
     def on_lost(self, reason: str) -> None:
-        """Nobody here wanted that: try again, later each time."""
+        """Reconnect after a pause that grows with each failure."""
         self.problem = reason
         self._drop(goodbye=False, what="cut off")
         self._failures += 1
         self._after(self._model.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
 
     def on_message(self, connection: Connection, message: MQTTMessage) -> None:
-        """Put it on record, and acknowledge it after some thought, unless the vehicle does not live so long."""
+        """Record the message, and acknowledge it after a delay, unless the vehicle crashes first."""
         got = self._received(message)
         self._listener.received(got)
         if message.qos == 0:
@@ -167,14 +167,14 @@ class Vehicle:
         if connection.ack(message):
             self._listener.acknowledged(got)
 
-    # Coming and going -------------------------------------------------------------------------------------------------
+    # Connecting and leaving -------------------------------------------------------------------------------------------
 
     def _die(self, connection: Connection) -> None:
         if connection is self._connection:
             self._depart(crash=True)
 
     def _depart(self, *, crash: bool) -> None:
-        """Go as the model says, and come back as it says."""
+        """Leave or crash, and schedule the return by the model."""
         if crash:
             self.crash()
         else:

@@ -1,4 +1,4 @@
-"""VINs of the simulated fleet: valid by ISO 3779 with their check digit, and the same for the same seed."""
+"""VINs of the simulated fleet: valid by ISO 3779 with check digit, and deterministic for a seed."""
 
 import random
 from itertools import islice
@@ -6,13 +6,13 @@ from itertools import islice
 from manifold.contracts.names import Owner, vin_check_digit
 
 _MAKERS = ("1FT", "1G1", "2HG", "3VW", "4T1", "5YJ", "JHM", "KMH", "SAL", "VF1", "WAU", "WBA", "WDB", "YV1", "ZFA")
-_LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ0123456789"  # I, O and Q look like digits and are left out
+_LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ0123456789"  # I, O and Q are excluded, because they look like digits
 _YEARS = "LMNPRSTVWXY"  # model years 2020 to 2030
 _SERIALS = 10**6
 
 
 def vins(count: int, seed: int) -> list[Owner]:
-    """`count` different VINs. A larger fleet of the same seed begins with the smaller one.
+    """Return `count` different VINs. A larger fleet of the same seed begins with the smaller one.
 
     Raises:
         ValueError: `count` is negative.

@@ -1,4 +1,4 @@
-"""A simulated fleet of gateways: signed signals in bursts, published to RabbitMQ and confirmed by it, as a seed says.
+"""A simulated fleet of gateways: publishes signed signals to RabbitMQ in bursts, with confirms, driven by a seed.
 
     python -m manifold.sandbox.fleet.gateways --devices 20 --messages 500 --seed 1
 
@@ -32,9 +32,9 @@ console = Console()
 
 
 def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[SignalMessage]]:
-    """The same messages in bursts, mostly small ones, whose sizes the seed says.
+    """Split the messages into bursts of random, mostly small sizes.
 
-    What refers to another message begins a burst: the one before is confirmed by then, so that they lie in their order.
+    A message that refers to an earlier one starts a burst: the earlier one is confirmed by then, which keeps their order.
     """
     chance, burst, size = random.Random(f"bursts of {seed}"), list[SignalMessage](), 1
     for message in messages:
@@ -49,12 +49,12 @@ def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[Signal
 async def publish(
     settings: Settings, messages: Iterable[SignalMessage], *, seed: int = 0, rate: float | None = None, queue: str = topology.RAW
 ) -> int:
-    """Publish them in bursts, and return how many there were once RabbitMQ has confirmed each.
+    """Publish the messages in bursts; return how many, once RabbitMQ has confirmed all of them.
 
-    `rate` is of messages a second on average; None: as fast as they are confirmed. What the door makes of them is not waited for.
+    `rate` is the mean in messages per second; None: as fast as confirms arrive. Does not wait for the door to process them.
 
     Raises:
-        AMQPError, OSError, TimeoutError: RabbitMQ is away, refuses, or has no such queue.
+        AMQPError, OSError, TimeoutError: RabbitMQ is unavailable, refuses, or has no such queue.
     """
     sent, began = 0, time.monotonic()
     connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)

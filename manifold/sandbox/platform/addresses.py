@@ -1,4 +1,4 @@
-"""The addresses of the embedded platform's servers and services, as `manifold status` prints them."""
+"""Addresses of the embedded platform's servers and services, as printed by `manifold status`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from manifold.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of all servers and services. URLs show no password."""
+    """Addresses of all servers and services. URLs contain no password."""
 
     mqtt: str  # for vehicles
-    mqtt_services: str  # for services and publishers; the same in the sandbox
+    mqtt_services: str  # for services and publishers; in the sandbox the same
     redis: str
     catalog: Mapping[str, str]
     archive: str
@@ -24,11 +24,11 @@ class Addresses:
     reports: str
     api: str
     amqp: str
-    secrets: str  # the folder of those that were made up
+    secrets: str  # folder of the generated secrets
 
     @classmethod
     def of(cls, settings: Settings) -> "Addresses":
-        """The addresses that these settings give."""
+        """Build the addresses from the settings."""
         return cls(
             mqtt=_shown(settings.mqtt_for_vehicles),
             mqtt_services=_shown(settings.mqtt),
@@ -48,7 +48,7 @@ class Addresses:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that `manifold status --json` prints."""
+        """Return the JSON for `manifold status --json`."""
         return {
             "mqtt": self.mqtt,
             "mqtt_services": self.mqtt_services,
@@ -64,7 +64,7 @@ class Addresses:
 
 
 def _shown(url: str) -> str:
-    """The URL without its password."""
+    """Return the URL without its password."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

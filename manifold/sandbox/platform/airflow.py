@@ -28,23 +28,23 @@ from manifold.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[3]
 HEALTH = "/api/v2/monitor/health"
-# No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
+# No triggerer, which would cost 150 MB: no DAG here defers. Logs are read from the folder, not over HTTP.
 API_SERVER = "api-server"
 COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), (API_SERVER,))
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 STOP_S = 15
 LOOK_S = 0.2
-IDLE_SLEEP_S = 0.5  # between two looks of a scheduler with nothing to do; a run waits for several of them
-WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
+IDLE_SLEEP_S = 0.5  # between two iterations of an idle scheduler; a run waits for several of them
+WORKERS = 2  # concurrent tasks; each idle worker takes 47 MB
 
 
 def url(settings: Settings) -> str:
-    """The URL of the embedded Airflow."""
+    """Return the URL of the embedded Airflow."""
     return f"{'https' if settings.tls else 'http'}://{settings.loopback}:{settings.airflow_port}"
 
 
 def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """All that Airflow and its tasks read from the environment; other AIRFLOW variables of the caller are dropped."""
+    """Return the environment of Airflow and its tasks; the caller's other AIRFLOW variables are dropped."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
     tools = str(Path(sys.executable).parent)
     kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
@@ -55,7 +55,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
         "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
-        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers take the first python on the PATH
+        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
         "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
         "SPARK_LOCAL_IP": settings.loopback,
         "GX_ANALYTICS_ENABLED": "false",
@@ -66,7 +66,7 @@ def _options(settings: Settings) -> dict[str, str]:
     address, certificate = url(settings), settings.http_shows.certificate
     shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
     return {
-        **{f"API__SSL_{name}": file for name, file in shown.items()},  # tasks, which come to it too, believe what these name
+        **{f"API__SSL_{name}": file for name, file in shown.items()},  # also trusted by tasks, which connect to it
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "CORE__LOAD_EXAMPLES": "False",
@@ -84,7 +84,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "API__EXPOSE_CONFIG": "False",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # what a stop interrupted is taken up soon after the next start
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # detects interrupted tasks soon after a restart
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
@@ -94,7 +94,7 @@ def _options(settings: Settings) -> dict[str, str]:
 
 
 def is_healthy(settings: Settings) -> bool:
-    """Whether it can take triggers and run tasks: database, scheduler and DAG processor say that they are well."""
+    """Whether it can accept triggers and run tasks: database, scheduler and DAG processor report healthy."""
     try:
         address = url(settings)
         answer = httpx.get(f"{address}{HEALTH}", timeout=2, verify=verified(settings, address))
@@ -105,15 +105,15 @@ def is_healthy(settings: Settings) -> bool:
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT, or until one of the processes ends by itself; then nothing of it is left. The exit status.
+    """Run until SIGTERM or SIGINT, or until a process ends on its own; end all processes, and return the exit status.
 
     Raises:
-        Permanent: the database cannot be made; the message says where the reason stands.
+        Permanent: the database or the pool cannot be created; the log above has the reason.
     """
     env = environment(settings, os.environ)
     with _group() as stopping:
         started = _start(settings, env)
-        pool = start(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"))  # tasks wait for it
+        pool = start(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"))  # without it, tasks would stay queued
         shown = _renewed_at(settings)
         while not stopping:
             if status_of(pool):
@@ -130,7 +130,7 @@ def run(settings: Settings) -> int:
 
 
 def _renewed_at(settings: Settings) -> int:
-    """When the certificate was made; 0: there is none, or half a one."""
+    """Return when the certificate was written; 0: there is none, or it cannot be read."""
     try:
         certificate = settings.http_shows.certificate
         return written_at(certificate) if certificate else 0
@@ -139,7 +139,7 @@ def _renewed_at(settings: Settings) -> int:
 
 
 def _begin_again(started: dict[str, psutil.Process]) -> None:
-    """The API server reads its certificate when it starts. Tasks that run ask it again until it is there."""
+    """Restart the API server, which reads its certificate at start only. Running tasks retry until it answers."""
     started[API_SERVER].terminate()
     try:
         started[API_SERVER].wait(STOP_S)
@@ -151,7 +151,7 @@ def _begin_again(started: dict[str, psutil.Process]) -> None:
 
 @contextmanager
 def _group() -> Iterator[list[int]]:
-    """A process group of our own, ended with the block; the list has the number of the signal that asked for it."""
+    """Lead a process group that ends with the block; yields a list that receives the number of a stop signal."""
     if os.getpgrp() != os.getpid() and os.getsid(0) != os.getpid():
         os.setpgid(0, 0)
     asked: list[int] = []
@@ -163,16 +163,16 @@ def _group() -> Iterator[list[int]]:
     try:
         yield asked
     finally:
-        # Tasks and their Spark run in sessions of their own, so the group alone would leave them behind.
+        # Tasks and their Spark run in sessions of their own, so signalling the group alone would leave them behind.
         end([process for process in family(Record.of_this_process()) if process.pid != os.getpid()], STOP_S)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Process]:
-    """All of Airflow's parts by name, with passwords, a database, and Spark's defaults for spark-submit.
+    """Start all components; return them by name. Creates passwords, the database, and Spark's defaults for spark-submit.
 
-    The API server, which takes longest, asks the database for nothing until somebody asks it.
+    The API server starts first, because it takes longest, and needs the database only for the first request.
     """
     airflow_users.make_up(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)

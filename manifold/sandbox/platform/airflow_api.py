@@ -1,4 +1,4 @@
-"""Airflow's public REST API, as far as the console, the demo and the tests need it: trigger, wait, read logs."""
+"""Client of Airflow's public REST API, limited to the needs of console, demo and tests: trigger, wait, read logs."""
 
 import ssl
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ LOOK_S = 0.5
 class AirflowApi:
     """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080; `verify` is httpx's.
 
-    It logs in as `user` with its first question, and again where its token has become too old.
+    It logs in as `user` on the first request, and again when the token has expired.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class AirflowApi:
         self._client.close()
 
     def knows(self, dag_id: str) -> bool:
-        """Whether the DAG has been read and can be triggered; shortly after a first start it is not yet."""
+        """Whether the DAG is parsed and can be triggered; shortly after a first start it is not."""
         return self._ask("GET", f"/dags/{quote(dag_id)}", missing_is_none=True) is not None
 
     def wait_known(self, dag_id: str, *, within_s: float) -> None:
-        """Return when the DAG has been read.
+        """Wait until the DAG is parsed.
 
         Raises:
-            Retryable: it has not been read within `within_s` seconds.
+            Retryable: it was not parsed within `within_s` seconds.
         """
         look = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
         try:
@@ -52,7 +52,7 @@ class AirflowApi:
             raise Retryable(f"Airflow at {self._base} has not read {dag_id} within {within_s:g} s; see its log") from exc
 
     def trigger_dag(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a run without a logical date; its id. `conf` are the DAG's params.
+        """Start a run without a logical date; return its id. `conf` contains the DAG's params.
 
         Raises:
             Permanent: there is no such DAG, or it refuses the params.
@@ -62,20 +62,20 @@ class AirflowApi:
         return str(answer["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """`queued`, `running`, `success` or `failed`."""
+        """Return `queued`, `running`, `success` or `failed`."""
         return str(self.run(dag_id, run_id)["state"])
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """All that Airflow has on record of a run: `run_after` (when it was due), `start_date`, `end_date` and more."""
+        """Return Airflow's record of a run: `run_after` (when it was due), `start_date`, `end_date` and more."""
         found: dict[str, Any] = self._ask("GET", _run(dag_id, run_id))
         return found
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """All that it has of the last attempt at a task: `queued_when`, `start_date`, `end_date` and more."""
+        """Return the record of the last attempt at a task: `queued_when`, `start_date`, `end_date` and more."""
         return next(task for task in self._tasks(dag_id, run_id) if task["task_id"] == task_id)
 
     def wait(self, dag_id: str, run_id: str, *, within_s: float) -> str:
-        """The state in which the run ended: `success` or `failed`.
+        """Wait until the run ends; return `success` or `failed`.
 
         Raises:
             Retryable: it has not ended within `within_s` seconds.
@@ -91,16 +91,16 @@ class AirflowApi:
             ) from exc
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """The state of each task of a run, by task id; None where it has none yet."""
+        """Return the state of each task of a run, by task id; None: no state yet."""
         return {task["task_id"]: task["state"] for task in self._tasks(dag_id, run_id)}
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """The result of a task."""
+        """Return the result of a task."""
         path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
         return self._ask("GET", f"{path}?deserialize=true")["value"]
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
-        """The log of one attempt at a task, one line a record."""
+        """Return the log of one attempt at a task, one line per record."""
         answer = self._ask("GET", f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{attempt}")
         return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in answer["content"])
 
@@ -111,7 +111,7 @@ class AirflowApi:
     def _ask(self, method: str, path: str, *, missing_is_none: bool = False, **body: Any) -> Any:
         try:
             answer = self._send(method, path, **body)
-            if answer.status_code == httpx.codes.UNAUTHORIZED:  # no token yet, or it is too old
+            if answer.status_code == httpx.codes.UNAUTHORIZED:  # no token yet, or it has expired
                 self._log_in()
                 answer = self._send(method, path, **body)
         except httpx.HTTPError as exc:

@@ -1,7 +1,7 @@
-"""Airflow's commands as processes that begin as copies of this one, which has imported Airflow once for all of them.
+"""Runs Airflow commands as forks of this process, which has imported Airflow once for all of them.
 
-Each by itself would take most of its start for the same imports, and most of its end for taking them apart again. Airflow is
-imported by name, by `load` alone: whoever imports this room is spared it.
+A separate process would spend most of its startup on the same imports, and most of its exit on tearing them down. Only `load`
+imports Airflow, by name, so that importing this module stays cheap.
 """
 
 import gc
@@ -17,7 +17,7 @@ from setproctitle import getproctitle, setproctitle
 
 from manifold.contracts.errors import Permanent
 
-# What several of them need. None of it starts a thread, opens the database or reads a DAG: a copy has everything but threads.
+# Modules needed by several commands. None starts a thread, opens the database or reads a DAG: a fork keeps no threads.
 SHARED = (
     "airflow.__main__",
     "airflow.cli.commands.api_server_command",
@@ -27,20 +27,20 @@ SHARED = (
     "airflow.cli.commands.scheduler_command",
     "airflow.executors.local_executor",
 )
-# What one needs that can be imported before it runs; the server finds its application made.
+# Modules of a single command that can be imported in advance; for the server, this creates its application.
 ITS_OWN = {"api-server": ("airflow.api_fastapi.main",)}
 ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
 
 
 def load(env: Mapping[str, str]) -> None:
-    """Import what `start` needs, and write Airflow's configuration file where there is none: all commands share its keys.
+    """Import the modules for `start`, and write Airflow's configuration file if missing: all commands share its generated keys.
 
-    From now on this process is one of Airflow's, and `env` is its environment.
+    From now on this process runs as part of Airflow, with `env` as its environment.
 
     Raises:
-        Permanent: something has started a thread; who begins as a copy would wait for it in vain.
+        Permanent: an import has started a thread, which forks would lack.
     """
-    getproctitle()  # finds out where a title is written, which it does by the environment that a process begins with
+    getproctitle()  # initialises setproctitle, which locates the title by the original environment
     os.environ.clear()
     os.environ.update(env)
     _import(SHARED)
@@ -50,10 +50,10 @@ def load(env: Mapping[str, str]) -> None:
 
 
 def start(arguments: tuple[str, ...]) -> psutil.Process:
-    """`airflow` with these arguments, in a process of its own that reads nothing from standard input."""
+    """Fork a process that runs `airflow` with these arguments, and reads nothing from standard input."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or a copy would write it again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)  # or one that comes too early would be this process's
+        stream.flush()  # otherwise the fork would write buffered output again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)  # the fork must reset the handlers first
     if (pid := os.fork()) == 0:
         _become(arguments)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -61,7 +61,7 @@ def start(arguments: tuple[str, ...]) -> psutil.Process:
 
 
 def status_of(process: psutil.Process) -> int | None:
-    """The exit status of one that `start` gave, negative for the signal that ended it; None: it still runs."""
+    """Return the exit status of a process from `start`, negative for a signal; None: it is running."""
     try:
         status: int | None = process.wait(0)
     except psutil.TimeoutExpired:
@@ -70,7 +70,7 @@ def status_of(process: psutil.Process) -> int | None:
 
 
 def _become(arguments: tuple[str, ...]) -> None:
-    """Run the command, then end without taking anything apart: a second of work for an API server."""
+    """Run the command, then exit without cleanup, which would take an API server a second."""
     status = 1
     try:
         for number in ASKED_TO_END:
@@ -78,13 +78,13 @@ def _become(arguments: tuple[str, ...]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.argv = ["airflow", *arguments]
-        setproctitle(" ".join(sys.argv))  # for whoever looks at the processes
+        setproctitle(" ".join(sys.argv))  # for process listings
         _import(ITS_OWN.get(arguments[0], ()))
         runpy.run_module("airflow", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as exc:
         status = _status(exc)
-    except BaseException:  # noqa: BLE001  # as Python itself does at the end of a process
+    except BaseException:  # noqa: BLE001  # like the interpreter at exit
         sys.excepthook(*sys.exc_info())
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -93,7 +93,7 @@ def _become(arguments: tuple[str, ...]) -> None:
 
 
 def _import(modules: Iterable[str]) -> None:
-    """Import them without looking for garbage meanwhile, which takes a quarter of it, and among what stays never again."""
+    """Import modules with garbage collection off, which saves a quarter of the time, then freeze the heap."""
     gc.disable()
     for module in modules:
         import_module(module)

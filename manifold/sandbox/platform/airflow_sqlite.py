@@ -1,22 +1,22 @@
-"""Lets the processes of Airflow share one SQLite file: they wait for each other, and each transaction is atomic.
+"""Makes the processes of Airflow share one SQLite file: writers wait for each other, and transactions are atomic.
 
-Airflow imports `CONNECT` (its option `sql_alchemy_connect_args`) in each of its processes, and with it the listener below.
+Each process of Airflow imports `CONNECT` (its option `sql_alchemy_connect_args`), and with it the listener below.
 """
 
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-CONNECT: dict[str, Any] = {"timeout": 30}  # seconds that a writer waits for the other; Python's own are 5
+CONNECT: dict[str, Any] = {"timeout": 30}  # seconds that a writer waits for another; Python's default is 5
 
 
 @event.listens_for(Engine, "savepoint")
 def begin_before_the_savepoint(connection: Connection, _: str) -> None:
-    """Make a savepoint part of a transaction that may write.
+    """Begin a write transaction before a savepoint.
 
-    Python's driver begins a transaction only before an INSERT and its like. A savepoint before that is a transaction of its own,
-    and its end commits it: others saw a backfill's runs one by one, and where it failed and took them back, the scheduler,
-    which had taken one up, ended itself. And it began as a reader, which SQLite does not let write once another has written.
+    Python's driver begins a transaction only before an INSERT and the like. An earlier savepoint is a transaction of its own, and
+    its release commits: others saw a backfill's runs one by one, and when it failed and rolled back, the scheduler, which had
+    picked one up, crashed. It also began as a reader, which SQLite does not allow to write after another writer.
     """
     if connection.dialect.name == "sqlite" and not getattr(connection.connection.driver_connection, "in_transaction", True):
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,6 +1,6 @@
-"""The users of the embedded Airflow: one for each role of its simple auth manager. The first start generates their passwords.
+"""Users of the embedded Airflow: one for each role of its simple auth manager, with passwords generated at the first start.
 
-The three are those of compose and Terraform, too. Airflow reads the passwords from a JSON file among the secrets.
+Compose and Terraform have the same three. Airflow reads the passwords from a JSON file in the secrets folder.
 """
 
 import json
@@ -14,31 +14,31 @@ from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.settings import Settings
 
 ADMIN, OPERATOR, VIEWER = "admin", "operator", "viewer"
-ROLES = {ADMIN: "admin", OPERATOR: "op", VIEWER: "viewer"}  # by user, in the words of Airflow's setting
+ROLES = {ADMIN: "admin", OPERATOR: "op", VIEWER: "viewer"}  # role by user, as in Airflow's setting
 FILE = "airflow_passwords.json"
 _BYTES = 18
 
 
 def users() -> str:
-    """Airflow's setting `simple_auth_manager_users`."""
+    """Return Airflow's setting `simple_auth_manager_users`."""
     return ",".join(f"{user}:{role}" for user, role in ROLES.items())
 
 
 def passwords_file(settings: Settings) -> Path:
-    """Where the passwords stand."""
+    """Return the path of the passwords file."""
     return secret_files.folder(settings.home) / FILE
 
 
 def make_up(settings: Settings) -> None:
-    """A password for each user, where the home has none."""
+    """Generate a password for each user, if there is no file yet."""
     secret_files.made_up(settings.home, FILE, lambda: json.dumps({user: secrets.token_urlsafe(_BYTES) for user in ROLES}))
 
 
 def password_of(settings: Settings, user: str) -> str:
-    """The password of one of `ROLES`.
+    """Return the password of a user in `ROLES`.
 
     Raises:
-        Permanent: this home has none, or the file is not what was written.
+        Permanent: there is no password file, or it is malformed.
     """
     try:
         return str(json.loads(secret_files.read(settings.home, FILE) or "{}")[user])
@@ -50,5 +50,5 @@ def password_of(settings: Settings, user: str) -> str:
 
 
 def logged_in(settings: Settings, url: str, user: str = OPERATOR) -> AirflowApi:
-    """A client of the embedded Airflow at `url`."""
+    """Return a client of the embedded Airflow at `url`."""
     return AirflowApi(url, user, password_of(settings, user), verify=verified(settings, url))

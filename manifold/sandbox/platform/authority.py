@@ -1,4 +1,4 @@
-"""The CAs of the sandbox: they sign certificates and the revocation list."""
+"""The CAs of the sandbox, which sign certificates and the revocation list."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA: the files with its certificates, its key and its successor's, and the name of the first; later ones add their day."""
+    """A CA: file names of its certificates, key and successor's key, and its name; successors append a date."""
 
     certificate: str
     key: str
@@ -28,7 +28,7 @@ class Authority:
     name: str
 
     def is_issuer(self, name: str) -> bool:
-        """Whether this is the name of one of them."""
+        """Whether this is the name of the CA or one of its successors."""
         return name == self.name or (name.startswith(f"{self.name}, ") and name.removeprefix(f"{self.name}, ")[:1].isdigit())
 
 
@@ -37,12 +37,12 @@ INNER = Authority(INNER_CA, "inner-ca-key.pem", "inner-ca-next-key.pem", "Manifo
 
 
 def believed(folder: Path, ca: Authority) -> list[x509.Certificate]:
-    """The certificates of a CA that are believed: the one that signs, its successor and its predecessors, if there are any."""
+    """Return the trusted certificates of a CA: the signing one, and its successor and predecessors, if there are any."""
     return x509.load_pem_x509_certificates((folder / ca.certificate).read_bytes())
 
 
 def signer(folder: Path, ca: Authority) -> x509.Certificate:
-    """Of those, the one that signs.
+    """Return the signing certificate of a CA.
 
     Raises:
         Permanent: there is none.
@@ -51,7 +51,7 @@ def signer(folder: Path, ca: Authority) -> x509.Certificate:
 
 
 def _signer_and_key(folder: Path, ca: Authority) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Of one moment: another may sign in the next one."""
+    """Return a matching pair: a rotation may happen between two reads."""
     key = ca_key(folder, ca)
     found = next((each for each in believed(folder, ca) if each.public_key() == key.public_key()), None)
     if found is None:
@@ -60,7 +60,7 @@ def _signer_and_key(folder: Path, ca: Authority) -> tuple[x509.Certificate, ec.E
 
 
 def ca_certificate(name: str, key: ec.EllipticCurvePrivateKey, days: float, *, now: datetime) -> bytes:
-    """The certificate of a CA, in PEM; it signs itself."""
+    """Return a self-signed CA certificate, in PEM."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     public = key.public_key()
     made = _begun(subject, subject, public, public, now, now + timedelta(days=days), is_ca=True)
@@ -77,7 +77,7 @@ def certificate(
     hosts: Sequence[str] = (),
     now: datetime | None = None,
 ) -> bytes:
-    """A certificate for this key in PEM, signed by `ca`, with which it ends at the latest.
+    """Return a certificate for this key in PEM, signed by `ca`; it expires with the CA at the latest.
 
     Raises:
         Permanent: there is no such CA.
@@ -132,7 +132,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def revocation_list(folder: Path, revoked: Mapping[int, datetime], *, now: datetime) -> bytes:
-    """The list of what the CA of the front door has revoked, and since when, in PEM."""
+    """Return the revocation list of the front door's CA, with revocation times, in PEM."""
     signs, own = _signer_and_key(folder, FRONT_DOOR)
     made = x509.CertificateRevocationListBuilder().issuer_name(signs.subject)
     made = made.last_update(now - _CLOCK_SKEW).next_update(now + timedelta(days=LISTED_DAYS))
@@ -143,7 +143,7 @@ def revocation_list(folder: Path, revoked: Mapping[int, datetime], *, now: datet
 
 
 def ca_key(folder: Path, ca: Authority) -> ec.EllipticCurvePrivateKey:
-    """The key of a CA.
+    """Return the key of a CA.
 
     Raises:
         Permanent: there is none.
@@ -155,7 +155,7 @@ def ca_key(folder: Path, ca: Authority) -> ec.EllipticCurvePrivateKey:
 
 
 def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """The key in a file.
+    """Return the key in a file.
 
     Raises:
         OSError: it cannot be read.
@@ -166,10 +166,10 @@ def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def new_key_pem() -> str:
-    """A new key, in PEM."""
+    """Return a new key, in PEM."""
     return pem_of(ec.generate_private_key(ec.SECP256R1())).decode().strip()
 
 
 def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A key, in PEM, in the clear."""
+    """Return a key in unencrypted PEM."""
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

@@ -1,4 +1,4 @@
-"""The first start of a fresh home: makes the tables, and marks the empty queues as loaded, because no entry is missing."""
+"""The first start of a fresh home: creates the tables, and marks the empty queues as loaded, as no entry can be missing."""
 
 from threading import Event
 
@@ -18,18 +18,18 @@ from manifold.settings import Settings
 
 
 def nothing_recorded(settings: Settings) -> bool:
-    """Whether archive and journal are empty. To be asked before the recorder runs."""
+    """Whether archive and journal are empty. Call it before the recorder starts."""
     journals = settings.home / "journal"
     return not any(journals.glob("*/*.journal")) and not _has_segments(settings.archive)
 
 
 def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
-    """Make the tables that are missing. On a `fresh` home whose tables are empty, mark the queues as loaded.
+    """Create missing tables. In a `fresh` home with empty tables, mark the queues as loaded.
 
     Waits for Redis until `given_up` is set.
 
     Raises:
-        redis.RedisError: Redis has not answered until then.
+        redis.RedisError: Redis did not answer until then.
     """
     catalog = open_catalog(settings)
     ensure_tables(catalog)

@@ -1,10 +1,10 @@
-"""Mosquitto as Manifold needs it: its configuration, its access files, and the command that starts it.
+"""Mosquitto for Manifold: its configuration, its ACL files, and the command that starts it.
 
-Its settings follow EMQX's defaults as far as they can. The access files follow infra/emqx/acl.conf within three limits of
-Mosquitto 2.0. It has no rules for prefixes of user names, so the tap connects clients that claim a name `sdv-pub-…` to a listener
-of their own. It grants every SUBSCRIBE and withholds messages that may not be read, so the tap answers for it, by
-`manifold.contracts.rights`. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a
-client that calls itself `sdv-…` without the user name of a service has a vehicle's rights to its own topics.
+Its settings follow EMQX's defaults where possible. The ACL files follow infra/emqx/acl.conf within three limits of Mosquitto 2.0.
+It has no rules for user name prefixes, so the tap connects clients with a user name `sdv-pub-…` to a separate listener. It grants
+every SUBSCRIBE and withholds messages that the client may not read, so the tap answers subscriptions by
+`manifold.contracts.rights`. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a client
+with an id `sdv-…` but without a service's user name has a vehicle's rights to its own topics.
 """
 
 import os
@@ -25,12 +25,12 @@ from manifold.settings.embedded_broker import (
     outer_socket,
 )
 
-QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
+QUEUED_MAX = 1_000_000  # one limit for all clients: vehicles need few; a service that is away for a minute needs 100,000
 AUTOSAVE_S = 5
 
 
 def command(settings: Settings) -> list[str]:
-    """Writes the configuration; what to run in the foreground.
+    """Write the configuration, and return the command to run in the foreground.
 
     Raises:
         Permanent: Mosquitto is not installed.
@@ -40,7 +40,7 @@ def command(settings: Settings) -> list[str]:
 
 
 def write_config(settings: Settings) -> Path:
-    """Write the configuration and the access files; the configuration's path."""
+    """Write the configuration and the ACL files; return the configuration's path."""
     home = folder(settings)
     home.mkdir(parents=True, exist_ok=True)
     outer_acl, inner_acl = home / "vehicles.acl", home / "platform.acl"
@@ -95,7 +95,7 @@ acl_file {inner_acl}
 
 
 def outer_access(settings: Settings) -> str:
-    """The access file of the listener for vehicles and Manifold's services."""
+    """Return the ACL file of the listener for vehicles and Manifold's services."""
     publisher = settings.mqtt_username_publisher
     hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
     speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", f"write {topics.ecq_filter('+')}"]
@@ -113,7 +113,7 @@ def outer_access(settings: Settings) -> str:
 
 
 def inner_access(settings: Settings) -> str:
-    """The access file of the listener for the tap and for platform publishers."""
+    """Return the ACL file of the listener for the tap and for platform publishers."""
     tap = [f"user {TAP_USERNAME}", f"topic write {topics.EVENTS}/#"]
     publishers = [f"pattern {right}" for right in (*_PUBLISHER, f"read {settings.receipt_prefix}%u/#")]
     return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
@@ -125,7 +125,7 @@ _PUBLISHER = tuple(f"write {topic}" for topic in _PUBLISHED)
 
 
 def _vehicle(settings: Settings) -> list[str]:
-    """A vehicle hears what is addressed to it, and speaks for itself. With a wildcard or a slash in its id it may do nothing."""
+    """Return a vehicle's rights: its own topics only. Mosquitto denies clients whose id contains a wildcard or slash."""
     signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
     reads = [f"read {topics.ecq_filter('%c')}", f"read {settings.topic_prefix}/%c/#"]
     says = [f"write {settings.topic_prefix}/%c/proxy/response/#", f"write {topics.ecq_rewind_topic('%c')}"]

@@ -1,8 +1,8 @@
-"""The succession of CAs while the platform runs: a new one is announced, then signs, and the old one is removed when unneeded.
+"""CA rotation while the platform runs: a new CA is announced, then signs, and the old one is dropped when unneeded.
 
-An announced CA is trusted and does not sign yet: every process that trusts `ca.pem` reads the file again before the first
-certificate of the new CA is shown. From then on the old CA is only trusted: its key is removed, and its certificates stay valid
-until they end.
+An announced CA is trusted but does not sign yet: every process that trusts `ca.pem` reloads the file before it sees the first
+certificate of the new CA. After that the old CA is only trusted: its key is removed, and its certificates stay valid until they
+expire.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,13 +19,13 @@ from manifold.runtime import secret_files
 from manifold.sandbox.platform.authority import Authority, believed, ca_certificate, new_key_pem, private_key, signer
 
 CA_DAYS = 365.0
-ANNOUNCED_DAYS = 60.0  # before it signs: twice what a leaf lasts, and with each new leaf a vehicle is given ca.pem anew
-OVERLAP_DAYS = 60.0  # what the old one has left then: twice what a leaf lasts, so that those of 30 days end by themselves
-HURRY_DAYS = 10.0  # with less left there is no time to announce: what it signs would end as soon as it is renewed
+ANNOUNCED_DAYS = 60.0  # announcement period: twice a leaf's lifetime, and each new leaf comes with the current ca.pem
+OVERLAP_DAYS = 60.0  # left of the old CA when it stops signing: twice a leaf's lifetime, so that its 30-day leaves expire first
+HURRY_DAYS = 10.0  # with less left, skip the announcement period: leaves would expire right after renewal
 
 
 class Step(StrEnum):
-    """What is to be done next."""
+    """The next step of a rotation."""
 
     ANNOUNCE = "announce"
     SUCCEED = "succeed"
@@ -34,15 +34,15 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the CAs of one authority stand. Times are in UTC."""
+    """The rotation state of one authority. Times are in UTC."""
 
-    ends_at: datetime  # of the one that signs
-    announced_at: datetime | None = None  # of its successor; None: there is none
-    former: Sequence[tuple[str, datetime]] = ()  # names and ends of those that signed before
+    ends_at: datetime  # expiry of the signing CA
+    announced_at: datetime | None = None  # of the successor; None: there is none
+    former: Sequence[tuple[str, datetime]] = ()  # names and expiries of predecessors
 
 
 def next_step(standing: Standing, needed: Collection[str], now: datetime) -> Step | None:
-    """What is to be done now. `needed` are names of CAs that have signed what still counts."""
+    """Return the step that is due. `needed` contains the names of CAs that signed certificates still in use."""
     left = standing.ends_at - now
     if standing.announced_at is None:
         if left <= timedelta(days=ANNOUNCED_DAYS + OVERLAP_DAYS):
@@ -55,7 +55,7 @@ def next_step(standing: Standing, needed: Collection[str], now: datetime) -> Ste
 
 
 def standing(folder: Path, ca: Authority) -> Standing:
-    """As the files say.
+    """Read the rotation state from the files.
 
     Raises:
         Permanent: there is no such CA.
@@ -66,7 +66,7 @@ def standing(folder: Path, ca: Authority) -> Standing:
 
 
 def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
-    """The CA that is announced, if one is."""
+    """Return the announced CA, if there is one."""
     try:
         key = private_key(folder / ca.next_key).public_key()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
 
 
 def announce(home: Path, ca: Authority, now: datetime) -> None:
-    """Make a successor, and have it believed."""
+    """Create a successor and add it to the trusted CAs."""
     folder = secret_files.folder(home)
     secret_files.made_up(home, ca.next_key, new_key_pem)
     name = f"{ca.name}, {now:%Y-%m-%d}"
@@ -84,12 +84,12 @@ def announce(home: Path, ca: Authority, now: datetime) -> None:
 
 
 def succeed(folder: Path, ca: Authority) -> None:
-    """Have the successor sign from now on. The key of the one before is gone with that."""
+    """Make the successor the signing CA; this removes its predecessor's key."""
     (folder / ca.next_key).replace(folder / ca.key)
 
 
 def drop(folder: Path, ca: Authority, needed: Collection[str], now: datetime) -> None:
-    """Believe those no longer that nobody needs."""
+    """Stop trusting predecessors that nobody needs."""
     own = (signer(folder, ca), successor(folder, ca))
     kept = [
         each
@@ -100,7 +100,7 @@ def drop(folder: Path, ca: Authority, needed: Collection[str], now: datetime) ->
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """Its common name."""
+    """Return the common name."""
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 

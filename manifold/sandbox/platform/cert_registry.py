@@ -1,4 +1,4 @@
-"""The record of the certificates that the CAs of a home have signed, with the end of each, for revocation. It has no keys."""
+"""Record of the certificates signed by a home's CAs, with their expiry, for revocation. Contains no keys."""
 
 import fcntl
 import json
@@ -14,13 +14,13 @@ from cryptography.x509.oid import NameOID
 
 from manifold.runtime import secret_files
 
-FILE = "issued.jsonl"  # among the secrets, one line for each certificate, the oldest first
-RETENTION = timedelta(days=30)  # after its end
+FILE = "issued.jsonl"  # in the secrets folder, one line per certificate, oldest first
+RETENTION = timedelta(days=30)  # after expiry
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """One certificate: its common name, its serial number, its CA, and when it ends (UTC)."""
+    """One certificate: common name, serial number, CA, and expiry (UTC)."""
 
     name: str
     serial: int
@@ -29,7 +29,7 @@ class Issued:
 
 
 def note(home: Path, pem: bytes) -> None:
-    """Put the first certificate of `pem` on the record.
+    """Record the first certificate of `pem`.
 
     Raises:
         OSError: the record cannot be written.
@@ -46,7 +46,7 @@ def note(home: Path, pem: bytes) -> None:
 
 
 def forget_ended(home: Path, *, now: datetime | None = None) -> int:
-    """Take from the record what ended more than `KEPT` before `now`; how many there were.
+    """Remove certificates that expired more than `RETENTION` before `now`; return how many.
 
     Raises:
         OSError: the record cannot be written.
@@ -66,19 +66,19 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
 
 
 def of_home(home: Path, *, now: datetime | None = None) -> list[Issued]:
-    """All certificates of a home that have not ended by `now`, the oldest first."""
+    """Return a home's certificates that are valid at `now`, oldest first."""
     since = now or datetime.now(UTC)
     return [row for row in all_of(home) if row.ends_at > since]
 
 
 def all_of(home: Path) -> list[Issued]:
-    """All that are on record, the oldest first; also what has ended, for a while."""
+    """Return all recorded certificates, oldest first, including recently expired ones."""
     return [_row(line) for line in _lines(secret_files.folder(home) / FILE)]
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[Path]:
-    """The record, which nobody else writes meanwhile: the folder is locked, because the file may be replaced."""
+    """Lock the record and yield its path. The lock is on the folder, because the file may be replaced."""
     folder = secret_files.folder(home)
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -89,18 +89,18 @@ def _alone(home: Path) -> Iterator[Path]:
 
 
 def _is_torn(file: Path) -> bool:
-    """Whether whoever wrote last was killed in the middle of a line."""
+    """Whether the last line is incomplete, because its writer was killed."""
     return file.exists() and file.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def _lines(file: Path) -> list[dict[str, str]]:
-    """The lines that are whole."""
+    """Return the complete lines."""
     found = []
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # torn: its certificate was never handed out
+            continue  # incomplete: its certificate was never issued
     return found
 
 

@@ -12,22 +12,22 @@ from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import certificates
 from manifold.settings import Settings, load_settings
 
-LOOK_S = 600.0  # what is due is due for days
-AGAIN_S = 5.0  # Redis does not answer, or the disk is full
+LOOK_S = 600.0  # work is due for days
+AGAIN_S = 5.0  # retry if Redis does not answer, or the disk is full
 
 log = structlog.get_logger(__name__)
 
 
 def run(settings: Settings, stop: Event) -> None:
-    """Look now and then until `stop`. What cannot be done now is tried again."""
-    told = None  # which files Redis has taken, as far as this keeper knows
+    """Check periodically until `stop`; retry what fails."""
+    told = None  # file versions that Redis has loaded, as far as this process knows
 
     def keep() -> None:
         if done := certificates.keep(settings):
             log.info("certificates kept", done=done)
 
     def tell() -> None:
-        """Whoever has renewed them, and however far a keeper before came that was killed."""
+        """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
         nonlocal told
         if (found := certificates.of_redis(settings)) != told:
             certificates.tell_redis(settings)

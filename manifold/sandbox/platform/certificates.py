@@ -1,9 +1,8 @@
-"""The two CAs of the sandbox, which are removed with its home, and the certificates that they sign.
+"""The sandbox's two CAs, removed with its home, and the certificates that they sign.
 
-One is for servers and for all clients of the MQTT port: services, publishers, vehicles. The other is for clients of Redis and
-RabbitMQ, which trust no other CA, so that a certificate for MQTT gives no access behind it. Their keys are in the folder of
-secrets, for this user alone. This suits a machine of one's own only: the key of an environment's CA must not be where its
-platform is.
+One is for servers and all clients of the MQTT port: services, publishers, vehicles. The other is for clients of Redis and
+RabbitMQ, which trust no other CA, so that a certificate for MQTT gives no access to them. The keys are in the secrets folder,
+readable by this user only. This suits a local machine only: a deployment's CA key must not be on the platform's hosts.
 """
 
 import fcntl
@@ -41,12 +40,12 @@ from manifold.sandbox.platform.ca_rotation import CA_DAYS, Step
 from manifold.settings import Settings
 
 LEAF_DAYS = 30.0
-RENEWED_DAYS = LEAF_DAYS / 3  # before its end
-ANSWER_S = 5.0  # in which Redis answers
+RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which leaves are renewed
+ANSWER_S = 5.0  # timeout of Redis
 
 
 def make_up(settings: Settings, *, now: datetime | None = None) -> None:
-    """Make the CAs and an empty revocation list if there are none; then do what `keep` does."""
+    """Create the CAs and an empty revocation list if missing; then do what `keep` does."""
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     for ca in (FRONT_DOOR, INNER):
         secret_files.made_up(settings.home, ca.key, new_key_pem)
@@ -56,9 +55,9 @@ def make_up(settings: Settings, *, now: datetime | None = None) -> None:
 
 
 def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """Do what is due by now: succession of CAs, certificates of tap and services, the revocation list.
+    """Do what is due: CA rotation, certificates of tap and services, the revocation list.
 
-    To be called now and then; nothing has to be started again. What was done, in words; Redis wants to be told of it.
+    Call it periodically; no restart is needed. Returns descriptions of what was done; afterwards call `tell_redis`.
 
     Raises:
         Permanent: there is no CA.
@@ -78,7 +77,7 @@ def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
 
 
 def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
-    """Do what is to be done next with this CA; None: nothing."""
+    """Perform the next rotation step of this CA and return it; None: nothing is due."""
     folder, revoked_now = secret_files.folder(home), revoked(home)
     needed = {row.issuer for row in cert_registry.of_home(home, now=now) if row.serial not in revoked_now}
     step = ca_rotation.next_step(ca_rotation.standing(folder, ca), needed, now)
@@ -88,13 +87,13 @@ def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
         case Step.SUCCEED:
             ca_rotation.succeed(folder, ca)
         case Step.DROP:
-            revocations.keep(home, now)  # before nobody believes whoever has signed the one that there is
+            revocations.keep(home, now)  # sign the list again, before the CA that signed it loses its trust
             ca_rotation.drop(folder, ca, needed, now)
     return step
 
 
 def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetime | None = None) -> list[str]:
-    """New certificates for those of tap and services that end within so many days, or are another CA's; their files.
+    """Reissue the certificates of tap and services that expire within `within_days`, or have another CA; return their files.
 
     Raises:
         Permanent: there is no CA.
@@ -111,16 +110,16 @@ def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetim
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate that the sandbox itself shows."""
+    """A certificate used by the sandbox itself."""
 
-    file: str  # among the secrets
-    name: str  # its common name
+    file: str  # in the secrets folder
+    name: str  # common name
     ca: Authority
-    hosts: Sequence[str] = ()  # of a server
+    hosts: Sequence[str] = ()  # server names; empty for a client
 
 
 def leaves(settings: Settings) -> list[Leaf]:
-    """The server's, which tap, Redis, RabbitMQ and the API show; those of services at the front door; and behind it."""
+    """Return the server certificate (tap, Redis, RabbitMQ, API), and the services' client certificates for MQTT and behind it."""
     users = settings.mqtt_username_recorder, settings.mqtt_username_dispatcher, settings.mqtt_username_publisher
     services: tuple[Service, ...] = get_args(Service)
     return [
@@ -131,16 +130,16 @@ def leaves(settings: Settings) -> list[Leaf]:
 
 
 def of_redis(settings: Settings) -> tuple[int, ...]:
-    """Which state of its files Redis should have: another one whenever one of them was written.
+    """Return a version of the files that Redis loads; it changes when one of them is written.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     return tuple(written_at(str(secret_files.folder(settings.home) / file)) for file in (SERVER, INNER.certificate))
 
 
 def tell_redis(settings: Settings) -> None:
-    """Have the Redis of the sandbox read its certificate and its CA again: it does so only when it is told.
+    """Make the sandbox's Redis reload its certificate and CA, which it does on command only.
 
     Raises:
         redis.RedisError: it does not answer.
@@ -153,7 +152,7 @@ def tell_redis(settings: Settings) -> None:
 
 
 def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """What should have been done a day ago, in words: nobody keeps the certificates.
+    """Describe work that is overdue by a day, a sign that the renewer does not run.
 
     Raises:
         Permanent: there is no CA.
@@ -178,7 +177,7 @@ def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
-    """The names and addresses under which the tap is reached."""
+    """Return the host names and addresses of the tap."""
     return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", settings.host)))
 
 
@@ -191,12 +190,12 @@ def issue(
     ca: Authority = FRONT_DOOR,
     now: datetime | None = None,
 ) -> bytes:
-    """A certificate with this common name, and its key after it, in PEM; with `hosts` it is a server's, else a client's.
+    """Issue a certificate with this common name; return it and its key in PEM. With `hosts` it is a server's, else a client's.
 
-    It ends with its CA at the latest. It is noted among `issued`; its key is kept nowhere.
+    It expires with its CA at the latest. It is recorded in `cert_registry`; its key is not stored.
 
     Raises:
-        Permanent: there is no CA, or the name is none that a certificate can have.
+        Permanent: there is no CA, or the name is not a valid common name.
     """
     folder = secret_files.folder(home)
     if not 0 < len(name) <= 64:
@@ -208,9 +207,9 @@ def issue(
 
 
 def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -> None:
-    """Put certificates on the list of what is revoked: the tap cuts them off within a second or two.
+    """Add certificates to the revocation list: the tap disconnects their clients within a second or two.
 
-    Those of the inner CA are on no list: Redis and RabbitMQ ask for none.
+    This has no effect for the inner CA: Redis and RabbitMQ use no revocation list.
 
     Raises:
         Permanent: there is no CA.
@@ -221,26 +220,26 @@ def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -
 
 
 def revoked(home: Path) -> frozenset[int]:
-    """The serial numbers of all that are revoked."""
+    """Return the serial numbers of all revoked certificates."""
     return frozenset(revocations.listed(home))
 
 
 def serial_of(pem: bytes) -> int:
-    """The serial number of the first certificate in `pem`."""
+    """Return the serial number of the first certificate in `pem`."""
     return x509.load_pem_x509_certificate(pem).serial_number
 
 
 def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
-    except ValueError:  # half a file
+    except ValueError:  # partial file
         return False
     return found.not_valid_after_utc >= until and found.issuer == issuer
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Nobody else changes CAs or the list meanwhile: the console revokes while the keeper renews."""
+    """Lock CAs and revocation list against other processes: the console revokes while the renewer renews."""
     folder = secret_files.folder(home)
     lock = os.open(folder / ".authority.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

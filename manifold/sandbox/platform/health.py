@@ -1,4 +1,4 @@
-"""The health of the embedded platform: asks every program and counts every queue, and changes nothing."""
+"""The health of the embedded platform: queries every program and the queues' markers; read only."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ from manifold.settings.embedded_broker import outer_socket
 
 REBUILD_NEEDED = "rebuild needed"
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
-KEEPER = "keeper"  # told of where it runs: with TLS alone
+KEEPER = "keeper"  # listed in the processes only with TLS
 _ANSWER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether one program is ready to serve, and what it says about itself (JSON values)."""
+    """Whether one program is ready to serve, and its details (JSON values)."""
 
     healthy: bool
-    reason: str = ""  # why it is not
+    reason: str = ""  # why it is not healthy
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -43,16 +43,16 @@ class Status:
     addresses: Addresses
     queues: str  # `loaded`, `rebuild needed`, or `unknown` without Redis
     processes: Mapping[str, Sequence[int]]  # kind → pids
-    checks: Mapping[str, Check]  # program → its health
-    states: Mapping[str, ProgramState]  # program → what the supervisor says; empty when it does not run
+    checks: Mapping[str, Check]  # program → health
+    states: Mapping[str, ProgramState]  # program → supervisor state; empty if the supervisor is not running
 
     @property
     def running(self) -> bool:
-        """Whether any process of the platform is there."""
+        """Whether any process of the platform is running."""
         return any(self.processes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that `manifold status --json` prints."""
+        """Return the JSON for `manifold status --json`."""
         return {
             "healthy": self.healthy,
             **self.addresses.to_json(),
@@ -70,7 +70,7 @@ class Status:
 
 
 def as_started(settings: Settings) -> Settings:
-    """These settings; with or without Airflow and the AMQP door as the platform that runs was started."""
+    """Return the settings with `with_airflow` and `with_signals` as the running platform was started."""
     layout = HomeLayout(settings.home)
     if not layout.supervisor():
         return settings
@@ -81,7 +81,7 @@ def as_started(settings: Settings) -> Settings:
 
 
 def status(settings: Settings) -> Status:
-    """The status of the platform of these settings, also when nothing runs. One that was started without Airflow needs none."""
+    """Return the platform's status, also if nothing runs. A platform started without Airflow is healthy without it."""
     layout, settings = HomeLayout(settings.home), as_started(settings)
     wanted = programs(settings)
     with ThreadPoolExecutor(1) as pool:
@@ -98,14 +98,14 @@ def status(settings: Settings) -> Status:
 
 
 def check(wanted: Sequence[Program], settings: Settings) -> dict[str, Check]:
-    """The health of each program, by name; all are asked at once."""
+    """Return the health of each program, by name; checked concurrently."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
         answers = {program.name: pool.submit(_check, program, settings) for program in wanted}
         return {name: answer.result() for name, answer in answers.items()}
 
 
 def pids(layout: HomeLayout) -> dict[str, list[int]]:
-    """The processes on record that run now, by kind."""
+    """Return the recorded processes that are running, by kind."""
     found: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for name, record in layout.recorded().items():
         kind = name.partition("-")[0]
@@ -140,7 +140,7 @@ def _check(program: Program, settings: Settings) -> Check:
 
 
 def _airflow(code: int, details: Any) -> Check:
-    """Healthy when every part that is needed says so."""
+    """Return healthy if every required component reports healthy."""
     if code != httpx.codes.OK or not isinstance(details, dict):
         return Check(False, f"answers {code}")
     parts = {name: part.get("status") for name, part in details.items() if isinstance(part, dict)}

@@ -1,4 +1,4 @@
-"""Where the programs of servers are. Folders of a system's own programs are often not on a user's PATH."""
+"""Locates the servers' executables, which may be in system folders outside a user's PATH."""
 
 import os
 import shutil
@@ -9,10 +9,10 @@ SYSTEM = ("/usr/sbin", "/usr/local/sbin")
 
 
 def path_of(program: str, *, install: str, folders: tuple[str, ...] = SYSTEM) -> str:
-    """The program's path, on the PATH or else in these folders.
+    """Return a program's path, on the PATH or else in these folders.
 
     Raises:
-        Permanent: it is not there; `install` is what to install then.
+        Permanent: it is not there; `install` names the package to install.
     """
     found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
     if found is None:

@@ -1,4 +1,4 @@
-"""The record of the processes that were started: each with its pid and start time, so that no other process is ever ended."""
+"""Records of started processes, with pid and start time, so that no other process is ever ended."""
 
 import json
 import os
@@ -10,25 +10,25 @@ from pathlib import Path
 
 import psutil
 
-SAME_BIRTH_S = 0.5  # the system tells a process's birth in hundredths of a second
+SAME_BIRTH_S = 0.5  # the system reports start times in hundredths of a second
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One process for all time: pids come again, a pid with its birth does not."""
+    """Identifies a process uniquely: pids are reused, but not with the same start time."""
 
     pid: int
     born: float  # Unix seconds
 
     @classmethod
     def of_this_process(cls) -> "Record":
-        """The one that is running this line; it stays the same through exec."""
+        """Return the record of this process; it stays valid through exec."""
         return cls(os.getpid(), psutil.Process().create_time())
 
     @classmethod
     def of(cls, pid: int) -> "Record | None":
-        """The process that has this pid now."""
+        """Return the record of the process that has this pid now."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
         except psutil.NoSuchProcess:
@@ -36,7 +36,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> "Record | None":
-        """The record in `file`; None if there is none, or not a whole one."""
+        """Read the record in `file`; None if there is none, or it is malformed."""
         try:
             fields = json.loads(file.read_text())
             return cls(int(fields["pid"]), float(fields["born"]))
@@ -44,13 +44,13 @@ class Record:
             return None
 
     def write(self, file: Path) -> None:
-        """Put the record into `file`, whole or not at all."""
+        """Write the record to `file` atomically."""
         draft = file.with_name(f"{file.name}.{self.pid}")
         draft.write_text(json.dumps(asdict(self)))
         draft.replace(file)
 
     def process(self) -> psutil.Process | None:
-        """The process, if it still runs; a zombie does not."""
+        """Return the process if it is running; zombies do not count."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.born) < SAME_BIRTH_S
@@ -60,15 +60,15 @@ class Record:
 
 
 def family(record: Record) -> list[psutil.Process]:
-    """The recorded process, what it has started, and everything in its process group, as far as they still run.
+    """Return the running members of the recorded process's family: itself, its descendants, and its process group.
 
-    A group keeps its number from being given to anyone else for as long as it has a member. So when the leader is gone,
-    its group is still known, unless another process that was born later leads a group of that number.
+    A pid is not reused while it is the id of a non-empty process group. So if the leader is gone, its group can still be
+    identified, unless a process that started later leads a group with that number.
     """
     leader = record.process()
     found = {leader.pid: leader} if leader else {}
     if leader is None and psutil.pid_exists(record.pid) and Record.of(record.pid) and not _is_zombie(record.pid):
-        return []  # the number is someone else's now
+        return []  # the pid was reused
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) == record.pid and process.create_time() >= record.born - SAME_BIRTH_S:
@@ -81,7 +81,7 @@ def family(record: Record) -> list[psutil.Process]:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether this very process still runs; a zombie does not."""
+    """Whether this process is running; zombies do not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -89,9 +89,9 @@ def runs(process: psutil.Process) -> bool:
 
 
 def wait_gone(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Return when all have gone, or those that still run after `within_s` seconds.
+    """Wait until all have ended; return those still running after `within_s` seconds.
 
-    psutil's own wait takes a zombie that nobody collects for a running process.
+    psutil's own wait counts an unreaped zombie as running.
     """
     deadline = time.monotonic() + within_s
     left = [process for process in processes if runs(process)]
@@ -102,7 +102,7 @@ def wait_gone(processes: Iterable[psutil.Process], within_s: float) -> list[psut
 
 
 def end(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """SIGTERM, and after `within_s` seconds SIGKILL; returns what even that did not end."""
+    """Send SIGTERM, after `within_s` seconds SIGKILL; return the processes that survive even that."""
     every = list(processes)
     _send(every, signal.SIGTERM)
     left = wait_gone(every, within_s)
@@ -127,6 +127,6 @@ def _is_zombie(pid: int) -> bool:
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         try:
-            process.send_signal(number)  # psutil makes sure that the pid is still this process's
+            process.send_signal(number)  # psutil verifies that the pid was not reused
         except psutil.NoSuchProcess:
             continue

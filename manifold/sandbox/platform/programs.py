@@ -1,4 +1,4 @@
-"""The programs of the embedded platform: how each is started, where it listens, and when it counts as healthy."""
+"""The programs of the embedded platform: how they start, where they listen, and when they are healthy."""
 
 import os
 import sys
@@ -15,31 +15,31 @@ from manifold.sandbox.platform.installed import path_of
 from manifold.sandbox.platform.ports import Port
 from manifold.settings import PREFIX, Settings
 
-SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
+SERVERS, SERVICES = "servers", "services"  # services are stopped first, because they need the servers to shut down cleanly
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program under the supervisor. `kind` is its key in the status, `name` also tells its replicas apart."""
+    """One program under the supervisor. `kind` is its key in the status; `name` also distinguishes replicas."""
 
     name: str
     kind: str
     group: str
     ports: tuple[Port, ...]
-    stop_s: int  # how long it may take to end after SIGTERM
-    health: str | None = None  # URL that answers 200 when it is healthy; None: the server is asked, or whether it runs
+    stop_s: int  # grace period after SIGTERM
+    health: str | None = None  # URL that answers 200 if healthy; None: checked by connecting, or by its process
 
     @property
     def log_name(self) -> str:
-        """Its file in the folder of logs."""
+        """Its file in the log folder."""
         return f"{self.name}.log"
 
 
 def programs(settings: Settings) -> list[Program]:
-    """The programs that these settings call for. A server that a URL setting places elsewhere is not started here."""
+    """Return the programs for these settings. A server that a URL setting places elsewhere is not started here."""
     found = []
     if not settings.mqtt_url:
-        of_broker = () if settings.tls else (Port("broker_port", settings.broker_port),)  # with TLS it has no port
+        of_broker = () if settings.tls else (Port("broker_port", settings.broker_port),)  # with TLS it listens on a socket only
         found.append(Program("broker", "broker", SERVERS, of_broker, 10))
         ports = [Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port)]
         ports += [Port("mqtt_services_port", settings.mqtt_services_port)] if settings.tls else []
@@ -66,7 +66,7 @@ def programs(settings: Settings) -> list[Program]:
 
 
 def _signals(settings: Settings) -> list[Program]:
-    """The AMQP door, and RabbitMQ with its epmd where no setting places it elsewhere; nothing where it is not installed."""
+    """Return the AMQP door, and RabbitMQ with epmd unless a setting places it elsewhere; empty if it is not installed."""
     found = []
     if not settings.signals_amqp_url.get_secret_value():
         if rabbitmq.server_script() is None:
@@ -82,7 +82,7 @@ MODULES = {"tap": "manifold.sandbox.tap"} | {name: f"manifold.{name}" for name i
 
 
 def command(program: Program, settings: Settings) -> list[str]:
-    """What to run for it, in the foreground. Writes the configuration that the program reads.
+    """Return the command to run in the foreground. Writes the program's configuration.
 
     Raises:
         Permanent: a server is not installed.
@@ -107,16 +107,16 @@ def command(program: Program, settings: Settings) -> list[str]:
 
 
 def identity_of(program: Program) -> Service:
-    """The user of a program at Redis and RabbitMQ with TLS; tasks of Airflow are `jobs`."""
+    """Return a program's user at Redis and RabbitMQ with TLS; Airflow's tasks are `jobs`."""
     who = "jobs" if program.kind == "airflow" else program.kind
     known: tuple[Service, ...] = get_args(Service)
     return next((service for service in known if service == who), OPERATOR)
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment of every child: each effective setting as its variable, and our tools on the PATH.
+    """Return the environment of every child: each effective setting as its variable, and our tools on the PATH.
 
-    With all settings spelled out, no file in whatever folder a child runs in can change its mind.
+    As all settings are explicit, a settings file in the child's working directory has no effect.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
     spelled = {PREFIX + name.upper(): _spelled(getattr(settings, name)) for name in type(settings).model_fields}
@@ -142,12 +142,12 @@ def _healthz(settings: Settings, port: int) -> str:
 
 
 def _redis_command(settings: Settings) -> list[str]:
-    """Keeps every write in its file within a second, and says no rather than forget when memory is short."""
+    """Return Redis's command: it fsyncs every second, and rejects writes rather than evict when memory is short."""
     binary = path_of("redis-server", install="it (Debian: apt-get install redis-server)")
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, object] = {
-        "bind": settings.loopback,  # without TLS it asks for no password
+        "bind": settings.loopback,  # without TLS there is no password
         "port": settings.redis_port,
         "dir": folder,
         "appendonly": "yes",

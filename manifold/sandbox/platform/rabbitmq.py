@@ -1,7 +1,7 @@
-"""RabbitMQ as the sandbox runs it: a node of its own on loopback, with its own ports, cookie, folders and epmd.
+"""RabbitMQ for the sandbox: its own node on loopback, with its own ports, cookie, folders and epmd.
 
-Erlang's port mapper, epmd, is one for a whole machine by default, and stays when its node has ended. Here it is a program of
-its own beside the node, on the port after that of AMQP; the port after that is for Erlang's own distribution.
+By default Erlang's port mapper, epmd, is shared by the whole machine, and outlives the node. Here it is a separate program for
+this node, on the port after AMQP's; the next port is for Erlang distribution.
 """
 
 import base64
@@ -27,17 +27,17 @@ from manifold.settings import Settings
 
 DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
-MEMORY_BYTES = 512 << 20  # above this, publishers wait
-DISK_FREE_BYTES = 64 << 20  # below this, publishers wait
-MESSAGE_BYTES = 8 << 20  # a larger message ends its publisher's channel; the door refuses far smaller ones, with a reason
+MEMORY_BYTES = 512 << 20  # above this, RabbitMQ blocks publishers
+DISK_FREE_BYTES = 64 << 20  # below this, RabbitMQ blocks publishers
+MESSAGE_BYTES = 8 << 20  # a larger message closes its publisher's channel; the door's own limit is far lower, and gives a reason
 EPMD_WAIT_S = 30.0
-NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # Erlang would spin for work on the cores that all here share
+NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # by default Erlang busy-waits on the shared cores
 
 
 def server_script() -> Path | None:
-    """The script that starts a node as whoever runs it; None where RabbitMQ is not installed.
+    """Return the script that runs a node as the current user; None if RabbitMQ is not installed.
 
-    What Debian has on the PATH is another script, which changes to the user `rabbitmq` first.
+    Debian's script on the PATH is different: it switches to the user `rabbitmq`.
     """
     own = sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
     found = shutil.which("rabbitmq-server")
@@ -45,22 +45,22 @@ def server_script() -> Path | None:
 
 
 def folder(settings: Settings) -> Path:
-    """The folder of the node's files."""
+    """Return the folder of the node's files."""
     return settings.home / "rabbitmq"
 
 
 def epmd_port(settings: Settings) -> int:
-    """The port of the node's own epmd."""
+    """Return the port of the node's own epmd."""
     return settings.amqp_port + 1
 
 
 def distribution_port(settings: Settings) -> int:
-    """The port on which the node talks to other Erlang nodes, such as rabbitmqctl."""
+    """Return the port for other Erlang nodes, such as rabbitmqctl."""
     return settings.amqp_port + 2
 
 
 def epmd_command(settings: Settings) -> list[str]:
-    """What to run in the foreground for the node's own epmd.
+    """Return the command of the node's own epmd, to run in the foreground.
 
     Raises:
         Permanent: Erlang is not installed.
@@ -71,7 +71,7 @@ def epmd_command(settings: Settings) -> list[str]:
 
 
 def command(settings: Settings) -> list[str]:
-    """Writes the configuration; what to run in the foreground for the node. It waits for its epmd.
+    """Write the configuration, and return the node's command, to run in the foreground. It waits for epmd.
 
     Raises:
         Permanent: RabbitMQ is not installed.
@@ -86,10 +86,10 @@ def command(settings: Settings) -> list[str]:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The variables that keep the node, and rabbitmqctl, within this home; no secret is among them."""
+    """Return the variables that confine the node and rabbitmqctl to this home; contains no secrets."""
     home = folder(settings)
     return {
-        "HOME": str(home),  # of .erlang.cookie
+        "HOME": str(home),  # for .erlang.cookie
         "ERL_EPMD_PORT": str(epmd_port(settings)),
         "ERL_EPMD_ADDRESS": settings.loopback,
         "RABBITMQ_NODENAME": NODE,
@@ -103,9 +103,9 @@ def environment(settings: Settings) -> dict[str, str]:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
         "RABBITMQ_GENERATED_CONFIG_DIR": str(home / "config"),
         "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
-        "ERL_CRASH_DUMP": str(home / "erl_crash.dump"),  # and not in the folder from which somebody has started it
+        "ERL_CRASH_DUMP": str(home / "erl_crash.dump"),  # by default in the working directory
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{NO_BUSY_WAITING} -kernel inet_dist_use_interface {{127,0,0,1}}",
-        "RUNNING_UNDER_SYSTEMD": "true",  # then the script becomes the node instead of waiting beside it
+        "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the node instead of waiting for it
     }
 
 
@@ -154,7 +154,7 @@ def _listener(settings: Settings) -> str:
 
 
 def _definitions(passwords: Mapping[str, str]) -> dict[str, object]:
-    """The users, with the passwords in the folder of secrets, also where an earlier start has made others; no `guest`."""
+    """Return the users with the passwords from the secrets folder, overriding those of earlier starts; no `guest`."""
     users = [_user(name, password) for name, password in passwords.items()]
     all_of_it = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
     of_users = rights.permissions()
@@ -173,7 +173,7 @@ def _user(name: str, password: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Wait until epmd listens, or the node would start one that nobody ends; then become the node."""
+    """Wait until epmd listens, since the node would otherwise start one that nobody ends; then exec the node."""
     host, port, *script = sys.argv[1:]
     deadline = time.monotonic() + EPMD_WAIT_S
     while time.monotonic() < deadline:
@@ -184,7 +184,7 @@ def main() -> None:
             time.sleep(0.02)
     else:
         sys.exit(f"epmd does not listen on {host}:{port}")
-    os.execv(script[0], script)  # noqa: S606  # to become the program is the purpose
+    os.execv(script[0], script)  # noqa: S606  # replacing this process is the purpose
 
 
 if __name__ == "__main__":

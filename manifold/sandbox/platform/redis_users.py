@@ -1,4 +1,4 @@
-"""The users of the sandbox's Redis with TLS: those of environments, with the same rights, and the operator, with all rights."""
+"""Users of the sandbox's Redis with TLS: the services, with the same rights as in deployments, and an all-powerful operator."""
 
 import runpy
 from pathlib import Path
@@ -12,7 +12,7 @@ OPERATORS = f"user {OPERATOR} on >{{}} ~* &* +@all"
 
 
 def write(settings: Settings) -> Path:
-    """Make up the passwords that are missing, and write the file of users that Redis reads at its start; its path.
+    """Generate missing passwords, and write the ACL file that Redis reads at start; return its path.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""The revocation list of the CA for MQTT: signed anew in time, without certificates that have ended."""
+"""The revocation list of the MQTT CA: re-signed in time, without expired certificates."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,13 +13,13 @@ from manifold.sandbox.platform.authority import FRONT_DOOR, LISTED_DAYS, revocat
 
 
 def listed(home: Path) -> dict[int, datetime]:
-    """The serial numbers of all that are revoked, and since when (UTC)."""
+    """Return the serial numbers of all revoked certificates, with their revocation times (UTC)."""
     found = _read(home)
     return {} if found is None else {each.serial_number: each.revocation_date_utc for each in found}
 
 
 def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
-    """Write and sign the list.
+    """Sign and write the list.
 
     Raises:
         Permanent: there is no CA.
@@ -29,14 +29,14 @@ def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
 
 
 def keep(home: Path, now: datetime) -> bool:
-    """Sign the list anew where half of its time is over, another CA signs now, or something on it has ended; whether it was.
+    """Re-sign the list if half of its validity is over, the CA has changed, or an entry expired; return whether it was.
 
     Raises:
         Permanent: there is no CA.
     """
     ended = {row.serial for row in cert_registry.all_of(home) if row.ends_at <= now}
     found, on_it = _read(home), listed(home)
-    kept = {serial: since for serial, since in on_it.items() if serial not in ended}  # what nobody has on record stays
+    kept = {serial: since for serial, since in on_it.items() if serial not in ended}  # unregistered ones stay listed
     if found is not None and len(kept) == len(on_it) and _lasts(home, found, now):
         return False
     write(home, kept, now)
@@ -44,9 +44,9 @@ def keep(home: Path, now: datetime) -> bool:
 
 
 def ends_at(home: Path) -> datetime | None:
-    """When the list should have been signed anew; None where there is none."""
+    """Return the next update time of the list; None if there is no list."""
     found = _read(home)
-    return None if found is None else found.next_update_utc  # an empty list is falsy
+    return None if found is None else found.next_update_utc  # compare with None, because an empty list is falsy
 
 
 def _lasts(home: Path, found: x509.CertificateRevocationList, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Starts and stops the embedded platform, and reports its status. Its state lies under `settings.home` and survives both."""
+"""Starts and stops the embedded platform, and reports its status. Its state is kept under `settings.home`."""
 
 import fcntl
 from collections.abc import Collection, Iterator, Sequence
@@ -23,10 +23,10 @@ from manifold.sandbox.platform.supervisord import HomeLayout
 from manifold.sandbox.platform.waiting import Progress, wait_healthy
 from manifold.settings import Settings
 
-START_S = 180.0  # a first start of Airflow makes its database
+START_S = 180.0  # on a first start, Airflow creates its database
 STOP_S = 90.0
-END_S = 15.0  # what a left-over process has for its own clean end
-_URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
+END_S = 15.0  # grace period of a left-over process
+_URL_SIGNS = "/:@!$&'()*+,;="  # characters allowed unescaped in a URL's path
 
 
 def up(
@@ -37,20 +37,20 @@ def up(
     progress: Progress = lambda *_: None,
     within_s: float = START_S,
 ) -> Addresses:
-    """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
+    """Start the platform in the background, and wait until all of it is healthy. If it is already up, only wait.
 
     Args:
-        settings: those of the platform; every child gets all of them.
-        airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
-        not_waiting_for: kinds of programs that may become healthy later; whoever needs them calls `up` once more.
-        progress: told what each program is doing, for whoever waits.
-        within_s: seconds after which `up` gives up.
+        settings: the platform's settings; every child gets all of them.
+        airflow: whether to start Airflow; None: by the setting `with_airflow`.
+        not_waiting_for: kinds of programs that may become healthy later; call `up` again to wait for them.
+        progress: called with each change of a program's state.
+        within_s: timeout in seconds.
 
     Raises:
-        Permanent: the home's path is odd, others could reach the services' HTTP without a token, a port is taken, a server is
-            not installed, the running platform has other settings, or a program does not stay up; nothing of what this call
-            started is left running.
-        Retryable: another `up` or `down` is at work, or not all was healthy in time.
+        Permanent: the home's path has unsupported characters, the services' HTTP would be reachable without a token, a port is in
+            use, a server is not installed, the running platform has other settings, or a program keeps failing. Everything
+            started by this call is stopped again.
+        Retryable: another `up` or `down` is running, or not all was healthy in time.
     """
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
@@ -70,19 +70,19 @@ def up(
             require_free(host, [port for program in wanted for port in program.ports])
         try:
             _start(layout, settings, wanted, awaited, progress, within_s)
-        except BaseException:  # also when the user has lost patience: all of it or nothing
+        except BaseException:  # includes KeyboardInterrupt: start everything or nothing
             _end(layout, lambda *_: None, STOP_S)
             raise
     return Addresses.of(settings)
 
 
 def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: float = STOP_S) -> bool:
-    """End every process of this platform, and no other, and return when they are gone. False: none ran.
+    """End all processes of this platform, and no others, and wait until they are gone. False: none was running.
 
-    Processes that outlived a killed supervisor are ended too: each is on record.
+    This includes recorded processes that outlived a killed supervisor.
 
     Raises:
-        Retryable: another `up` or `down` is at work, or a process does not end even when killed.
+        Retryable: another `up` or `down` is running, or a process survives SIGKILL.
     """
     layout = HomeLayout(settings.home)
     if not layout.run.exists():
@@ -107,7 +107,7 @@ def _start(
     elif settings.with_signals:
         progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
     if settings.tls:
-        from manifold.sandbox.platform import certificates  # as above
+        from manifold.sandbox.platform import certificates  # as above, slow to import
 
         certificates.make_up(settings)
     supervisord.start(layout, settings, wanted)
@@ -119,14 +119,14 @@ def _start(
         try:
             wait_healthy(layout, settings, awaited, progress, within_s, prepared)
         except BaseException:
-            given_up.set()  # or leaving the pool would wait for Redis
+            given_up.set()  # otherwise leaving the pool would wait for Redis
             raise
         prepared.result()
 
 
 def _make_up_secrets(settings: Settings) -> None:
-    """The sandbox has no default secret: each home makes up its own."""
-    from manifold.lake.key_ring import new_key_line  # the library of ciphers takes a while that `status` need not wait
+    """Generate missing secrets: each home has its own, there are no defaults."""
+    from manifold.lake.key_ring import new_key_line  # slow import, which `status` does not need
 
     if not settings.signals_hmac_secret.get_secret_value():
         secret_files.made_up(settings.home, secret_files.HMAC)
@@ -142,7 +142,7 @@ def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
     if (supervisor := layout.supervisor()) and (process := supervisor.process()):
         ran = True
         progress("platform", "stopping")
-        process.terminate()  # it ends the services, then the servers
+        process.terminate()  # it stops the services first, then the servers
         if wait_gone([process], within_s):
             process.kill()
             wait_gone([process], END_S)
@@ -150,7 +150,7 @@ def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
 
 
 def _clear(layout: HomeLayout, progress: Progress) -> bool:
-    """End what an earlier supervisor has left behind, and forget it. Whether there was anything."""
+    """End processes left by an earlier supervisor, and remove its files. Return whether there were any processes."""
     left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
     if left:
         progress("platform", f"ending {len(left)} left-over processes")
@@ -173,7 +173,7 @@ def _require_plain(home: Path) -> None:
 
 @contextmanager
 def _alone(layout: HomeLayout) -> Iterator[None]:
-    """One `up` or `down` of a home at a time; the lock goes with its process."""
+    """Lock the home for one `up` or `down` at a time; the lock is released when the process ends."""
     for folder in (layout.run, layout.logs):
         folder.mkdir(parents=True, exist_ok=True)
     with (layout.run / "lock").open("w") as lock:

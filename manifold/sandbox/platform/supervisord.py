@@ -1,4 +1,4 @@
-"""The supervisor of the embedded platform: its configuration, its start, and what it says about its programs."""
+"""The supervisor of the embedded platform: its configuration, its start, and the states of its programs."""
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ from manifold.sandbox.platform.programs import SERVERS, Program, command, enviro
 from manifold.settings import PREFIX, Settings
 
 SUPERVISORD = "supervisord"
-_SOCKET_PATH_MAX = 90  # bytes; the system's limit is 103 to 107, and supervisord first binds a longer name
-_NO_LIMIT = 1_000_000  # a program that cannot start now may be able to in an hour; the pauses grow by a second each
+_SOCKET_PATH_MAX = 90  # bytes; the OS limit is 103 to 107, and supervisord first binds a longer name
+_NO_LIMIT = 1_000_000  # retry forever: the cause may go away later; the pauses grow by a second each
 _START_S = 20.0
-_FILES_MAX = 65536  # open files that each program may ask for: the tap and the broker hold a socket for each vehicle
+_FILES_MAX = 65536  # maximum limit of open files per program: tap and broker hold a socket per vehicle
 
 
 class HomeLayout:
@@ -34,17 +34,17 @@ class HomeLayout:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.run, self.logs = home / "run", home / "logs"  # of the processes that run now, and what they log
+        self.run, self.logs = home / "run", home / "logs"  # records of running processes, and their logs
         self.config, self.pid_file = self.run / "supervisord.conf", self.run / "supervisord.pid"
         self.socket = _control_socket(self.run)
-        self.settings_file = self.run / "settings.json"  # the settings of the platform that runs, without their secrets
+        self.settings_file = self.run / "settings.json"  # settings of the running platform, without secrets
 
     def remember(self, settings: Settings) -> None:
-        """Note the settings of the platform that has been started."""
+        """Save the settings of the started platform."""
         self.settings_file.write_text(json.dumps(settings.model_dump(mode="json"), indent=1))
 
     def started_with(self) -> dict[str, Any]:
-        """The settings that were noted; empty if there are none."""
+        """Return the saved settings; empty if there are none."""
         try:
             found: dict[str, Any] = json.loads(self.settings_file.read_text())
         except (OSError, ValueError):
@@ -52,22 +52,22 @@ class HomeLayout:
         return found
 
     def record(self, name: str) -> Path:
-        """The file that says which process is this program, or the supervisor."""
+        """Return the process record file of a program or the supervisor."""
         return self.run / f"{name}.process"
 
     def recorded(self) -> dict[str, Record]:
-        """Every process on record, whether it still runs or not."""
+        """Return the records of all processes, running or not."""
         found = {file.stem: Record.read(file) for file in sorted(self.run.glob("*.process"))}
         return {name: record for name, record in found.items() if record is not None}
 
     def supervisor(self) -> Record | None:
-        """The supervisor, if it runs."""
+        """Return the supervisor's record, if it is running."""
         record = Record.read(self.record(SUPERVISORD))
         return record if record and record.process() else None
 
 
 def _control_socket(run: Path) -> Path:
-    """The supervisor's; in the system's folder for short names if the home's path is too long."""
+    """Return the supervisor's socket; in the temporary folder if the home's path is too long."""
     path = run / "supervisord.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         return path
@@ -76,23 +76,23 @@ def _control_socket(run: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ProgramState:
-    """The supervisor's state of one program."""
+    """A program's state, as reported by the supervisor."""
 
     state: str  # STARTING, RUNNING, BACKOFF, STOPPING, STOPPED, EXITED, FATAL
     started: int  # Unix seconds of the last start; 0: never
-    reason: str  # why it does not run; empty where it does, or where the supervisor knows none
+    reason: str  # why it is not running; empty if it is, or if unknown
 
 
 def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -> None:
-    """Write the configuration and start the supervisor; it starts all programs at once.
+    """Write the configuration and start the supervisor, which starts all programs at once.
 
     Raises:
-        Permanent: the supervisor refuses; the message is its own.
+        Permanent: the supervisor fails; the message is its own.
     """
     layout.config.write_text(configuration(layout, settings, list(programs)))
     layout.pid_file.unlink(missing_ok=True)
     order = [sys.executable, "-m", "supervisor.supervisord", "-c", str(layout.config)]
-    answer = subprocess.run(  # it goes into the background by itself, once its configuration has been read
+    answer = subprocess.run(  # daemonises once its configuration is read
         order, env=environment(settings), cwd=layout.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     record = _background(layout) if answer.returncode == 0 else None
@@ -104,7 +104,7 @@ def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -
 
 
 def _background(layout: HomeLayout) -> Record | None:
-    """The supervisor in the background: it writes its pid file as soon as it is there."""
+    """Wait for the daemon's pid file, and return its record."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         try:
@@ -115,7 +115,7 @@ def _background(layout: HomeLayout) -> Record | None:
 
 
 def states(layout: HomeLayout) -> dict[str, ProgramState]:
-    """Every program by name; empty if the supervisor cannot be asked now."""
+    """Return the state of every program, by name; empty if the supervisor does not answer."""
     transport = SupervisorTransport(None, None, f"unix://{layout.socket}")
     try:
         with xmlrpc.client.ServerProxy("http://127.0.0.1", transport) as proxy:
@@ -129,7 +129,7 @@ def states(layout: HomeLayout) -> dict[str, ProgramState]:
 
 
 def configuration(layout: HomeLayout, settings: Settings, programs: list[Program]) -> str:
-    """The supervisor's configuration file. Settings and secrets are not in it: children inherit them as environment."""
+    """Return the supervisor's configuration. It contains no settings or secrets: children inherit them in the environment."""
     sections = [
         "; Written by Manifold at each start; edits are lost.",
         "[supervisord]",
@@ -150,7 +150,7 @@ def configuration(layout: HomeLayout, settings: Settings, programs: list[Program
     ]
     for group in dict.fromkeys(program.group for program in programs):
         members = ",".join(program.name for program in programs if program.group == group)
-        # The supervisor stops groups from the highest priority down, and a group's members together.
+        # The supervisor stops groups in descending order of priority, the members of a group together.
         sections += [f"[group:{group}]", f"programs={members}", f"priority={10 if group == SERVERS else 20}"]
     for program in programs:
         sections += _program(layout, settings, program)
@@ -173,7 +173,7 @@ def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[s
         "startsecs=1",
         f"startretries={_NO_LIMIT}",
         f"stopwaitsecs={program.stop_s}",
-        "stopasgroup=false",  # Airflow's group is ended by its first process: its scheduler, told twice, forgets its workers
+        "stopasgroup=false",  # Airflow's main process ends its group; a scheduler signalled twice abandons its workers
         "killasgroup=true",
         *([f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []),
         "redirect_stderr=true",
@@ -184,10 +184,10 @@ def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[s
 
 
 def _plain(text: object) -> str:
-    """A value that the configuration file takes literally.
+    """Return the value escaped for the configuration file.
 
     Raises:
-        Permanent: it would begin a comment there.
+        Permanent: it contains a comment sign or line break.
     """
     if any(sign in str(text) for sign in (" ;", " #", "\n")):
         raise Permanent(

@@ -1,4 +1,4 @@
-"""Waits until programs that the supervisor has started are healthy, or will not be."""
+"""Waits until the started programs are healthy, or fail for good."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,9 @@ from manifold.sandbox.platform.programs import Program
 from manifold.sandbox.platform.supervisord import HomeLayout
 from manifold.settings import Settings
 
-Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
+Progress = Callable[[str, str], None]  # called on each change with a program's name (or `platform`) and its new state
 
-_MAX_STARTS = 4  # starts of one program after which waiting ends
+_MAX_STARTS = 4  # starts of one program after which it counts as failing
 _LOOK_S = 0.2
 _LOG_LINES = 15
 
@@ -26,11 +26,11 @@ def wait_healthy(
     within_s: float,
     prepared: "Future[None] | None" = None,
 ) -> None:
-    """Return when all of these are healthy. `prepared` is awaited by nobody here; where it fails, so does this.
+    """Wait until all programs are healthy. If the future `prepared` fails, raise its error; it is not awaited otherwise.
 
     Raises:
-        Permanent: the supervisor has ended, or a program does not stay up.
-        Retryable: not all are healthy within `within_s` seconds; the message says who, why, and the end of their logs.
+        Permanent: the supervisor has ended, or a program keeps failing.
+        Retryable: not all are healthy within `within_s` seconds; the message has the reasons and the ends of the logs.
     """
     deadline = time.monotonic() + within_s
     told: dict[str, str] = {}
@@ -40,7 +40,7 @@ def wait_healthy(
     while True:
         checks |= check(asked, settings)
         for name, now in checks.items():
-            word = "healthy" if now.healthy else "starting"  # why it is not there yet is told only if it never comes
+            word = "healthy" if now.healthy else "starting"  # the reason is only reported after the timeout
             if told.get(name) != word:
                 progress(name, word)
                 told[name] = word
@@ -48,11 +48,11 @@ def wait_healthy(
         if not ill and len(asked) == len(wanted):
             return
         if not ill:
-            asked = wanted  # once more, all at the same time
+            asked = wanted  # recheck all of them at the same time
             continue
-        asked = ill  # questions to those who are there already would take from what the others need to start
+        asked = ill  # do not load the healthy ones with checks while the others start
         if prepared is not None and prepared.done():
-            prepared.result()  # what went wrong with the lake is not to be waited out
+            prepared.result()  # raise a lake error at once instead of waiting
         _require_staying(layout, wanted, starts)
         if time.monotonic() > deadline:
             raise Retryable(_not_in_time(layout, wanted, checks, within_s))

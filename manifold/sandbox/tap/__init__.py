@@ -1,6 +1,5 @@
-"""The event tap: a transparent MQTT proxy in front of a plain broker that tells of vehicles what EMQX would tell.
+"""The event tap: a transparent MQTT proxy in front of a plain broker that emits EMQX's events about vehicles.
 
-It promises that every event is with the broker before the packet that caused it goes on, and that it changes no byte of what
-passes. It knows MQTT's packets and what sessions keep, and nothing of queues: whoever has a Mosquitto can use it
-alone.
+Guarantees: every event reaches the broker before the packet that caused it is forwarded, and forwarded bytes are unchanged,
+except for denied subscriptions. It knows MQTT packets and sessions, but nothing of queues, and works with any Mosquitto.
 """

@@ -1,8 +1,8 @@
 """`python -m manifold.sandbox.tap`: the event tap in the foreground.
 
-It cannot know which messages the broker drops from a session (`delivery_dropped`), nor `dropped` for a publisher on MQTT 3.1.1 or
-with QoS 0. If it is killed, events on their way are lost, for which the dispatcher's acknowledgement deadline makes up, and
-`disconnected` for the vehicles that were connected; they come back, and `connected` is sent again.
+It cannot detect messages that the broker drops from a session (`delivery_dropped`), nor `dropped` for publishers on MQTT 3.1.1 or
+with QoS 0. If it is killed, events in transit are lost: acknowledgements, which the dispatcher's deadline covers, and
+`disconnected` for connected vehicles, which reconnect and cause a new `connected`.
 """
 
 import gc
@@ -34,7 +34,7 @@ async def _main(settings: Settings, tell_delivered: bool) -> None:
 
 
 def _nobody_elses(settings: Settings) -> dict[str, Kind]:
-    """The certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
+    """Return the certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
     if not settings.tls:
         return {}
     shown = (OF_INNER.format("jobs"), f"{settings.mqtt_username_publisher}.pem")
@@ -48,8 +48,8 @@ def main(
     """Stand between the vehicles and Mosquitto, and tell what EMQX would tell."""
     configure_logging("tap")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets a vehicle
-    gc.set_threshold(100_000, 50, 100)  # sessions live long and hold no cycles: looking through all of them costs milliseconds
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets per vehicle
+    gc.set_threshold(100_000, 50, 100)  # sessions are long-lived and free of cycles; a full collection takes milliseconds
     try:
         uvloop.run(_main(load_settings(), delivered))
     except* ManifoldError as group:

@@ -1,10 +1,9 @@
-"""One client's connection through the tap: it passes on every byte unchanged, past a `SessionObserver`, but for filters refused.
+"""One client connection through the tap: forwards bytes unchanged, except denied filters, and shows them to a `SessionObserver`.
 
-What a client sends after its CONNECT waits until its CONNACK has gone on, so that the session is told before anything in it.
+Packets after the CONNECT wait until the CONNACK is forwarded, so that the session's event precedes all events in it.
 
-Each packet is observed before it goes on, and the events that it causes are with the event publisher by then. Reading from a side
-stops while the other side is slow, while a CONNACK is held until its `connected` event is at the broker, and while too many
-events wait.
+Each packet is observed before it is forwarded, with its events already at the event publisher. Reading from a side pauses while
+the other side is slow, while a CONNACK waits for its `connected` event to reach the broker, and while too many events wait.
 """
 
 import asyncio
@@ -21,21 +20,21 @@ from manifold.sandbox.tap.scanner import CONNACK, CONNECT, DISCONNECT
 from manifold.sandbox.tap.sessions import Sessions
 from manifold.sandbox.tap.side import Side
 
-FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
-_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD, _EARLY = 1, 2, 4, 8, 16  # why a side is not read
+FIRST_PACKET_S = 30.0  # timeout for a client's CONNECT
+_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD, _EARLY = 1, 2, 4, 8, 16  # reasons for not reading a side, as bit flags
 
 log = structlog.get_logger(__name__)
 
 
 class Dial(Protocol):
-    """Connects to Mosquitto, on the listener that fits the user name."""
+    """Connects to the Mosquitto listener for the user name."""
 
     async def __call__(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
-        """Raises OSError where nothing listens."""
+        """Raises OSError if nothing listens."""
 
 
 class Connections(Protocol):
-    """The state that all connections share."""
+    """State shared by all connections."""
 
     sessions: Sessions
     dial: Dial
@@ -49,7 +48,7 @@ class Connections(Protocol):
 
 
 class ProxiedConnection:
-    """One client's connection through the tap."""
+    """One client connection through the tap."""
 
     def __init__(self, proxy: Connections, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
         self._proxy, self._loop = proxy, proxy.loop
@@ -57,12 +56,12 @@ class ProxiedConnection:
         self.observer = SessionObserver(proxy.sessions, self._release)
         self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
         self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
-        self._first = bytearray()  # what the client has sent while there is no connection to the broker
+        self._first = bytearray()  # client bytes buffered until the broker is connected
         self._dialled = self._client_gone = False
-        self._held = bytearray()  # a CONNACK that has not gone on
-        self._after = bytearray()  # what the broker has sent after it, not seen yet
-        self._early = bytearray()  # what the client has sent after its CONNECT, not seen yet
-        self._opening = True  # no CONNACK has gone on yet
+        self._held = bytearray()  # a CONNACK that is not forwarded yet
+        self._after = bytearray()  # unobserved broker bytes after it
+        self._early = bytearray()  # unobserved client bytes after the CONNECT
+        self._opening = True  # no CONNACK forwarded yet
         self._heard_at = self._loop.time()
         self._patience: asyncio.TimerHandle | None = None
 
@@ -82,7 +81,7 @@ class ProxiedConnection:
         self._heard_at = self._loop.time()
         proxy.bytes_up += len(data)
         if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
-            observer.blind_client = True  # not MQTT: the broker shall say so, and at once
+            observer.blind_client = True  # not MQTT: the broker will reject it at once
         if self._opening and observer.stage is not Stage.NEW and not observer.blind_client:
             self._wait_with(data)
             return
@@ -124,7 +123,7 @@ class ProxiedConnection:
         self.client.stop_reading(_EARLY)
 
     def cut_if_refused(self) -> None:
-        """End the connection if its certificate is no longer valid; the broker sees a lost connection."""
+        """Abort the connection if its certificate is no longer valid; for the broker the connection is lost."""
         if self._admission.has_lapsed() and self.client.transport is not None:
             self.client.transport.abort()
 
@@ -174,7 +173,7 @@ class ProxiedConnection:
             self.client.transport.write(data)
 
     def _open(self, data: bytes) -> None:
-        """Nothing goes on until the CONNACK is whole and its event is told; reading stops meanwhile."""
+        """Hold everything until the CONNACK is complete and its event confirmed; reading pauses meanwhile."""
         if self.observer.held:
             self._after += data
         else:
@@ -189,7 +188,7 @@ class ProxiedConnection:
             self.broker.stop_reading(_CONNACK_HELD)
         elif observer.stage is not Stage.ASKED or observer.blind_broker:
             self._release()
-        elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not offer
+        elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
             observer.blind_broker = True
             self._release()
 
@@ -221,7 +220,7 @@ class ProxiedConnection:
         self.client.close()
 
     def close(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         self.client.close()
         self.broker.close()
 

@@ -1,10 +1,9 @@
-"""The tap's own connection to Mosquitto, on which it publishes events.
+"""The tap's own connection to Mosquitto, for publishing events.
 
-Not `manifold.messaging.mqtt`: an event has to be on its socket before the packet that caused it goes on, in the same turn of
-the loop, and it costs the latency path some microseconds instead of some fifty. It publishes with QoS 1 over MQTT 3.1.1 and
-does nothing else.
+Not `manifold.messaging.mqtt`, because an event must be written to its socket before its packet is forwarded, in the same event
+loop turn, and may cost the latency path a few microseconds, not fifty. It publishes with QoS 1 over MQTT 3.1.1, nothing else.
 
-No event is lost while the process lives: what the broker has not confirmed is sent again, in order, on the next connection.
+No event is lost while the process lives: unconfirmed events are resent, in order, on the next connection.
 """
 
 import asyncio
@@ -20,8 +19,8 @@ from manifold.sandbox.tap.scanner import CONNACK, PUBACK, Malformed, PublishHead
 from manifold.settings.embedded_broker import TAP_USERNAME
 
 CLIENT_ID, USERNAME = b"sdv-tap", TAP_USERNAME.encode()
-WINDOW = 4096  # events on their way to the broker at once
-HIGH, LOW = 20_000, 10_000  # waiting events at which reading from clients stops, and goes on
+WINDOW = 4096  # unconfirmed events in transit
+HIGH, LOW = 20_000, 10_000  # waiting events at which reading from clients pauses and resumes
 _KEEPALIVE_S = 30
 _CONNECT_WAIT_S = 5.0
 _PINGREQ = bytes((0xC0, 0))
@@ -29,38 +28,38 @@ _CONNECT = packet(0x10, string(b"MQTT") + bytes((4, 0x82)) + _KEEPALIVE_S.to_byt
 
 log = structlog.get_logger(__name__)
 Done = Callable[[], None]
-Body = tuple[bytes, bytes]  # topic with its length before it, and payload
+Body = tuple[bytes, bytes]  # length-prefixed topic, payload
 Factory = Callable[[], asyncio.Protocol]
 Dial = Callable[[Factory], Awaitable[object]]
 
 
 class EventPublisher:
-    """Publishes events in order, at least once. `on_full(True)` is called when too many wait, `on_full(False)` after that."""
+    """Publishes events in order, at least once. Calls `on_full(True)` when too many wait, `on_full(False)` after that."""
 
     def __init__(self, dial: Dial, on_full: Callable[[bool], None]) -> None:
         self._dial, self._on_full = dial, on_full
-        self._unconfirmed: dict[int, tuple[Body, Done | None]] = {}  # by packet id, in order of sending
+        self._unconfirmed: dict[int, tuple[Body, Done | None]] = {}  # by packet id, in sending order
         self._waiting: deque[tuple[Body, Done | None]] = deque()
         self._next_mid = 0
         self._wire: _Wire | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.full = False
-        self.told = 0  # events that the broker has confirmed
+        self.told = 0  # confirmed events
         self.reconnects = -1
 
     @property
     def connected(self) -> bool:
-        """Whether events reach the broker now."""
+        """Whether the broker connection is up."""
         return self._wire is not None
 
     @property
     def backlog(self) -> int:
-        """Events that the broker has not confirmed."""
+        """Unconfirmed events."""
         return len(self._unconfirmed) + len(self._waiting)
 
     def publish(self, topic: bytes, payload: bytes, done: Done | None = None) -> None:
-        """Tell an event; `done` is called when the broker has confirmed it."""
+        """Publish an event; `done` is called when the broker has confirmed it."""
         body = string(topic), payload
         if self._wire is not None and len(self._unconfirmed) < WINDOW:
             self._send(body, done)
@@ -72,15 +71,15 @@ class EventPublisher:
             self._on_full(True)
 
     async def run(self) -> None:
-        """Keep the connection, until cancelled."""
+        """Stay connected, until cancelled."""
         pause = wait_exponential_jitter(multiplier=0.05, max=1.0)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(OSError), wait=pause, after=_report):
             with attempt:
                 await self._dial_once()
-                attempt.retry_state.attempt_number = 0  # it had worked: the next try comes at once
+                attempt.retry_state.attempt_number = 0  # the connection had worked: retry without a pause
 
     async def drained(self, within_s: float) -> bool:
-        """Whether everything is confirmed; waits up to `within_s` for it."""
+        """Return whether everything is confirmed; waits up to `within_s` seconds."""
         try:
             async with asyncio.timeout(within_s):
                 await self._idle.wait()
@@ -150,7 +149,7 @@ class _Wire(asyncio.Protocol):
         self.closed: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport.write(_CONNECT)
 
     def data_received(self, data: bytes) -> None:
@@ -192,7 +191,7 @@ def _publish(body: Body, mid: int, *, dup: bool = False) -> bytes:
 
 
 def _ignore(head: PublishHead, crc: int, size: int) -> None:
-    """The publisher subscribes to nothing."""
+    """Do nothing: the publisher has no subscriptions."""
 
 
 def _report(state: RetryCallState) -> None:

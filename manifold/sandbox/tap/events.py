@@ -1,4 +1,4 @@
-"""The events about vehicles, field by field as the rules in infra/emqx/manifold.conf select them. Pure."""
+"""Events about vehicles, field by field as selected by the rules in infra/emqx/manifold.conf. Pure."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from manifold.sandbox.tap.publication_store import Publication
 
 Fields = dict[str, Any]
 
-_LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
+_LEVELS_MAX = 190  # `/` in a topic; Mosquitto disconnects publishers beyond 200
 _ID_BYTES_MAX = 60_000
 
-_NAMES = {  # the value of an event's own field `event`
+_NAMES = {  # the value of the field `event`
     BrokerEvent.CONNECTED: "client.connected",
     BrokerEvent.DISCONNECTED: "client.disconnected",
     BrokerEvent.SUBSCRIBED: "session.subscribed",
@@ -23,7 +23,7 @@ _NAMES = {  # the value of an event's own field `event`
     BrokerEvent.DROPPED: "message.dropped",
 }
 
-# Why a connection ended, by the reason code of a DISCONNECT; EMQX's words.
+# EMQX's disconnect reasons by DISCONNECT reason code.
 _REASONS = {
     0x00: "normal",
     0x04: "disconnect_with_will_message",
@@ -48,12 +48,12 @@ _REASONS = {
 
 
 def reason_name(code: int) -> str:
-    """EMQX's word for the reason code of a DISCONNECT."""
+    """Return EMQX's name for a DISCONNECT reason code."""
     return _REASONS.get(code, "unspecified_error")
 
 
 class Delivery:
-    """One message on its way to one vehicle; what is told of it when it goes out and when it is acknowledged."""
+    """One message being delivered to one vehicle, with the fields for its events."""
 
     __slots__ = ("id", "props", "publication", "qos", "retain", "topic")
 
@@ -65,7 +65,7 @@ class Delivery:
 
 
 def connected(now_ms: int, client_id: str, asked: Connect, expiry_s: int, receive_maximum: int) -> Fields:
-    """The broker has accepted a vehicle's connection."""
+    """Return the fields of a connected event: the broker has accepted a vehicle's connection."""
     return _fields(BrokerEvent.CONNECTED, now_ms, client_id) | {
         "proto_ver": asked.version,
         "clean_start": asked.clean_start,
@@ -78,7 +78,7 @@ def connected(now_ms: int, client_id: str, asked: Connect, expiry_s: int, receiv
 
 
 def disconnected(now_ms: int, client_id: str, version: int, reason: str, props: Properties, connected_at_ms: int) -> Fields:
-    """A vehicle's connection has ended; `props` are those of its DISCONNECT."""
+    """Return the fields of a disconnected event; `props` are those of the vehicle's DISCONNECT."""
     return _fields(BrokerEvent.DISCONNECTED, now_ms, client_id) | {
         "proto_ver": version,
         "reason": reason,
@@ -89,12 +89,12 @@ def disconnected(now_ms: int, client_id: str, version: int, reason: str, props: 
 
 
 def subscription(event: BrokerEvent, now_ms: int, client_id: str, topic_filter: str, qos: int) -> Fields:
-    """A vehicle listens to `topic_filter`, or no longer."""
+    """Return the fields of a subscribed or unsubscribed event."""
     return _fields(event, now_ms, client_id) | {"topic": topic_filter, "qos": qos}
 
 
 def delivered(now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
-    """The broker has sent a message to a vehicle. A message expiry in it is what remains."""
+    """Return the fields of a delivered event. The message expiry in it is the remaining time."""
     props = _props(it)
     remains = it.props.get("Message-Expiry-Interval")
     if remains is not None:
@@ -103,12 +103,12 @@ def delivered(now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
 
 
 def acked(now_ms: int, client_id: str, it: Delivery, props: Properties) -> Fields:
-    """A vehicle has acknowledged a message; `props` are those of its PUBACK."""
+    """Return the fields of an acked event; `props` are those of the vehicle's PUBACK."""
     return _message(BrokerEvent.ACKED, now_ms, client_id, it, False) | {"pub_props": _props(it), "puback_props": props}
 
 
 def dropped(now_ms: int, publication: Publication, qos: int, retain: bool) -> Fields:
-    """A publish found no subscriber; the client is its publisher."""
+    """Return the fields of a dropped event: a publish matched no subscriber; the client is its publisher."""
     sent = publication.sent
     return _fields(BrokerEvent.DROPPED, now_ms, sent.from_clientid) | {
         "id": publication.id,
@@ -138,10 +138,10 @@ def _message(event: BrokerEvent, now_ms: int, client_id: str, it: Delivery, dup:
 
 
 def _props(it: Delivery) -> Properties:
-    """The publisher's own properties where they are known: a vehicle on MQTT 3.1.1 gets none."""
+    """Return the publisher's properties if known, because a vehicle on MQTT 3.1.1 receives none."""
     return it.publication.sent.props if it.publication else it.props
 
 
 def can_be_told(client_id: str) -> bool:
-    """Whether an event topic can end with this client id: no broker takes a wildcard there, and Mosquitto not 200 levels."""
+    """Whether an event topic can end with this client id: no wildcards, and fewer levels than Mosquitto's limit of 200."""
     return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

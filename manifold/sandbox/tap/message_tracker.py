@@ -1,4 +1,4 @@
-"""The messages of one connection: what its client publishes, receives and acknowledges, and its subscriptions. Pure."""
+"""The messages of one connection: publishes, deliveries, acknowledgements and subscriptions. Pure."""
 
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
@@ -14,25 +14,25 @@ NO_PROPERTIES: Properties = {USER: {}}
 
 
 class MessageTracker:
-    """Tracks the messages of one connection. `version`, `client_id` and `session` are set as the connection learns them."""
+    """Tracks the messages of one connection. `version`, `client_id` and `session` are set once the connection knows them."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._all = sessions
         self.version, self.client_id = 4, ""
         self.session: Session | None = None
-        self.open = False  # the broker has accepted the connection, and it has not ended
-        self.scanners: tuple[Scanner, Scanner]  # of the client's bytes, and of the broker's
-        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}  # this client's publishes: what, QoS, retain
-        self._wants: dict[int, list[str]] = {}  # SUBSCRIBE and UNSUBSCRIBE that the broker has not answered
-        self._aliases: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # of the client's publishes, and of the broker's
+        self.open = False  # between the CONNACK and the end of the connection
+        self.scanners: tuple[Scanner, Scanner]  # for client and broker bytes
+        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}  # client's publishes: publication, QoS, retain
+        self._wants: dict[int, list[str]] = {}  # unanswered SUBSCRIBE and UNSUBSCRIBE packets: filters by packet id
+        self._aliases: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # topic aliases of client and broker publishes
 
     def asks(self, kind: int, body: bytes) -> None:
-        """The client sends a SUBSCRIBE or UNSUBSCRIBE."""
+        """Handle a SUBSCRIBE or UNSUBSCRIBE from the client."""
         mid, filters = read_filters(body, self.version, with_options=kind == SUBSCRIBE)
         self._wants[mid] = filters
 
     def acknowledged(self, body: bytes) -> None:
-        """The client has sent a PUBACK or PUBREC."""
+        """Handle a PUBACK or PUBREC from the client."""
         session = self.session
         mid, _, props = read_ack(body, self.version)
         it = session.inflight.pop(mid, None) if session else None
@@ -43,7 +43,7 @@ class MessageTracker:
             self._all.store.forget(it.publication)
 
     def publishes(self, head: PublishHead, crc: int, size: int) -> None:
-        """The client publishes."""
+        """Handle a PUBLISH from the client."""
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[0], self._aliases[0])
         match = self._all.request(topic)
@@ -54,7 +54,7 @@ class MessageTracker:
         publication = store.again(sent) if head.dup else None
         if publication is None:
             session = self._all.by_id.get(sent.owner.decode("utf-8", "replace"))
-            # A vehicle on MQTT 5 gets the properties in the packet itself, after a restart of the tap too.
+            # A vehicle on MQTT 5 gets the properties in the packet itself, so they need not survive a restart of the tap.
             keep = session is None or session.version < 5
             publication = store.remember(sent, self._all.now_ms(), keep=keep)
         if head.qos:
@@ -64,13 +64,13 @@ class MessageTracker:
         alias = props.pop("Topic-Alias", None) if props is not NO_PROPERTIES else None
         if alias is None:
             return head.topic
-        scanner.wanted = _every  # from now on any publish may give this alias another topic
+        scanner.wanted = _every  # from now on any publish may redefine this alias
         if head.topic:
             aliases[alias] = head.topic
         return head.topic or aliases.get(alias, b"")
 
     def confirmed(self, body: bytes) -> None:
-        """The broker answers a publish of the client."""
+        """Handle the broker's answer to a PUBLISH."""
         mid, reason, _ = read_ack(body, self.version)
         publication, qos, retain = self._unconfirmed.pop(mid, (None, 0, False))
         if publication is None:
@@ -82,7 +82,7 @@ class MessageTracker:
             self._all.store.forget(publication)
 
     def subscribed(self, body: bytes) -> None:
-        """The broker answers a SUBSCRIBE."""
+        """Handle the broker's answer to a SUBSCRIBE."""
         mid, reasons = read_suback(body, self.version)
         for topic_filter, qos in zip(self._wants.pop(mid, ()), reasons, strict=False):
             if qos >= FIRST_REFUSAL:
@@ -92,7 +92,7 @@ class MessageTracker:
             self._tell_subscription(BrokerEvent.SUBSCRIBED, topic_filter, qos)
 
     def unsubscribed(self, body: bytes) -> None:
-        """The broker answers an UNSUBSCRIBE."""
+        """Handle the broker's answer to an UNSUBSCRIBE."""
         mid, reasons = read_suback(body, self.version)
         for n, topic_filter in enumerate(self._wants.pop(mid, ())):
             known = self.session.filters if self.session else None
@@ -107,7 +107,7 @@ class MessageTracker:
             self._all.emit(event, self.client_id, fields, None)
 
     def delivers(self, head: PublishHead, crc: int, size: int) -> None:
-        """The broker sends a message to the client."""
+        """Handle a PUBLISH from the broker."""
         session = self.session
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[1], self._aliases[1])

@@ -1,7 +1,7 @@
-"""Observes the packets of one connection in both directions and emits the events that EMQX would. Pure: bytes in, events out.
+"""Observes the packets of one connection in both directions and emits EMQX's events. Pure: bytes in, events out.
 
-A connection of a service, or one whose client id cannot be part of a topic, is silent: only what it publishes to vehicles is
-observed. A direction with bytes that are not MQTT is not observed any further; the broker handles it.
+The connection of a service, or one with a client id that cannot be part of a topic, is silent: only its publishes to vehicles are
+observed. A direction with bytes that are not MQTT is no longer observed; the broker deals with them.
 """
 
 import secrets
@@ -38,7 +38,7 @@ from manifold.sandbox.tap.sessions import Sessions, session_expiry_s
 from manifold.sandbox.tap.subscription_rights import SubscriptionRights
 from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
-KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
+KEEPALIVE_SHARE = 1.5  # multiple of the keep-alive after which a silent client is disconnected
 
 _GOODBYES = {"takenover": 0x8E, "discarded": 0x8E, "keepalive_timeout": 0x8D}  # DISCONNECTs of EMQX that Mosquitto does not send
 
@@ -51,16 +51,16 @@ _TO_VEHICLE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 class Stage(Enum):
     """The stage of a connection."""
 
-    NEW = auto()  # no CONNECT yet
-    ASKED = auto()  # no CONNACK yet
+    NEW = auto()  # before the CONNECT
+    ASKED = auto()  # before the CONNACK
     OPEN = auto()
-    OVER = auto()  # refused, ended, or taken over: nothing more is told of it
+    OVER = auto()  # refused, ended, or taken over: emits no more events
 
 
 class SessionObserver:
-    """One connection. Feed it `from_client` and `from_broker` before the bytes go on, and tell it how the connection ends.
+    """Observes one connection. Call `from_client` and `from_broker` before forwarding bytes, and report how the connection ends.
 
-    While `held` is true the CONNACK must not go on; `released` is called when it may.
+    While `held` is true the CONNACK must not be forwarded; `released` is called when it may.
     """
 
     def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
@@ -78,13 +78,13 @@ class SessionObserver:
         self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
-        self._said: str | None = None  # why the broker ends the connection, where it says so
-        self._ended_by: str | None = None  # why the connection has ended
+        self._said: str | None = None  # the broker's own disconnect reason
+        self._ended_by: str | None = None  # the reason of the disconnected event
 
     # ---- bytes
 
     def from_client(self, data: bytes) -> int:
-        """Bytes on their way to the broker; how many were looked at: fewer than all only up to a CONNECT, or a packet changed."""
+        """Observe client bytes; return how many were read: all, unless they include a CONNECT or a changed packet."""
         if self.blind_client:
             return len(data)
         try:
@@ -94,7 +94,7 @@ class SessionObserver:
             return len(data)
 
     def from_broker(self, data: bytes) -> int:
-        """Bytes on their way to the client; how many were looked at: fewer than all only up to a CONNACK, or a packet changed."""
+        """Observe broker bytes; return how many were read: all, unless they include a CONNACK or a changed packet."""
         if self.blind_broker:
             return len(data)
         try:
@@ -103,7 +103,7 @@ class SessionObserver:
             self.blind_broker = True
             return len(data)
 
-    # ---- the connection begins and ends
+    # ---- start and end of the connection
 
     def _ask(self, asked: Connect) -> None:
         self.asked, self.stage, self._messages.version = asked, Stage.ASKED, asked.version
@@ -124,7 +124,7 @@ class SessionObserver:
             self.stage = Stage.OVER
             return
         self.stage, self._messages.open = Stage.OPEN, True
-        # Before MQTT 5 the broker keeps the id that it makes for a nameless client to itself, and nobody can come back under it.
+        # Before MQTT 5 the client never learns the id that the broker generates for it, so nobody can resume that session.
         self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
         self._messages.client_id = self.client_id
         self.silent = is_service(self.client_id) or not events.can_be_told(self.client_id)
@@ -154,17 +154,17 @@ class SessionObserver:
         self._released()
 
     def taken_over(self, clean_start: bool) -> None:
-        """The broker has accepted another connection with this client id."""
+        """End this connection, because the broker has accepted another one with its client id."""
         self._over("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
 
     def client_closed(self) -> None:
-        """The client's socket has gone."""
+        """Handle the end of the connection by the client."""
         self._over("tcp_closed", NO_PROPERTIES)
 
     def broker_closed(self, silent_for_s: float) -> int | None:
-        """The broker has closed the connection, `silent_for_s` seconds after it last heard the client.
+        """Handle the end of the connection by the broker, `silent_for_s` seconds after the client's last bytes.
 
-        Returns the reason code of the DISCONNECT that EMQX sends first, on MQTT 5; None: it sends none, or the broker has.
+        Returns the reason code of the DISCONNECT that EMQX would send first on MQTT 5; None: none, or the broker sent its own.
         """
         newer = self._all.asking.get(self.client_id, [])
         if newer and newer[-1] is not self and newer[-1].asked is not None:
@@ -181,7 +181,7 @@ class SessionObserver:
         return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
 
     def tap_closes(self) -> None:
-        """The tap itself is being stopped."""
+        """Handle the end of the connection by the tap itself, which is stopping."""
         self._over("server_shutting_down", NO_PROPERTIES)
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
@@ -198,7 +198,7 @@ class SessionObserver:
         if session.holder is self:
             self._all.end(session, self._expiry_s or (1 if keep else 0))
 
-    # ---- what the client says
+    # ---- packets of the client
 
     def _client_says(self, kind: int, body: bytes) -> None:
         if kind == CONNECT:
@@ -215,7 +215,7 @@ class SessionObserver:
             self._says_goodbye(body)
 
     def _subscribes(self, body: bytes) -> None:
-        """Only what is granted goes on."""
+        """Forward only the granted filters of a SUBSCRIBE."""
         username = (self.asked.username if self.asked else None) or ""
         decision = self._rights.decide(body, self._messages.version, self.client_id, username)
         if decision is None:
@@ -236,7 +236,7 @@ class SessionObserver:
 
     @property
     def completes(self) -> bool:
-        """Whether an answer of the broker has to be completed."""
+        """Whether an answer of the broker must be completed."""
         return self._rights.is_pending
 
     def _says_goodbye(self, body: bytes) -> None:
@@ -249,7 +249,7 @@ class SessionObserver:
             self._expiry_s = min(expiry, SESSION_MAX_S)
         self._over(events.reason_name(reason), props)
 
-    # ---- what the broker says
+    # ---- packets of the broker
 
     def _broker_says(self, kind: int, body: bytes) -> None:
         if kind == CONNACK:

@@ -1,4 +1,4 @@
-"""Reads the bodies of MQTT packets into values, under EMQX's names. For observing connections only. Pure."""
+"""Parses the bodies of MQTT packets into values with EMQX's names. For observing connections only. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from manifold.sandbox.tap.scanner import Malformed
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The fields of a CONNECT."""
+    """The fields of a CONNECT packet."""
 
     client_id: str
     version: int  # 3, 4 (MQTT 3.1.1) or 5
@@ -16,11 +16,11 @@ class Connect:
     keepalive_s: int
     username: str | None = None
     properties: Properties = field(default_factory=dict)
-    whole: bool = True  # False: it was cut off, and what follows the client id may say anything
+    whole: bool = True  # False: truncated, so everything after the client id is unknown
 
 
 def read_connect(body: bytes) -> Connect:
-    """A CONNECT packet. A Will or password that is cut off is no error: neither is needed."""
+    """Parse a CONNECT. A truncated Will or password is no error, because neither is needed."""
     read = Reader(body)
     read.binary()
     version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)
@@ -35,24 +35,24 @@ def read_connect(body: bytes) -> Connect:
             read.binary()
         username = read.text() if flags & 0x80 else None
     except Malformed:
-        whole = False  # longer than what is kept: then there is no user name to know
+        whole = False  # longer than the retained bytes; the user name is unknown
     return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties, whole)
 
 
 def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
-    """Session present, reason code, properties."""
+    """Parse a CONNACK into session present, reason code and properties."""
     read = Reader(body)
     present, reason = read.integer(1), read.integer(1)
     return bool(present & 1), reason, read.properties() if version >= 5 and read.more else {}
 
 
 def refusal(version: int) -> bytes:
-    """The CONNACK that refuses a client id which is reserved, or which belongs to another client."""
+    """Return a CONNACK that refuses a client id which is reserved or belongs to another client."""
     return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
 
 
 def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
-    """Packet id, reason code and properties of PUBACK and PUBREC. Properties that make no sense are left out: the ack counts."""
+    """Parse a PUBACK or PUBREC into packet id, reason code and properties. Malformed properties are ignored: the ack counts."""
     properties: Properties = {USER: {}}
     if len(body) == 2:
         return body[0] << 8 | body[1], 0, properties
@@ -68,7 +68,7 @@ def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
 
 
 def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int, list[str]]:
-    """Packet id and filters of SUBSCRIBE, where each has options, and of UNSUBSCRIBE."""
+    """Parse a SUBSCRIBE (filters with options) or UNSUBSCRIBE into packet id and filters."""
     read = Reader(body)
     mid, filters = read.integer(2), []
     if version >= 5:
@@ -81,7 +81,7 @@ def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int,
 
 
 def read_subscribe(body: bytes, version: int) -> tuple[bytes, list[tuple[bytes, int]]]:
-    """The bytes before the filters (packet id and properties), and each filter with its options."""
+    """Parse a SUBSCRIBE into the bytes before the filters (packet id and properties), and each filter with its options."""
     read = Reader(body)
     read.integer(2)
     if version >= 5:
@@ -93,12 +93,12 @@ def read_subscribe(body: bytes, version: int) -> tuple[bytes, list[tuple[bytes, 
 
 
 def unsubscribe(mid: int, version: int, topic_filter: bytes) -> bytes:
-    """An UNSUBSCRIBE packet."""
+    """Build an UNSUBSCRIBE packet."""
     return packet(0xA2, mid.to_bytes(2) + (b"\0" if version >= 5 else b"") + string(topic_filter))
 
 
 def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
-    """Packet id and reason codes of SUBACK and UNSUBACK; UNSUBACK has none before MQTT 5."""
+    """Parse a SUBACK or UNSUBACK into packet id and reason codes; UNSUBACK has none before MQTT 5."""
     read = Reader(body)
     mid = read.integer(2)
     if version >= 5:
@@ -107,7 +107,7 @@ def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
 
 
 def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
-    """Reason code and properties."""
+    """Parse a DISCONNECT into reason code and properties."""
     read = Reader(body)
     if version < 5 or not read.more:
         return 0, {USER: {}}
@@ -116,7 +116,7 @@ def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
 
 
 def variable(value: int) -> bytes:
-    """A variable byte integer."""
+    """Encode a variable byte integer."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -126,10 +126,10 @@ def variable(value: int) -> bytes:
 
 
 def string(value: bytes) -> bytes:
-    """A length of two bytes and the bytes."""
+    """Encode length-prefixed bytes (two bytes of length)."""
     return len(value).to_bytes(2) + value
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """A whole packet of its first byte and its body."""
+    """Build a packet from its first byte and body."""
     return bytes((first,)) + variable(len(body)) + body

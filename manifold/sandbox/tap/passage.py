@@ -1,4 +1,4 @@
-"""The bytes of one direction as they go on: a packet that is not whole waits, and one may go on as another. Pure."""
+"""Forwarding of one direction: an incomplete packet is held back, and a packet may be replaced by another. Pure."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from manifold.sandbox.tap.scanner import Scanner
 
 
 class Passage:
-    """One direction of one connection. While a packet is told, `instead` may be set: its size, and what goes on for it."""
+    """One direction of one connection. An observer may set `instead` for the current packet: its size, and its replacement."""
 
     __slots__ = ("_held", "_scanner", "instead")
 
@@ -17,13 +17,13 @@ class Passage:
 
     @property
     def holds(self) -> bool:
-        """Whether the beginning of a packet waits."""
+        """Whether the beginning of a packet is held back."""
         return bool(self._held)
 
     def take(
         self, data: bytes, feed: Callable[[bytes], int], *, hold: Callable[[], bool], until: Callable[[], bool]
     ) -> tuple[bytes, bytes]:
-        """What goes on of `data`, and what is left once `until` holds; `hold` tells whether an unfinished packet waits."""
+        """Return the bytes to forward, and the rest of `data` once `until` is true; `hold`: hold back an incomplete packet."""
         seen = feed(data)
         if seen == len(data) and self.instead is None and not self._held and not (self._scanner.unfinished and hold()):
             return data, b""

@@ -1,16 +1,16 @@
-"""The parts that MQTT packets are made of, above all the properties of MQTT 5, by the names that EMQX gives them. Pure."""
+"""Building blocks of MQTT packets, mainly MQTT 5 properties, under EMQX's names. Pure."""
 
 from typing import Any
 
 from manifold.sandbox.tap.scanner import Malformed
 
-Properties = dict[str, Any]  # by EMQX's names, as in an event's `pub_props`; values are strings and integers
+Properties = dict[str, Any]  # by EMQX's names, like an event's `pub_props`; values are strings and integers
 
 USER, PAIRS = "User-Property", "User-Property-Pairs"
 
 _USER_PROPERTY = 0x26
 
-# All others of MQTT 5 section 2.2.2.2; the names are EMQX's. Kinds: bytes of an integer, v(ariable integer), s(tring), b(inary).
+# All others of MQTT 5, section 2.2.2.2, under EMQX's names. Types: bytes of an integer, v(ariable integer), s(tring), b(inary).
 _PROPERTIES: dict[int, tuple[str, int | str]] = {
     0x01: ("Payload-Format-Indicator", 1),
     0x02: ("Message-Expiry-Interval", 4),
@@ -42,7 +42,7 @@ _PROPERTIES: dict[int, tuple[str, int | str]] = {
 
 
 class Reader:
-    """Reads a packet's body from left to right."""
+    """Reads a packet's body sequentially."""
 
     __slots__ = ("at", "data")
 
@@ -50,7 +50,7 @@ class Reader:
         self.data, self.at = data, at
 
     def integer(self, size: int) -> int:
-        """`size` bytes, big-endian."""
+        """Read a big-endian integer of `size` bytes."""
         part = self.data[self.at : self.at + size]
         if len(part) < size:
             raise Malformed("packet too short")
@@ -58,7 +58,7 @@ class Reader:
         return int.from_bytes(part)
 
     def variable(self) -> int:
-        """A variable byte integer."""
+        """Read a variable byte integer."""
         value = shift = 0
         while True:
             digit = self.integer(1)
@@ -70,7 +70,7 @@ class Reader:
                 raise Malformed("a length of more than four bytes")
 
     def binary(self) -> bytes:
-        """A length of two bytes, and that many bytes."""
+        """Read length-prefixed bytes (two bytes of length)."""
         size = self.integer(2)
         part = self.data[self.at : self.at + size]
         if len(part) < size:
@@ -79,20 +79,20 @@ class Reader:
         return part
 
     def text(self) -> str:
-        """A string; EMQX shows bytes that are not UTF-8 as U+FFFD."""
+        """Read a string; bytes that are not UTF-8 become U+FFFD, as in EMQX."""
         return self.binary().decode("utf-8", "replace")
 
     def rest(self) -> bytes:
-        """The remaining bytes."""
+        """Return the remaining bytes."""
         return self.data[self.at :]
 
     @property
     def more(self) -> bool:
-        """Whether anything is left."""
+        """Whether any bytes are left."""
         return self.at < len(self.data)
 
     def properties(self) -> Properties:
-        """The properties with their length before them."""
+        """Read length-prefixed properties."""
         size = self.variable()
         part = self.data[self.at : self.at + size]
         if len(part) < size:
@@ -102,12 +102,12 @@ class Reader:
 
 
 def read_properties(raw: bytes) -> Properties:
-    """Properties without their length. `User-Property` is always there; of a doubled key the last wins, the pairs keep all."""
+    """Parse properties without their length. `User-Property` is always set: the last value of each key; the pairs keep all."""
     found: Properties = {}
     pairs: list[dict[str, str]] = []
     at, end = 0, len(raw)
     while at < end:
-        if raw[at] == _USER_PROPERTY:  # read in place: a request has two, and little else
+        if raw[at] == _USER_PROPERTY:  # inlined: a request has two of these, and little else
             at = _pair(raw, at + 1, end, pairs)
         else:
             read = Reader(raw, at)

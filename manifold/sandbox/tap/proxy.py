@@ -1,4 +1,4 @@
-"""All connections that pass through the tap; pauses and ends all of them together."""
+"""All connections through the tap; pauses and closes them together."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from manifold.sandbox.tap.sessions import Sessions
 
 
 class Proxy:
-    """All connections."""
+    """All connections through the tap."""
 
     def __init__(self, sessions: Sessions, dial: Dial) -> None:
         self.sessions, self.dial = sessions, dial
@@ -20,26 +20,26 @@ class Proxy:
         self.dialling: set[asyncio.Task[None]] = set()
 
     def accept(self) -> asyncio.Protocol:
-        """The protocol of a client's new connection."""
+        """Return the protocol for a new client connection."""
         return ProxiedConnection(self).client
 
     def accept_by(self, rule: Rule, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
-        """The same for a port on which clients show certificates, and may call themselves what `rule` allows."""
+        """Return the factory for a port with client certificates, where `rule` decides which names are allowed."""
         return lambda: ProxiedConnection(self, rule, certificates).client
 
     def cut_off(self) -> None:
-        """End the connections whose certificates are good no longer."""
+        """Abort connections whose certificates are no longer valid."""
         for connection in list(self.connections):
             connection.cut_if_refused()
 
     def on_full(self, full: bool) -> None:
-        """Too many events wait: read from no client until they are told."""
+        """Pause or resume reading from all clients, while too many events wait."""
         self.events_full = full
         for connection in list(self.connections):
             connection.client.stop_reading(EVENTS_WAIT) if full else connection.client.read_again(EVENTS_WAIT)
 
     def close(self) -> None:
-        """End every connection; each vehicle's end is told."""
+        """Close every connection, with a disconnected event for each vehicle."""
         for connection in list(self.connections):
             connection.observer.tap_closes()
             connection.close()

@@ -1,11 +1,11 @@
-"""The messages that publishers have sent to vehicles, kept until they are acknowledged.
+"""Published messages for vehicles, kept until they are acknowledged.
 
-A plain broker strips user properties on their way to a vehicle on MQTT 3.1.1, and does not report who published what and when.
-The tap sees the packets of publisher and vehicle and matches them: by the user properties on MQTT 5, by topic and
-payload (length and CRC-32) on 3.1.1, oldest first. Messages of one topic reach one vehicle in the order of their publishing.
+A plain broker strips user properties for vehicles on MQTT 3.1.1, and does not report the publisher and time of a message. The tap
+sees the packets of publisher and vehicle and matches them: by user properties on MQTT 5, by topic and payload (length and CRC-32)
+on 3.1.1, oldest first. Messages on one topic reach a vehicle in publish order.
 
-The store is also a file of JSON lines, written before the packet goes on, so that a tap that was killed knows its messages again.
-The file belongs to this process alone. It is not synced to disk, because the tap need not survive a crash of the machine.
+The store is also a file of JSON lines, written before the packet is forwarded, so that a tap restarted after a kill knows its
+messages. Only this process uses the file. It is not fsynced, because the tap need not survive a crash of the machine.
 """
 
 import os
@@ -19,18 +19,16 @@ import structlog
 
 from manifold.sandbox.tap.properties import PAIRS, Properties
 
-MAX_PUBLICATIONS = (
-    1_000_000  # publications at most; the oldest are forgotten first, and on 3.1.1 their acknowledgements have no seq
-)
-REWRITE_BYTES = 16 << 20  # the file is written anew when it has grown by this much, and doubled
+MAX_PUBLICATIONS = 1_000_000  # the oldest are evicted first; on 3.1.1 their acknowledgements then have no seq
+REWRITE_BYTES = 16 << 20  # the file is compacted when it has doubled and grown by this much
 
 log = structlog.get_logger(__name__)
 
 
 class Sent(NamedTuple):
-    """A PUBLISH for a vehicle, as its publisher sent it."""
+    """A PUBLISH for a vehicle, as sent by its publisher."""
 
-    owner: bytes  # the vehicle, by the topic
+    owner: bytes  # the vehicle named in the topic
     topic: bytes
     from_clientid: str
     props: Properties
@@ -48,11 +46,11 @@ class Publication:
         self.pairs: list[dict[str, str]] = sent.props.get(PAIRS, [])
         expiry = sent.props.get("Message-Expiry-Interval")
         self.expires_at_ms = None if expiry is None else received_at_ms + expiry * 1000
-        self.taken_by: tuple[str, ...] = ()  # clients to which the broker has delivered it
+        self.taken_by: tuple[str, ...] = ()  # clients that have received it
 
 
 class PublicationStore:
-    """The publications, by the vehicle that they are for. `path` None: in memory only."""
+    """The publications by vehicle. `path` None: in memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -73,12 +71,12 @@ class PublicationStore:
         return len(self._all)
 
     def new_id(self) -> str:
-        """An id as EMQX gives one: 32 upper-case hexadecimal digits, never the same twice."""
+        """Return a unique id in EMQX's format: 32 upper-case hex digits."""
         self._serial += 1
         return f"{self._epoch:016X}{self._serial:016X}"
 
     def remember(self, sent: Sent, now_ms: int, *, keep: bool) -> Publication:
-        """Note a publish. `keep`: in the file too; call `flush` before the packet goes on."""
+        """Record a publish. `keep`: in the file too; call `flush` before forwarding the packet."""
         new_id = self.new_id()
         made = Publication(sent, now_ms, self._serial, new_id)
         self._add(made)
@@ -90,13 +88,13 @@ class PublicationStore:
         return made
 
     def again(self, sent: Sent) -> Publication | None:
-        """The same publish, not delivered yet: its client repeats it with DUP."""
+        """Return the undelivered publication that the client repeats with DUP, if there is one."""
         return next((one for one in self._by_owner.get(sent.owner, {}).values() if one.sent == sent and not one.taken_by), None)
 
     def take(self, seen: Sent, now_ms: int, *, by_payload: bool) -> Publication | None:
-        """Which publication the broker delivers: `seen` is what the client `seen.from_clientid` gets of it.
+        """Find the publication that the broker delivers; `seen` is the PUBLISH received by the client `seen.from_clientid`.
 
-        It is found by its user properties; `by_payload`, where the broker has stripped them, by its payload.
+        Matches by user properties; with `by_payload`, if the broker has stripped them, by payload.
         """
         client_id, pairs, repeated = seen.from_clientid, seen.props.get(PAIRS, []), None
         for one in self._by_owner.get(seen.owner, {}).values():
@@ -110,10 +108,10 @@ class PublicationStore:
                 one.taken_by += (client_id,)
                 return one
             repeated = one
-        return repeated  # filters of one client overlap: the same message comes once more
+        return repeated  # delivered again, because filters of the client overlap
 
     def forget(self, one: Publication) -> None:
-        """Forget a publication that was acknowledged, or that had no subscriber."""
+        """Forget a publication that was acknowledged or had no subscriber."""
         if self._all.pop(one.serial, None) is None:
             return
         of_owner = self._by_owner[one.sent.owner]
@@ -124,12 +122,12 @@ class PublicationStore:
             self._lines.append(b"%d\n" % one.serial)
 
     def forget_owner(self, owner: bytes) -> None:
-        """The vehicle's session has gone, and its messages with it."""
+        """Forget the messages of a vehicle whose session has ended."""
         for one in list(self._by_owner.get(owner, {}).values()):
             self.forget(one)
 
     def flush(self) -> None:
-        """Hand what is new to the operating system."""
+        """Write new lines to the file, without fsync."""
         if self._lines:
             data = b"".join(self._lines)
             self._lines.clear()
@@ -138,7 +136,7 @@ class PublicationStore:
                 self._written += len(data)
                 if self._written > self._rewrite_at:
                     self._rewrite()
-            except OSError as exc:  # the disk is full: passing packets matters more than knowing them after a crash
+            except OSError as exc:  # the disk is full: forwarding packets matters more than recovery after a kill
                 log.warning("publications not written", path=str(self._path), reason=str(exc), bytes=len(data))
 
     def close(self) -> None:
@@ -156,7 +154,7 @@ class PublicationStore:
         try:
             record: Any = orjson.loads(line)
         except ValueError:
-            return  # the last line of a tap that was killed while writing
+            return  # a partial last line
         if isinstance(record, int):
             gone = self._all.get(record)
             if gone is not None:
@@ -168,7 +166,7 @@ class PublicationStore:
         self._serial = max(self._serial, serial)
 
     def _rewrite(self) -> None:
-        """Only what is still remembered, in a new file that takes the old one's place."""
+        """Compact the file: write the remaining publications to a new file that replaces it."""
         assert self._path is not None
         fresh = self._path.with_suffix(".new")
         data = b"".join(map(_line, self._all.values()))

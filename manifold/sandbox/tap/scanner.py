@@ -1,4 +1,4 @@
-"""Finds MQTT packets in a stream of bytes, however it is split, without keeping payloads. Pure."""
+"""Finds MQTT packets in a byte stream, however it is split, without buffering payloads. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,7 +7,7 @@ from zlib import crc32
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
-CONTROL_MAX: Final = 256 << 10  # bytes of a packet, other than PUBLISH, that are kept; the rest passes unread
+CONTROL_MAX: Final = 256 << 10  # retained bytes of a packet other than PUBLISH; the rest is skipped
 _LONGEST_SIZE = 4  # bytes of the packet length, MQTT 5 section 1.5.5
 
 Control = Callable[[int, bytes], None]
@@ -15,11 +15,11 @@ Publish = Callable[["PublishHead", int, int], None]
 
 
 class Malformed(ValueError):
-    """These bytes are not MQTT."""
+    """The bytes are not MQTT."""
 
 
 class PublishHead:
-    """The fields before a PUBLISH packet's payload. `properties` are raw, without their length; empty on MQTT 3.1.1."""
+    """The fields before a PUBLISH's payload. `properties` are raw, without their length; empty on MQTT 3.1.1."""
 
     __slots__ = ("first", "mid", "properties", "topic")
 
@@ -28,26 +28,26 @@ class PublishHead:
 
     @property
     def qos(self) -> int:
-        """0, 1 or 2."""
+        """QoS: 0, 1 or 2."""
         return self.first >> 1 & 3
 
     @property
     def dup(self) -> bool:
-        """Whether it is sent again."""
+        """The dup flag: it may have been sent before."""
         return bool(self.first & 8)
 
     @property
     def retain(self) -> bool:
-        """Whether it is to be, or was, kept by the broker."""
+        """The retain flag."""
         return bool(self.first & 1)
 
 
 class Scanner:
-    """One direction of one connection.
+    """Scans one direction of one connection.
 
-    `on_control(kind, body)` is told every packet of the `kinds` asked for, once it is whole (its first CONTROL_MAX bytes).
-    `on_publish(head, crc, size)` is told a PUBLISH when its last byte is there; `crc` is the payload's with `digests`, else 0.
-    Only those are told whose topic `wanted` finds true. Everything else is stepped over. Settings may change between packets.
+    `on_control(kind, body)` is called for each complete packet in `kinds`, with at most CONTROL_MAX bytes. `on_publish(head, crc,
+    size)` is called at the last byte of a PUBLISH whose topic satisfies `wanted`; `crc` is the payload's CRC-32 with `digests`,
+    else 0. Everything else is skipped. Attributes may change between packets.
     """
 
     __slots__ = (
@@ -59,27 +59,27 @@ class Scanner:
         self.kinds, self._on_control, self._on_publish = kinds, on_control, on_publish
         self.version, self.digests = 4, False
         self.wanted: Callable[[bytes], object] | None = None  # None: no PUBLISH at all
-        self._stash = bytearray()  # the beginning of a packet whose `_needed` bytes are not all there
+        self._stash = bytearray()  # an incomplete packet, which needs `_needed` bytes
         self._needed = 0
-        self._left = 0  # bytes of the current packet that are still to come and need not be kept
-        self._head: PublishHead | None = None  # the PUBLISH that `_left` is the payload of
+        self._left = 0  # remaining bytes of the current packet that are not buffered
+        self._head: PublishHead | None = None  # the PUBLISH whose payload `_left` counts
         self._crc = self._size = 0
         self._stopped = False
 
     def stop(self) -> None:
-        """Make `feed` return after the packet that is being told."""
+        """Make `feed` return after the current packet."""
         self._stopped = True
 
     @property
     def unfinished(self) -> int:
-        """How many of the last bytes are the beginning of a packet that cannot be told yet."""
+        """Number of trailing bytes that belong to an incomplete packet."""
         return len(self._stash)
 
     def feed(self, data: bytes) -> int:
-        """Take the next bytes; how many were read: all, unless `stop` was called.
+        """Scan bytes; return how many were read: all, unless `stop` was called.
 
         Raises:
-            Malformed: the stream is not MQTT; this scanner is of no more use.
+            Malformed: the stream is not MQTT; the scanner cannot be used any more.
         """
         at, end = 0, len(data)
         self._stopped = False
@@ -122,7 +122,7 @@ class Scanner:
         return stop
 
     def _packet(self, data: bytes, at: int, end: int) -> int:
-        """Where to read on, `_left` being set inside a packet that is not kept; or minus the bytes needed from `at` on."""
+        """Return the next offset, with `_left` set inside an unbuffered packet; or minus the bytes needed from `at` on."""
         if end - at < 2:
             return -2
         size, body = data[at + 1], at + 2
@@ -194,7 +194,7 @@ class Scanner:
 
 
 def _length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A variable byte integer and where it ends; -1 as its end when it is not all there."""
+    """Decode a variable byte integer; return it and its end offset, -1 if it is incomplete."""
     value = shift = 0
     for n in range(at, min(end, at + _LONGEST_SIZE)):
         value |= (data[n] & 127) << shift

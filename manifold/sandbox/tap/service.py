@@ -1,4 +1,4 @@
-"""The tap as a service: it listens for vehicles, connects each to the broker, and publishes the events of their packets."""
+"""The tap as a service: accepts vehicles, connects each to the broker, and publishes the events of their packets."""
 
 import asyncio
 import os
@@ -24,20 +24,20 @@ from manifold.settings import Settings
 from manifold.settings.embedded_broker import config_file, inner_socket, outer_socket
 
 SWEEP_S = 30.0
-LOOK_S = 1.0  # between two looks at the files of certificates
-HANDSHAKE_S, GOODBYE_S = 10.0, 2.0  # what a client has for the handshake of TLS, and for its end
-DRAIN_S = 3.0  # how long a tap that is stopped waits for the broker to take the last events
-BACKLOG = 4096  # connections that wait to be accepted
+LOOK_S = 1.0  # between two checks of the certificate files
+HANDSHAKE_S, GOODBYE_S = 10.0, 2.0  # timeouts of the TLS handshake and shutdown
+DRAIN_S = 3.0  # wait at shutdown for the broker to confirm the last events
+BACKLOG = 4096  # of the listen sockets
 
 log = structlog.get_logger(__name__)
 
 
 class Tap:
-    """The whole: connections, sessions, remembered publications, and the publisher of events."""
+    """The tap: connections, sessions, stored publications, and the event publisher."""
 
     def __init__(self, settings: Settings, *, tell_delivered: bool = False) -> None:
         self.settings = settings
-        # With Manifold's own configuration the tap's events need the inner listener; any other Mosquitto has one for all.
+        # In Manifold's own configuration the tap's events use the inner listener; any other Mosquitto has a single listener.
         self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
         self._certificates: Certificates | None = None
         self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
@@ -48,15 +48,15 @@ class Tap:
         self.listening = False
 
     def emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
-        """Tell an event; it is on the socket, or waits for one, when this returns."""
+        """Emit an event; when this returns it is written to the socket, or queued for the next connection."""
         self.events[event] += 1
         self.publisher.publish(event_topic(event, client_id).encode(), orjson.dumps(fields), done)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then tell that the vehicles are cut off.
+        """Serve until `stop`, then emit a disconnected event for each vehicle.
 
         Raises:
-            Permanent: a port is taken.
+            Permanent: a port is in use.
         """
         settings = self.settings
         async with asyncio.TaskGroup() as tasks:
@@ -115,14 +115,14 @@ class Tap:
             raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
 
     async def _look(self) -> None:
-        """Certificates are renewed, and revoked, while the tap runs."""
+        """Reload renewed certificates, and disconnect revoked ones, periodically."""
         while self._certificates is not None:
             await asyncio.sleep(LOOK_S)
             self._certificates.renew()
             self.proxy.cut_off()
 
     def health(self) -> Health:
-        """Ready when vehicles can connect and events get through."""
+        """Report ready if vehicles can connect and events are published."""
         details = {
             "events_waiting": self.publisher.backlog,
             "connections": len(self.proxy.connections),
@@ -140,7 +140,7 @@ class Tap:
         if username is not None and username.startswith(PUBLISHER_PREFIX):
             return await self._dial_inner(factory)
         loop = asyncio.get_running_loop()
-        if self.settings.tls:  # then the broker has no port: nobody comes past the tap
+        if self.settings.tls:  # the broker then has no port, so that the tap cannot be bypassed
             return await loop.create_unix_connection(factory, str(outer_socket(self.settings)))
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 

@@ -1,4 +1,4 @@
-"""The sessions of all vehicles, which outlive connections, and the state that all connections share. Pure: the time is given."""
+"""Sessions of all vehicles, which outlive connections, and the state shared by all connections. Pure: the clock is passed in."""
 
 import re
 from collections.abc import Callable
@@ -12,35 +12,35 @@ from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.settings.embedded_broker import SESSION_MAX_S
 
-_GRACE_MS = 60_000  # a session is forgotten this long after its time: the broker's clock decides, and says so in its CONNACK
+_GRACE_MS = 60_000  # delay before an expired session is forgotten, because the broker's clock decides, as its CONNACK shows
 
 Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
 
 
 class Holder(Protocol):
-    """The connection that holds a session, or asks for one."""
+    """The connection that holds or requests a session."""
 
     asked: Connect | None
 
     def taken_over(self, clean_start: bool) -> None:
-        """Another connection has the session now."""
+        """Another connection has taken over the session."""
 
 
 class Session:
-    """The broker's session of one client id, as far as its packets show it."""
+    """The broker's session of one client id, as reconstructed from its packets."""
 
     __slots__ = ("client_id", "expires_at_ms", "filters", "holder", "inflight", "version")
 
     def __init__(self, client_id: str, version: int, filters: dict[str, int] | None) -> None:
         self.client_id, self.version = client_id, version
-        self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection as the broker's own does
-        self.filters = filters  # filter → QoS; None: there before this tap was, so nobody knows
-        self.holder: Holder | None = None  # the connection, while there is one
+        self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection, like in the broker
+        self.filters = filters  # filter → QoS; None: the session is older than this tap, so they are unknown
+        self.holder: Holder | None = None  # the current connection
         self.expires_at_ms: int | None = None
 
 
 def session_expiry_s(asked: Connect, granted: Properties) -> int:
-    """Seconds for which a session outlives its connection; `granted` are the properties of the CONNACK."""
+    """Return the seconds for which a session outlives its connection; `granted` are the properties of the CONNACK."""
     if asked.version < 5:
         return 0 if asked.clean_start else SESSION_MAX_S
     wanted: int = granted.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
@@ -48,9 +48,9 @@ def session_expiry_s(asked: Connect, granted: Properties) -> int:
 
 
 class Sessions:
-    """Every session, every client id that waits for its CONNACK, and the way to tell an event.
+    """All sessions, the client ids awaiting their CONNACK, and the event sink.
 
-    `emit(event, client_id, fields, done)` must not lose what it is given, and calls `done` when the broker has it.
+    `emit(event, client_id, fields, done)` must not lose events, and calls `done` when the broker has confirmed the event.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Sessions:
         self.prefix, self.store, self.emit, self.now_ms, self.tell_delivered = prefix, store, emit, now_ms, tell_delivered
         self.by_id: dict[str, Session] = {}
         self.asking: dict[str, list[Holder]] = {}
-        # `agent/+/proxy/request/+` and `$ECQ/+/#` but for `w` and `r`; the group is the vehicle that the message is for
+        # `agent/+/proxy/request/+`, and `$ECQ/+/#` except `w` and `r`; the group is the recipient
         requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
         self.request = re.compile(requests, re.DOTALL).match
 
     def is_request(self, topic: bytes) -> object:
-        """Whether messages on `topic` cause events; an empty topic stands for a topic alias."""
+        """Whether messages on `topic` cause events; an empty topic means a topic alias."""
         return not topic or self.request(topic)
 
     def is_own(self, client_id: str, topic_filter: str) -> bool:
-        """Whether a subscription is told. EMQX's rules name these topics, and its access rules leave a vehicle only its own.
+        """Whether a subscription causes an event: EMQX's rules name these topics, and its ACL allows a vehicle only its own.
 
-        A shared subscription is none of them, although it may be granted.
+        Shared subscriptions do not, even if they are granted.
         """
         if "/" in client_id:
             return False
@@ -81,12 +81,12 @@ class Sessions:
         return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
 
     def asks(self, holder: Holder) -> None:
-        """A connection has sent its CONNECT, and waits for the CONNACK."""
+        """Register a connection that has sent its CONNECT and awaits the CONNACK."""
         assert holder.asked is not None
         self.asking.setdefault(holder.asked.client_id, []).append(holder)
 
     def answered(self, holder: Holder) -> None:
-        """A connection has its CONNACK, or has ended without."""
+        """Unregister a connection that has its CONNACK, or has ended without one."""
         client_id = holder.asked.client_id if holder.asked else None
         waiting = self.asking.get(client_id, []) if client_id is not None else []
         if holder in waiting:
@@ -95,7 +95,7 @@ class Sessions:
             self.asking.pop(client_id, None)
 
     def begin(self, holder: Holder, client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
-        """A connection is accepted; an older one of the same client id ends with it, and is told first."""
+        """Start or resume a session; an older connection with the same client id ends first, with its event."""
         session = self.by_id.get(client_id)
         if session is not None and session.holder is not None and session.holder is not holder:
             session.holder.taken_over(clean_start)
@@ -107,7 +107,7 @@ class Sessions:
         return session
 
     def end(self, session: Session, expiry_s: int) -> None:
-        """A session's connection has ended; the session lives for `expiry_s` seconds more."""
+        """Release a session whose connection has ended; it lives for `expiry_s` more seconds."""
         session.holder = None
         if expiry_s:
             session.expires_at_ms = self.now_ms() + expiry_s * 1000
@@ -115,7 +115,7 @@ class Sessions:
             self._drop(session)
 
     def sweep(self) -> None:
-        """Forget what has expired."""
+        """Forget expired sessions."""
         limit = self.now_ms() - _GRACE_MS
         for session in [s for s in self.by_id.values() if s.expires_at_ms is not None and s.expires_at_ms < limit]:
             self._drop(session)

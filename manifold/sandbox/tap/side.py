@@ -1,4 +1,4 @@
-"""One socket of a proxied connection: reading stops while there is any reason for it."""
+"""One socket of a proxied connection, with backpressure: reading pauses while any reason for it holds."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import cast
 class Side(asyncio.Protocol):
     """One socket of a proxied connection."""
 
-    data_received: Callable[[bytes], None]  # type: ignore[assignment]  # set for each: no call between the loop and the connection
+    data_received: Callable[[bytes], None]  # type: ignore[assignment]  # an attribute, which saves a call per read
 
     def __init__(
         self, received: Callable[[bytes], None], lost: Callable[[], None], made: Callable[[], None], slow: Callable[[bool], None]
@@ -19,38 +19,38 @@ class Side(asyncio.Protocol):
         self._stopped = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The loop says: here is the socket."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        """Store the transport; pause it if a reason already holds."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from asyncio.Transport
         if self._stopped:
             self.transport.pause_reading()
         self._made()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how it went makes no difference
-        """The loop says: the socket has gone."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the cause does not matter
+        """Report that the socket is closed."""
         self.transport = None
         self._lost()
 
     def pause_writing(self) -> None:
-        """The loop says: this side is slow to take."""
+        """Report that the write buffer is full."""
         self._slow(True)
 
     def resume_writing(self) -> None:
-        """The loop says: this side has taken enough."""
+        """Report that the write buffer has drained."""
         self._slow(False)
 
     def stop_reading(self, reason: int) -> None:
-        """Read no more until every reason is over."""
+        """Pause reading for a reason, until all reasons are cleared."""
         if not self._stopped and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._stopped |= reason
 
     def read_again(self, reason: int) -> None:
-        """`reason` is over."""
+        """Clear a reason; resume reading if it was the last."""
         before, self._stopped = self._stopped, self._stopped & ~reason
         if before and not self._stopped and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """Close when everything is written."""
+        """Close after pending writes."""
         if self.transport is not None:
             self.transport.close()

@@ -1,6 +1,7 @@
-"""Decides which filters of a SUBSCRIBE go on to the broker, and completes the broker's answer, as EMQX would give it.
+"""Filters the SUBSCRIBEs sent to the broker, and completes the broker's answers, as EMQX would answer.
 
-Mosquitto grants every filter and sends nothing on the forbidden ones, which hides from others that a client is not subscribed.
+Mosquitto grants every filter and withholds the messages of denied ones, so that a client does not learn that it is not
+subscribed.
 """
 
 from typing import NamedTuple
@@ -9,34 +10,34 @@ from manifold.contracts.rights import Action, Rights
 from manifold.sandbox.tap.packets import packet, read_suback, read_subscribe, string, unsubscribe
 from manifold.sandbox.tap.scanner import SUBACK, SUBSCRIBE
 
-GRANTED, FAILURE, NOT_AUTHORIZED = 0, 0x80, 0x87  # reason codes of a SUBACK; before MQTT 5 there is one for all failures
-_NOTHING = b"$denied"  # a filter to which nobody has subscribed
+GRANTED, FAILURE, NOT_AUTHORIZED = 0, 0x80, 0x87  # SUBACK reason codes; before MQTT 5 there is only one failure
+_NOTHING = b"$denied"  # a filter that nobody has subscribed to
 _SUBSCRIBE_HEAD = SUBSCRIBE << 4 | 2
 
 
 class Decision(NamedTuple):
-    """The outcome of one SUBSCRIBE."""
+    """The decision about one SUBSCRIBE."""
 
     granted: bytes | None  # body of a SUBSCRIBE with the granted filters; None: there are none
-    instead: bytes | None  # the packet that goes on in the place of the client's; None: that one
+    instead: bytes | None  # replacement packet; None: forward the client's own
 
 
 class SubscriptionRights:
-    """The SUBSCRIBEs of one connection, by packet identifier."""
+    """The SUBSCRIBEs of one connection, by packet id."""
 
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
-        self._refused: dict[int, bytes] = {}  # packet identifier → GRANTED or a refusal for each filter
+        self._refused: dict[int, bytes] = {}  # packet id → GRANTED or a refusal for each filter
 
     @property
     def is_pending(self) -> bool:
-        """Whether an answer of the broker has to be completed."""
+        """Whether an answer of the broker must be completed."""
         return bool(self._refused)
 
     def decide(self, body: bytes, version: int, client_id: str, username: str) -> Decision | None:
-        """Judge a SUBSCRIBE; None: a filter is malformed, and the broker ends the connection, as EMQX does.
+        """Decide about a SUBSCRIBE; None: a filter is malformed, and the broker will disconnect the client, as EMQX does.
 
-        Where nothing is granted, an UNSUBSCRIBE goes on, so that the broker answers in its turn.
+        If nothing is granted, an UNSUBSCRIBE is forwarded instead, so that the broker answers in order.
         """
         head, wanted = read_subscribe(body, version)
         if not all(is_topic_filter(it) for it, _ in wanted):
@@ -52,7 +53,7 @@ class SubscriptionRights:
         return Decision(head + kept, packet(_SUBSCRIBE_HEAD, head + kept))
 
     def complete(self, kind: int, body: bytes, version: int) -> bytes | None:
-        """The SUBACK in the place of the broker's answer to a SUBSCRIBE; None: nothing of that was refused."""
+        """Return the SUBACK that replaces the broker's answer to a SUBSCRIBE; None: nothing was refused."""
         refused = self._refused.pop(int.from_bytes(body[:2]), None)
         if refused is None:
             return None
@@ -63,7 +64,7 @@ class SubscriptionRights:
 
 
 def is_topic_filter(asked: bytes) -> bool:
-    """Whether these bytes are a topic filter at all: a wildcard is a whole word, and `#` the last one (MQTT 5, 4.7.1)."""
+    """Whether these bytes are a valid topic filter: wildcards occupy whole levels, and `#` the last one (MQTT 5, 4.7.1)."""
     words = asked.split(b"/")
     return (
         bool(asked)

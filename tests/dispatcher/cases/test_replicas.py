@@ -1,4 +1,4 @@
-"""More than one dispatcher; what dies among them is in tests/dispatcher/test_faults.py and tests/replicas."""
+"""Several dispatchers; for their failures see tests/dispatcher/test_faults.py and tests/replicas."""
 
 from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
@@ -6,6 +6,7 @@ from tests.dispatcher.vehicle import Vehicle
 
 
 def test_two_healthy_replicas_never_deliver_twice(ground: Ground) -> None:
+    """Redis decides who claims."""
     second = ground.platform.start_dispatcher(1)
     vehicles = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(10)]
     seqs = []

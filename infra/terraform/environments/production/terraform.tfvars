@@ -1,4 +1,4 @@
-# What keeps data is somebody's whose trade it is; EMQX and Manifold run here. Sizes: docs/scale.md.
+# What keeps data is somebody's whose trade it is; EMQX and Manifold run here. Sizes: docs/guides/scale.md.
 environment   = "production"
 image         = "registry.example/manifold@sha256:0000000000000000000000000000000000000000000000000000000000000000" # of the release
 storage_class = "replicated-ssd"
