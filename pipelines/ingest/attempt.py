@@ -69,7 +69,7 @@ class Attempt:
         self._writer(table, rows, base).append()
         self.note(table, base)
 
-    def replace(self, table: Table, rows: DataFrame, base: int) -> None:
+    def overwrite(self, table: Table, rows: DataFrame, base: int) -> None:
         """Replace all rows of the table's branch, in one snapshot."""
         self._writer(table, rows, base).overwrite(sf.lit(True))
         self.note(table, base)

@@ -74,6 +74,13 @@ def test_a_run_adds_a_row_for_each_payload_that_it_saw(seen: SparkLake) -> None:
     assert seen.seen() == [("d1", at(5), at(20), 4, sha1["d1"], at(10)), ("d2", at(21), at(21), 1, sha1["d2"], at(21))]
 
 
+def test_a_run_that_is_repeated_adds_no_row(seen: SparkLake) -> None:
+    rows = seen.rows(META)
+    for run_id in ("run2", "run0", "another"):
+        ingest_audit_publish(seen.run(run_id, 40))
+    assert seen.rows(META) == rows
+
+
 def test_compaction_leaves_one_row_of_each_payload_and_changes_no_answer(seen: SparkLake) -> None:
     before = answers(seen)
     assert has_work(seen.catalog, settings_of(seen), now=at(40))
@@ -107,16 +114,16 @@ def test_an_ingest_that_compaction_overtakes_counts_once(seen: SparkLake) -> Non
 
 def test_a_compaction_that_an_ingest_overtakes_is_done_again(seen: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
-    replace = Attempt.replace
+    overwrite = Attempt.overwrite
 
     def overtaken(*given: Any) -> None:
         times.append(1)
         if len(times) == 1:
             seen.write(Stream.DATA, [data(50, "d1", b"one")])
             seen.ingest("meanwhile")
-        replace(*given)
+        overwrite(*given)
 
-    monkeypatch.setattr(Attempt, "replace", overtaken)
+    monkeypatch.setattr(Attempt, "overwrite", overtaken)
     assert sightings_compact.fold_sightings(seen.spark, seen.catalog, settings_of(seen), now=at(60)) == 3
     assert len(times) == 2
     assert seen.rows(META, "data_id", "times_seen") == [("d1", 5), ("d2", 1)]
