@@ -1,7 +1,7 @@
-"""The quality rules of every table, each with severity and reason, and the audit that judges a run by them.
+"""The quality rules of every table, each with a severity and a reason, and the audit that checks a run against them.
 
-It promises that a run that breaks a rule of severity `error` is not published, and that every verdict is kept with its numbers.
-It judges tables and changes none.
+A run that breaks a rule of severity `error` is not published, and every audit result is kept with its counts. Tables are read,
+never changed.
 """
 
 from expectations._audit import audit

@@ -1,4 +1,4 @@
-"""The audit of one run: the judgement of Great Expectations, the rows that break a rule, the pages, and `quality_results`."""
+"""Audits one run: the verdict of Great Expectations, the rows that break a rule, the pages, and `quality_results`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from expectations._judge import Verdicts
 
-MAX_OFFENDERS = 1000  # keys of an error's rows that a finding names
+MAX_OFFENDERS = 1000  # keys of offending rows in a finding of severity `error`
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 
 
@@ -40,20 +40,19 @@ def audit(
     data_wait: timedelta,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
-    """Judge the rows that one run adds, before they are published.
+    """Audit the rows that one run adds, before they are published.
 
     Args:
         frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged), at least one each; a table
-            that is missing is not judged.
-        run_id: names the run in the reports; a second judgement replaces its pages.
-        as_of: the instant of the judgement, timezone-aware; the clock is not read.
+            that is missing is not audited.
+        run_id: names the run in the reports; a second audit replaces its pages.
+        as_of: the instant of the audit, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
         keep: the number of runs whose pages are kept; older ones are removed.
-        references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
+        references: by table name, all rows of a table *including the run's own*, for rules that look values up: `sdv_fanout_data`
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
-            (client_id), `ingested_segments` (path). No other column is read. Rows that have no value of the run's may be left
-            out.
-        data_wait: how long a trigger may be without its data before that is a warning.
+            (client_id), `ingested_segments` (path). No other column is read. Rows that the run cannot refer to may be left out.
+        data_wait: how long a trigger may lack its data before that is a warning.
         keep_results: called last, with the rows of `quality_results`.
 
     Raises:
@@ -67,7 +66,7 @@ def audit(
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
-    # It takes some three seconds to import, and whoever only reads suites or results does without.
+    # Importing it takes about three seconds, which reading suites or results does not need.
     from expectations._judge import judge
 
     with TemporaryDirectory(prefix="manifold-pages-") as made:
@@ -87,7 +86,7 @@ def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Fi
 
 
 def _findings(case: Case, verdicts: "Verdicts") -> list[Finding]:
-    """The broken rules of one table, with the keys that name the rows of an error and a few rows as samples."""
+    """The broken rules of one table, with the keys of the rows that break an error, and a few rows as samples."""
     table = case.suite.table
     rows, broken = verdicts[table].rows, verdicts[table].broken
     found: list[Finding] = []

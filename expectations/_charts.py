@@ -1,4 +1,4 @@
-"""A chart of quality over time: one number for each judgement, and its words."""
+"""A chart of quality over time: one value per audit, and its texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The judgement of one run at one time."""
+    """The audit of one run at one time."""
 
     run_id: str
     at: datetime
@@ -15,23 +15,23 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A number for each judgement, in their order; None for a judgement without one."""
+    """One value per audit, in order; None for an audit without one."""
 
     suite: str
-    rule: str | None  # None: how many rows the table got
-    severity: str  # of the newest row; of rows, the empty word
+    rule: str | None  # None: the chart shows how many rows the table got
+    severity: str  # in the newest audit; empty for row counts
     values: Sequence[float | None]
-    severities: Sequence[str]  # of each value
-    judged_now: bool = True  # whether the newest judgement of the table knows the rule
+    severities: Sequence[str]  # by value
+    judged_now: bool = True  # whether the newest audit of the table has the rule
 
     @property
     def broken(self) -> Sequence[int]:
-        """The indices of the judgements in which rows broke the rule."""
+        """The indices of the audits in which rows broke the rule."""
         return [place for place, value in enumerate(self.values) if value and self.rule]
 
     @property
     def most(self) -> float:
-        """The greatest value."""
+        """The highest value."""
         return max((value for value in self.values if value is not None), default=0)
 
     def says(self, value: float | None) -> str:
@@ -44,7 +44,7 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """The picture as text."""
+        """The chart as text."""
         last = next((value for value in reversed(self.values) if value is not None), None)
         if self.rule is None:
             return f"at most {self.says(self.most)} in a run, last {self.says(last)}"

@@ -1,7 +1,7 @@
 """Private names of Great Expectations that the reports use.
 
-The documented way to add columns to a page is `meta_properties_to_render`; in 1.24 it raises an error for every page. Overriding
-two private methods of the renderer ends when a release renders these properties.
+`meta_properties_to_render`, the documented way to add columns to a page, raises an error for every page in 1.24. The overrides
+of two private methods of the renderer can go when a release renders these properties.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 from great_expectations.render.renderer.content_block import ValidationResultsTableContentBlockRenderer
 
-ADDED = {"Severity": "severity", "Reason": "reason"}  # column header: key in the rule's meta
+ADDED = {"Severity": "severity", "Reason": "reason"}  # column header → key in the rule's meta
 
 
 class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[misc]
@@ -27,7 +27,7 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
         def row(**given: Any) -> Any:
             cells = usual(**given)
             result = given["result"]
-            # The icon alone would say nothing to a screen reader.
+            # The icon alone tells a screen reader nothing.
             cells[0][0].string_template["template"] += " kept" if result.success else " broken"
             meta = result.expectation_config.meta
             cells[0] += [[meta[name]] for name in ADDED.values()]

@@ -1,4 +1,4 @@
-"""Our own expectations, each a native one over the boolean column of a rule (`expectations._rows.Case.flagged`)."""
+"""Custom expectations, each a native one on the boolean column of a rule (`expectations._rows.Case.flagged`)."""
 
 from great_expectations.expectations import ExpectColumnValuesToBeInSet
 
@@ -14,7 +14,7 @@ class ExpectRowsToHold(_ExpectFlag):
 
 
 class ExpectVinsToBeIso3779(_ExpectFlag):
-    """VINs are of the form of ISO 3779 and have the right check digit."""
+    """VINs have the form of ISO 3779 and the right check digit."""
 
 
 class ExpectKeyToBeUnique(_ExpectFlag):

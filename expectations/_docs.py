@@ -14,7 +14,7 @@ SITE = "site"
 
 
 class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
-    """An index builder that does nothing. The library's removes the pages of runs that this process does not know."""
+    """An index builder that does nothing: the library's removes pages of runs that this process does not know."""
 
     def build(self, *_: object, **__: object) -> tuple[None, None]:
         """Do nothing."""
@@ -22,7 +22,7 @@ class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is 
 
 
 class PageView(DefaultJinjaPageView):  # type: ignore[misc]
-    """A page of the library with our frame: it has no script, and takes its style from beside the reports."""
+    """A page of the library in our frame: without scripts, and with the style sheet beside the reports."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -31,7 +31,7 @@ class PageView(DefaultJinjaPageView):  # type: ignore[misc]
 
 
 def site_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the site in `folder` for a data context."""
+    """The configuration of a data context's site in `folder`."""
     table = {"class_name": RulesTable.__name__, "module_name": RulesTable.__module__}
     section = {"class_name": "ValidationResultsColumnSectionRenderer", "table_renderer": table}
     page = {"class_name": "ValidationResultsPageRenderer", "column_section_renderer": section}

@@ -8,7 +8,7 @@ from typing import Any
 from expectations._rules import Severity
 from manifold.contracts import tables
 
-# By what a row of each table is traced to the message, or the file, that brought it.
+# Columns that trace a row of each table to the message, or the file, that brought it.
 TRACED: Mapping[str, tuple[str, ...]] = {
     tables.DATA.name: ("seq",),
     tables.META.name: ("data_id",),
@@ -17,7 +17,7 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     tables.ECQ_PAYLOAD.name: ("seq",),
     tables.ECQ_INDEX.name: ("seq",),
     tables.ECQ_STATE.name: tables.ECQ_STATE.key,
-    tables.ECQ_SEQNO.name: ("last_seq",),  # the seq of the message that made it the greatest
+    tables.ECQ_SEQNO.name: ("last_seq",),  # the seq of the message with the highest one
     tables.XRAY_RAW.name: ("seq",),
     tables.XRAY_PROCESSED.name: ("seq",),
     tables.XRAY_STATUS.name: ("seq",),
@@ -34,11 +34,11 @@ class Finding:
     rule: str
     severity: Severity
     says: str  # what should be true
-    why: str  # what it means that it is not
-    rows: int  # how many rows break it
-    of: int  # how many rows were judged
-    samples: tuple[str, ...]  # a few of them, as JSON objects
-    keys: tuple[tuple[Any, ...], ...] = ()  # of an error: what the rows can be traced by (`TRACED`), up to some hundreds
+    why: str  # what a violation means
+    rows: int  # that break it
+    of: int  # that were checked
+    samples: tuple[str, ...]  # a few offending rows, as JSON objects
+    keys: tuple[tuple[Any, ...], ...] = ()  # of an error: what traces its rows (`TRACED`), at most `MAX_OFFENDERS`
 
     def __str__(self) -> str:
         broken = f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows"
@@ -47,14 +47,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The judgement of one run. `passed` is false if a rule of severity `error` is broken; then nothing may be published."""
+    """Result of one audit. `passed` is false if a rule of severity `error` is broken; then nothing may be published."""
 
     run_id: str
     passed: bool
     failures: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
-    rows: Mapping[str, int]  # judged rows, by table
-    report: str  # where the HTML page of this run lies
+    rows: Mapping[str, int]  # checked rows, by table
+    report: str  # address of the run's HTML page
 
     def __str__(self) -> str:
         verdict = "passed" if self.passed else f"failed on {len(self.failures)} rules"
@@ -62,7 +62,7 @@ class Audit:
         return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
 
     def to_json(self) -> str:
-        """The audit as JSON values."""
+        """The audit as JSON, without keys."""
         content = asdict(self) | {"rows": dict(self.rows)}
         for finding in (*content["failures"], *content["warnings"]):
             del finding["keys"]

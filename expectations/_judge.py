@@ -1,6 +1,6 @@
-"""Judges rows with Great Expectations on Spark: a suite and a checkpoint for each table, and Data Docs of all of them.
+"""Checks rows with Great Expectations on Spark: a suite and a checkpoint per table, and Data Docs of all of them.
 
-Great Expectations 1.24 sends no data to others by itself; `GX_ANALYTICS_ENABLED` keeps releases that would from it.
+Great Expectations 1.24 sends no data to third parties by itself; `GX_ANALYTICS_ENABLED` stops releases that would.
 """
 
 import json
@@ -25,17 +25,17 @@ from expectations._docs import SITE, site_config
 from expectations._rows import Case
 from manifold.lake.reports import validation_result
 
-# Dozens of lines about themselves, in which the run's own would drown. One module of the library sets a level of its own.
+# Dozens of lines about themselves would drown the run's own. One module of the library sets a level of its own.
 for chatty in ("great_expectations", "great_expectations.data_context.types.base", "py4j"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-# Counts only: samples of broken rows are looked up once it is known which rules are broken.
+# Counts only: sample rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one table: the number of rows, and by broken rule the number of rows that break it."""
+    """The result for one table: its number of rows, and by broken rule how many rows break it."""
 
     rows: int
     broken: Mapping[str, int]
@@ -45,12 +45,12 @@ Verdicts = Mapping[str, Verdict]  # by table
 
 
 def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) -> Verdicts:
-    """Judge the rows of each table by its suite, and write this run's pages and results into the folder `site`.
+    """Check the rows of each table by its suite, and write this run's pages and results into the folder `site`.
 
-    `as_of`, the instant of the judgement, tells apart the pages of two judgements of one run.
+    `as_of`, the instant of the audit, distinguishes the pages of two audits of one run.
 
     Raises:
-        RuntimeError: a rule could not be judged; the message has the library's traceback.
+        RuntimeError: a rule could not be evaluated; the message has the library's traceback.
     """
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -76,7 +76,7 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) ->
 
 
 def _verdict(result: ExpectationSuiteValidationResult) -> Verdict:
-    """Of a rule about several columns, the number of rows in the worst of them counts."""
+    """Count the rows, and those that break each rule; for a rule about several columns, the worst column counts."""
     rows, broken = 0, dict[str, int]()
     for one in result.results:
         if one.exception_info.get("raised_exception", True):
@@ -89,7 +89,7 @@ def _verdict(result: ExpectationSuiteValidationResult) -> Verdict:
 
 
 def _expectations(case: Case) -> Iterator[gxe.Expectation]:
-    """The expectations of a suite: the library's own where it has one, and one for each column of a rule about several."""
+    """Yield a suite's expectations: native ones where the library has them, one per column for a rule about several."""
     for rule in case.suite.rules:
         meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
         about: dict[str, Any] = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
@@ -106,7 +106,7 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
             case rules.Matches():
                 yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
             case rules.NotLess():
-                # Null counts as true: a comparison with null breaks nothing, and leaving rows out would take one more pass.
+                # Null counts as true: a comparison with null breaks nothing, and excluding rows would take another pass.
                 pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
                 yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
             case rules.Unique() | rules.UniqueTogether() | rules.UniqueInTable():

@@ -1,4 +1,4 @@
-"""Finds keys that occur twice, or are missing, without a window and without sorting the rows. None where no key does."""
+"""Finds keys that are duplicated or missing, without a window and without sorting the rows. None if there are none."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from pyspark.sql import functions as sf
 
 from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
 
-MAX_SUSPECTS = 1000  # hashes that are named to Spark; beyond it all keys are grouped
+MAX_SUSPECTS = 1000  # hashes passed to Spark as literals; beyond it, all keys are grouped
 
 
 def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
-    """The keys that occur in several of these rows. Keys with a null do not count.
+    """Keys that occur in several of these rows. Keys with a null are ignored.
 
-    Hashes are compared first, in the driver: that takes a tenth of the time of a shuffle, and in most runs no two are alike.
+    Hashes are compared first, in the driver: that takes a tenth of the time of a shuffle, and most runs have no duplicates.
     """
     hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
     if frame.count() <= HASH_BATCH_SIZE:
@@ -26,7 +26,7 @@ def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
 
 
 def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> DataFrame | None:
-    """The keys of these rows that occur in several rows of `whole`, which contains them."""
+    """Keys of these rows that occur in several rows of `whole`, which contains them."""
     mine = whole.select(*columns).join(frame.select(*columns), list(columns), "left_semi")
     return _if_any(mine.groupBy(*columns).count().where("count > 1").select(*columns))
 
@@ -34,14 +34,14 @@ def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> D
 def absent(
     frame: DataFrame, columns: Sequence[str], whole: DataFrame, unless: str | None, bounded_by: str | None
 ) -> DataFrame | None:
-    """The keys of these rows that are not in `whole`. Rows for which `unless` is true do not count.
+    """Keys of these rows that are not in `whole`. Rows for which `unless` is true are ignored.
 
-    With `bounded_by`, a column of both, only the rows of `whole` between the least and the greatest value of these rows are read.
+    With `bounded_by`, a column of both, only the rows of `whole` within the range of these rows are read.
     """
     asked = (frame.where(f"NOT coalesce({unless}, false)") if unless else frame).where(_whole(columns))
     if bounded_by:
         least, greatest = frame.agg(sf.min(bounded_by), sf.max(bounded_by)).collect()[0]
-        # Literals, because Iceberg leaves files out by them and not by a join.
+        # Literals, because Iceberg prunes files by them and not by a join.
         whole = whole.where(sf.col(bounded_by).between(sf.lit(least), sf.lit(greatest)))
     keys = asked.select(*columns).distinct()
     return _if_any(keys.join(whole.select(*columns), list(columns), "left_anti"))
@@ -52,5 +52,5 @@ def _if_any(keys: DataFrame) -> DataFrame | None:
 
 
 def _whole(columns: Sequence[str]) -> Column:
-    """The condition that none of these columns is null."""
+    """Condition that none of these columns is null."""
     return sf.expr(" AND ".join(f"`{column}` IS NOT NULL" for column in columns))

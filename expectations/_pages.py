@@ -1,4 +1,4 @@
-"""The pages of the reports (`manifold.lake.reports`): one page for each run, an index, and as many runs as the settings keep."""
+"""The report pages (`manifold.lake.reports`): one per run, an index, and as many runs as the settings keep."""
 
 import json
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ MAX_INDEX_WRITES = 5
 
 
 def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, made: Path) -> None:
-    """Write the run's page, remove the oldest runs beyond `keep`, and list what is left on the index.
+    """Write the run's page, remove the oldest runs beyond `keep`, and list the remaining ones on the index.
 
-    `made` is the local folder in which Great Expectations has made its own pages of this run.
+    `made` is the local folder to which Great Expectations has written its own pages of this run.
     """
-    reports.remove(f"{RUNS}/{audit.run_id}")  # of an earlier attempt, which may have had other tables
+    reports.remove(f"{RUNS}/{audit.run_id}")  # by an earlier attempt, which may have had other tables
     _bring(made, reports)
     content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
@@ -48,11 +48,11 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
 
 
 def record_states(reports: Files, states: Mapping[str, tuple[str, State]]) -> None:
-    """Record what became of these runs, on their pages and on the index.
+    """Record on the pages and on the index whether these runs were published.
 
     Args:
         reports: the store of the reports.
-        states: by run id, which of its judgements it is about (its `at`), and the state; a newer judgement keeps its own.
+        states: by run id, the audit that it is about (its `at`), and the state; a newer audit keeps its own.
     """
     for run in kept_runs(reports):
         at, state = states.get(run["run_id"], (None, None))
@@ -67,7 +67,7 @@ def _write_run(reports: Files, content: dict[str, Any]) -> None:
 
 
 def _write_index(reports: Files) -> None:
-    """List the runs. Of two processes that do so at once, the last to write has seen what both have to say."""
+    """List the runs. Of two processes that do so at once, the last to write has seen the results of both."""
     shown = None
     for _ in range(MAX_INDEX_WRITES):
         runs = kept_runs(reports)
@@ -78,9 +78,9 @@ def _write_index(reports: Files) -> None:
 
 
 def _bring(made: Path, reports: Files) -> None:
-    """Put these pages into the store, and their style sheet if it is not there yet.
+    """Copy these pages to the store, and the style sheet if it is missing.
 
-    The library's own static files stay behind: no page names them, and they have four megabytes.
+    The library's own static files stay behind: no page uses them, and they take four megabytes.
     """
 
     def put(file: Path) -> None:
@@ -95,7 +95,7 @@ def _bring(made: Path, reports: Files) -> None:
 def _details(reports: Files, table: str, audit: Audit) -> str | None:
     """Great Expectations' newest page of this table and run; older pages of the same run are removed.
 
-    A table without rows has no page. A page that lies there is of an earlier attempt and is removed, too.
+    A table without rows has no page; one that exists is of an earlier attempt, and is removed, too.
     """
     folder = f"{VALIDATIONS}/{table}/{audit.run_id}"
     if not audit.rows[table]:

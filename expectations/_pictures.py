@@ -1,4 +1,4 @@
-"""A chart as an SVG without script that is part of the page."""
+"""Renders a chart as an SVG without scripts, embedded in the page."""
 
 import base64
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from expectations._rules import Severity
 
 INCHES = (3.6, 1.25)
 INK, QUIET, ROWS = "#1c2430", "#9aa4b1", "#3d6096"
-# Told apart by their marks too, not by colour alone.
+# Distinguishable by their marks, not by colour alone.
 MARKS = {Severity.ERROR.value: ("#b3261e", "x"), Severity.WARNING.value: ("#9a6400", "^")}
 OTHER = ("#5b4a8a", "d")
 STYLE = {
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "manifold",  # the same rows make the same bytes
+    "svg.hashsalt": "manifold",  # the same rows give the same bytes
     "font.size": 8,
     "text.color": INK,
     "axes.edgecolor": QUIET,
@@ -28,7 +28,7 @@ STYLE = {
 
 
 def picture_of(chart: Chart, judgements: Sequence[Judgement]) -> str:
-    """The chart as a `data:` URL: a bar for each judgement, the oldest at the left, a dot where a rule was kept."""
+    """The chart as a `data:` URL: a bar per audit, the oldest at the left, and a dot where a rule was kept."""
     last = len(judgements) - 1
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=INCHES)
@@ -39,7 +39,7 @@ def picture_of(chart: Chart, judgements: Sequence[Judgement]) -> str:
         for severity in sorted(set(chart.severities)):
             color, mark = (ROWS, "none") if chart.rule is None else MARKS.get(severity, OTHER)
             bars = [(place, value) for place, value in enumerate(chart.values) if value and chart.severities[place] == severity]
-            # One line with gaps: a path in the picture, and not one for each bar.
+            # One line with gaps: a single path in the SVG instead of one per bar.
             across = [x for place, _ in bars for x in (place, place, float("nan"))]
             up = [y for _, value in bars for y in (0.0, value, float("nan"))]
             axes.plot(across, up, color=color, linewidth=min(6.0, max(1.0, 150 / (last + 1))), solid_capstyle="butt")
@@ -52,7 +52,7 @@ def picture_of(chart: Chart, judgements: Sequence[Judgement]) -> str:
         axes.set_yticks([0, chart.most] if chart.most else [0], ["0", _short(chart, chart.most)] if chart.most else ["0"])
         ends = sorted({0, last})
         ticks = axes.set_xticks(ends, [f"{judgements[place].at:%Y-%m-%d %H:%M}" for place in ends])
-        if last:  # inside the chart
+        if last:  # keep the labels inside the chart
             ticks[0].label1.set_horizontalalignment("left")
             ticks[-1].label1.set_horizontalalignment("right")
         drawn = BytesIO()

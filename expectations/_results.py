@@ -1,4 +1,4 @@
-"""The lasting results of an audit: a row of `quality_results` for each rule, and the verdict as JSON."""
+"""The lasting results of an audit: a row of `quality_results` per rule, and the result as JSON."""
 
 import json
 from datetime import datetime
@@ -15,7 +15,7 @@ PASSED, BROKEN = "passed", "broken"
 
 
 def results_of(audit: Audit, as_of: datetime) -> pa.Table:
-    """The rows of `quality_results`: every rule of every table that had rows to judge."""
+    """Rows of `quality_results`: one for every rule of every table that had rows to check."""
     broken = {(finding.table, finding.rule): finding for finding in (*audit.failures, *audit.warnings)}
     rows = []
     for suite in load_suites().values():
@@ -38,8 +38,8 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
 
 
 def as_json(audit: Audit, as_of: datetime) -> dict[str, Any]:
-    """A run's `audit.json`, without the address of its pages."""
+    """The content of a run's `audit.json`, without the address of its pages."""
     content: dict[str, Any] = json.loads(audit.to_json())
     state = State.UNDECIDED if audit.passed else State.HELD_BACK
-    # `at`, as in `quality_results`, tells two judgements of one run apart.
+    # `at`, as in `quality_results`, distinguishes two audits of one run.
     return content | {"as_of": as_of.isoformat(timespec="seconds"), "at": as_of.isoformat(), "state": state}

@@ -1,4 +1,4 @@
-"""The rows of one table in one run, as Great Expectations judges them: with a boolean column for each rule of our own."""
+"""The rows of one table in one run, as Great Expectations checks them: with a boolean column for each custom rule."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,14 +33,14 @@ from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 from manifold.contracts.vins import iso_3779_flags
 
 MAX_SAMPLES = 5  # rows that a finding shows
-# Clocks of one fleet of servers are within a minute; what differs more is set wrong.
+# Clocks of one fleet of servers agree within a minute; a larger difference is a misconfigured clock.
 CLOCK_TOLERANCE = timedelta(minutes=1)
 _PLACE = re.compile(r"(?<!:):(\w+)")
 
 
 @dataclass(frozen=True)
 class Case:
-    """The rows that one run adds to one table, with what its rules refer to."""
+    """The rows that one run adds to one table, with everything that its rules refer to."""
 
     suite: Suite
     frame: DataFrame
@@ -51,9 +51,9 @@ class Case:
 
     @cached_property
     def flagged(self) -> DataFrame:
-        """The rows with a boolean column for each rule that Great Expectations has no expectation of its own for.
+        """The rows with a boolean column for each rule that Great Expectations does not check natively.
 
-        The column has the name of the rule and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
+        The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
         """
         found = self.frame
         for rule in self.suite.rules:
@@ -73,12 +73,12 @@ class Case:
         return found
 
     def value(self, given: Any) -> Any:
-        """The value of a word such as `$latest` in this run; any other value is returned unchanged."""
+        """Resolve a word such as `$latest` for this run; any other value is returned unchanged."""
         words = {"$run_id": (self.run_id,), "$epoch": EPOCH, "$latest": self.as_of + CLOCK_TOLERANCE, **VOCABULARIES}
         return words.get(given, given) if isinstance(given, str) else given
 
     def sql(self, condition: str) -> str:
-        """The condition with literals in place of `:as_of` and the like."""
+        """The condition with literals in place of placeholders such as `:as_of`."""
         values = {
             "as_of": self.as_of,
             "epoch_ms": EPOCH_MS,
@@ -92,7 +92,7 @@ class Case:
         """All rows of a table in which a rule looks values up.
 
         Raises:
-            Permanent: the caller of the audit has not passed the table.
+            Permanent: the caller of the audit did not pass the table.
         """
         if table not in self.references:
             raise Permanent(f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}]")
@@ -104,7 +104,7 @@ class Case:
         return self.flagged.where(f"NOT coalesce({name}, true)")
 
     def condition(self, rule: AnyRule) -> str:
-        """The SQL condition that is true of a row that keeps the rule. Only for rules that Great Expectations judges natively."""
+        """The SQL condition of rows that keep the rule. Only for rules that Great Expectations checks natively."""
         match rule:
             case NotNull(columns=columns):
                 return " AND ".join(f"{_name(column)} IS NOT NULL" for column in columns)
@@ -133,7 +133,7 @@ def keys_of(offending: DataFrame, columns: Sequence[str], most: int) -> tuple[tu
 
 
 def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless: str | None = None) -> DataFrame:
-    """The rows with the rule's column: false for rows that have one of the broken keys, except where `unless` is true."""
+    """Add the rule's column: false for rows with one of the broken keys, except where `unless` is true."""
     if broken is None:
         return frame.withColumn(rule.name, sf.lit(True))
     columns = list(columns_of(rule))
@@ -143,7 +143,7 @@ def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless
 
 
 def is_iso_3779(vins: Column) -> Column:
-    """Whether each is a VIN by ISO 3779; null counts as one. By Arrow batches: in SQL it takes ten times the CPU."""
+    """Whether each value is an ISO 3779 VIN; null counts as one. An Arrow UDF, because SQL takes ten times the CPU."""
     flags: Column = sf.arrow_udf(iso_3779_flags, "boolean")(vins)  # type: ignore[attr-defined]  # not among its stubs
     return flags
 

@@ -1,4 +1,4 @@
-"""The kinds of rules, under the names of Great Expectations. The library is not imported here: that takes three seconds."""
+"""The kinds of rules, under their names in Great Expectations. The library is not imported here: that takes three seconds."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -16,8 +16,8 @@ Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 class Severity(StrEnum):
     """The consequence of a broken rule for the run."""
 
-    ERROR = "error"  # published, these rows would break a promise of the table: the run is not published
-    WARNING = "warning"  # somebody should look; holding back good rows for it would be worse
+    ERROR = "error"  # published, these rows would break a guarantee of the table: the run is not published
+    WARNING = "warning"  # somebody should look, but holding back good rows for it would be worse
 
 
 class _Rule(BaseModel):
@@ -41,7 +41,7 @@ class _OnColumn(_Rule):
 
 
 class NotNull(_Rule):
-    """No row lacks any of these columns; one expectation a column."""
+    """No row lacks any of these columns; one expectation per column."""
 
     type: Literal["expect_column_values_to_not_be_null"]
     columns: Columns
@@ -97,13 +97,13 @@ class UniqueInTable(_Rule):
 
 
 class Known(_Rule):
-    """The values of a row are in `in_table`, too; rows for which `unless` is true are left out."""
+    """The values of a row exist in `in_table`, too; rows for which `unless` is true are ignored."""
 
     type: Literal["expect_values_to_exist_in_table"]
     columns: Columns
     in_table: str
     unless: str | None = None
-    # a column of both: only the rows of `in_table` between the run's least and greatest value are read
+    # a column of both: only the rows of `in_table` within the run's range of it are read
     bounded_by: str | None = None
 
     @property
@@ -116,7 +116,7 @@ class Known(_Rule):
 
 
 class InSet(_OnColumn):
-    """The value is one of these; `$outcomes` and `$streams` are the words of the contracts, `$run_id` is the run's own."""
+    """The value is one of these; `$outcomes` and `$streams` are the vocabularies of the contracts, `$run_id` is the run's id."""
 
     type: Literal["expect_column_values_to_be_in_set"]
     name: str
@@ -128,7 +128,7 @@ class InSet(_OnColumn):
 
 
 class Between(_OnColumn):
-    """The value lies between these, bounds included; `$epoch` is the first instant of a seq, `$latest` that of the judgement."""
+    """The value lies between these, bounds included; `$epoch` is the first instant of a seq, `$latest` that of the audit."""
 
     type: Literal["expect_column_values_to_be_between"]
     name: str
@@ -140,7 +140,7 @@ class Between(_OnColumn):
 
 
 class Matches(_OnColumn):
-    """This regular expression of Java is found in the value."""
+    """This Java regular expression is found in the value."""
 
     type: Literal["expect_column_values_to_match_regex"]
     name: str
@@ -151,7 +151,7 @@ class Matches(_OnColumn):
 
 
 class NotLess(_Rule):
-    """One column's value is not smaller than the other's."""
+    """The value of `column_A` is not less than that of `column_B`."""
 
     type: Literal["expect_column_pair_values_a_to_be_greater_than_b"]
     name: str
@@ -164,7 +164,7 @@ class NotLess(_Rule):
 
 
 class Iso3779(_OnColumn):
-    """The column holds a VIN by ISO 3779 with its check digit, as `manifold.contracts.names.is_iso_3779_vin` says."""
+    """The column holds an ISO 3779 VIN with its check digit, as `manifold.contracts.names.is_iso_3779_vin` defines it."""
 
     type: Literal["expect_vins_to_be_iso3779"]
 
@@ -178,7 +178,7 @@ class Iso3779(_OnColumn):
 
 
 class Holds(_Rule):
-    """A Spark SQL condition over one row that is never false; like SQL's CHECK, null counts as true."""
+    """A Spark SQL condition over one row that is never false; as in an SQL CHECK, null counts as true."""
 
     type: Literal["expect_rows_to_hold"]
     name: str
@@ -196,7 +196,7 @@ Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 
 def columns_of(rule: AnyRule) -> tuple[str, ...]:
-    """The columns that a rule names; of a condition, the columns that its samples show."""
+    """The columns that a rule names; for a condition, the columns that its samples show."""
     match rule:
         case Holds():
             return rule.shows

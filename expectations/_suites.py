@@ -1,4 +1,4 @@
-"""The suites: one YAML file for each table, and a loader that refuses unknown words."""
+"""Loads the suites, one YAML file per table, and refuses unknown words."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -13,7 +13,7 @@ from expectations._rules import AnyRule, Known, Matches, Rule, UniqueInTable, co
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_TABLE, Table
 
-FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
+FOLDER = files("expectations") / "suites"  # not a path, because the code may be in an archive on a cluster
 
 
 class Suite(BaseModel):
@@ -31,7 +31,7 @@ class Suite(BaseModel):
 
     @property
     def contract(self) -> Table:
-        """The table as the contracts define it."""
+        """The table's definition in the contracts."""
         return next(table for table in EVERY_TABLE if table.name == self.table)
 
     @property
@@ -42,7 +42,7 @@ class Suite(BaseModel):
 
 @cache
 def load_suites(folder: Traversable = FOLDER) -> dict[str, Suite]:
-    """Every suite in `folder`, by table.
+    """Load every suite in `folder`, by table.
 
     Raises:
         Permanent: a file is not a suite; the message names file, field and remedy.

@@ -1,4 +1,4 @@
-"""Quality over time: the charts of the rows of `quality_results`, and their page."""
+"""Quality over time: trend charts of `quality_results`, and their page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from expectations._rules import Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import RUNS, TRENDS
 
-CHARTS = 60  # of rules; whoever breaks more has other worries, and the table names them all
+CHARTS = 60  # of rules; a run that breaks more has other problems, and the table names them all
 WORSE = (Severity.ERROR, Severity.WARNING)
 
 
@@ -20,13 +20,13 @@ class Trends:
     """The content of the page."""
 
     judgements: Sequence[Judgement]  # oldest first
-    broken: Sequence[Chart]  # of rules: errors first, then those that were broken last
-    rows: Sequence[Chart]  # of tables
+    broken: Sequence[Chart]  # of rules: errors first, then those that were broken most recently
+    rows: Sequence[Chart]  # of row counts, by table
     kept: Mapping[str, Sequence[str]]  # by table, the rules that no row broke
 
 
 def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
-    """The charts of these rows of `quality_results`. A value that is missing, or is no number, leaves a gap."""
+    """The charts of these rows of `quality_results`. A missing or non-numeric value leaves a gap."""
     ordered = sorted({(row["at"], row["run_id"]) for row in results})
     places = {key: place for place, key in enumerate(ordered)}
     by_rule: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
@@ -46,8 +46,8 @@ def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
 
 
 def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None:
-    """Write the page of these rows of `quality_results`."""
-    from expectations._pictures import picture_of  # its library takes half a second
+    """Render the page of these rows of `quality_results`, and write it."""
+    from expectations._pictures import picture_of  # matplotlib takes half a second to import
 
     trends = trends_of(results)
     pages = {path.split("/")[1] for path in reports.below(RUNS)}

@@ -4,7 +4,7 @@ import sys
 
 from manifold.runtime.gc_tuning import look_seldom
 
-look_seldom()  # first: importing is what most of a small job does
+look_seldom()  # first: a small job spends most of its time importing
 
 from pipelines.cli import main  # noqa: E402
 

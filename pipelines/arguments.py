@@ -9,30 +9,30 @@ from manifold.settings import Settings
 
 
 def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Every stage takes it, because Airflow gives it to every task; a few work on a run that is there, and require it."""
+    """Add `--run-id`, which Airflow passes to every task; stages that work on an existing run require it."""
     parser.add_argument("--run-id", required=required, help="the run; stages of one run have it in common")
 
 
 def add_no_flush(parser: argparse.ArgumentParser) -> None:
-    """Add the option of stages that read what the recorder has written."""
+    """Add `--no-flush`, for stages that read what the recorder has written."""
     parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
-    """Add the options of stages that take a part of the archive; `interval_of` reads them."""
+    """Add the options that select a part of the archive; `interval_of` reads them."""
     parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
     parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
     parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
 
 
 def add_days(parser: argparse.ArgumentParser) -> None:
-    """Add the options of stages that take days of the lake: `start` and `end`, which may be left out."""
+    """Add the options that select days of the lake: `start` and `end`, both optional."""
     parser.add_argument("--from", dest="start", type=_instant, help="days that end after this instant (ISO 8601)")
     parser.add_argument("--to", dest="end", type=_instant, help="and that begin before this one; without both: all days")
 
 
 def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | None:
-    """The part of the archive that was asked for; None: all of it.
+    """The requested part of the archive; None: all of it.
 
     Raises:
         Permanent: the options contradict each other, or the interval is empty.

@@ -1,4 +1,4 @@
-"""The catalog for a job: waits while it is away or locked, and raises an error with the remedy if it stays so."""
+"""Opens the catalog for a job: waits while it is unavailable or locked, then raises an error with the remedy."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from manifold.settings import Settings
 
 _REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)
-# How the Java side of a job says the same; its exceptions all come as one class.
+# How the Java side of a job reports the same; its exceptions all arrive as one class.
 AWAY_IN_JAVA = (
     "SQLITE_BUSY",
     "SQLITE_LOCKED",
@@ -35,11 +35,11 @@ log = structlog.get_logger(__name__)
 
 
 class CatalogAway(Retryable):
-    """The catalog could not be asked for as long as a job waits. What was done so far counts; running again goes on."""
+    """The catalog was unavailable for as long as a job waits. Work done so far is kept; run the job again to continue."""
 
 
 def await_catalog(settings: Settings) -> Catalog:
-    """The catalog, once it answers.
+    """Return the catalog, once it answers.
 
     Raises:
         CatalogAway: it does not answer within `catalog_wait_seconds`.
@@ -57,7 +57,7 @@ def await_catalog(settings: Settings) -> Catalog:
 
 
 def open_lake(settings: Settings) -> Catalog:
-    """The catalog, once it answers, with every table.
+    """Return the catalog, once it answers, with every table.
 
     Raises:
         CatalogAway, Permanent: as `await_catalog`.
@@ -75,10 +75,10 @@ def _answering(settings: Settings) -> Catalog:
 
 @contextmanager
 def naming_the_catalog(settings: Settings) -> Iterator[None]:
-    """Say of a catalog that goes away in the middle, or refuses the login, which one it is and what to do.
+    """Turn catalog failures in the block into errors that name the catalog and the remedy.
 
     Raises:
-        CatalogAway: what is in the block could not ask it.
+        CatalogAway: it could not be reached.
         Permanent: it refuses the login.
     """
     try:
@@ -97,7 +97,7 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
 
 def _away(settings: Settings, exc: Exception) -> CatalogAway:
     name = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
-    at = settings.catalog.split("@")[-1]  # without a password
+    at = settings.catalog.split("@")[-1]  # without the password
     why = " ".join(str(exc).split())[:200]
     return CatalogAway(
         f"the catalog {at} is away or locked ({why}); see that it runs, that {name} names it and that no other program holds "

@@ -1,11 +1,11 @@
 """The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
-The last line on standard output is the result as JSON, with the `seconds` that it took; logs go to standard error. Exit status:
-0 done; 3 not done, but doing it again is safe and may work; 5 not done, and doing it again changes nothing. Every other status,
-such as Python's own 1, is an unforeseen error: it may pass, so the job may be done again.
+The last line on standard output is the result as JSON, with its duration in `seconds`; logs go to standard error. Exit status:
+0 done; 3 not done, but a retry is safe and may work; 5 not done, and a retry changes nothing. Every other status, such as
+Python's own 1, is an unforeseen error: it may be transient, so the job may be retried.
 
-The result is also written to `--result`, even if the job was not done: `error`, and `again`, which is false with status 5.
-Spark's cluster deploy mode does not return the exit status to the process that submitted the job, but the result can be read.
+The result is also written to `--result`, even if the job failed: then with `error`, and `again`, which is false with status 5.
+Spark's cluster deploy mode does not return the exit status to the process that submitted the job, but it can read the result.
 """
 
 import argparse
@@ -32,7 +32,7 @@ DONE, UNFORESEEN, TRY_AGAIN, PERMANENT = 0, 1, 3, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage with the settings of the environment; the exit status."""
+    """Run one stage with the settings of the environment; return the exit status."""
     options = make_parser().parse_args(arguments)
     began = time.monotonic()
     settings: Settings | None = None
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with naming_the_catalog(settings):
             answer: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
         status = DONE
-    except Exception as exc:  # noqa: BLE001  # whatever it is, the result says so
+    except Exception as exc:  # noqa: BLE001  # the result reports every error
         status, error = _judge(exc, settings)
         sys.stderr.write(f"{error}\n")
         answer = {"error": error, "again": status != PERMANENT}
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
-    """The exit status of a job that ended so, and what to tell whoever started it."""
+    """The exit status of a job that failed with this error, and the text to print."""
     match exc:
         case RedisError() if settings is not None:
             return TRY_AGAIN, advice(settings.redis, exc)
@@ -68,7 +68,7 @@ def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
 
 
 def _leave(url: str, result: str, settings: Settings | None) -> None:
-    """Put the result where it was asked for. What the job has done counts, whether or not that works."""
+    """Write the result to `url`. Failing to do so does not fail the job, whose work is done."""
     folder, _, name = (url if "://" in url else Path(url).absolute().as_uri()).rpartition("/")
     try:
         Files(folder, settings.s3 if settings else AWS).write(name, result.encode())
@@ -77,15 +77,15 @@ def _leave(url: str, result: str, settings: Settings | None) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose refusals are permanent: the same arguments will be wrong the next time, too."""
+    """A parser that exits with `PERMANENT`: the same arguments will be wrong the next time, too."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and exit."""
+        """Print the error and exit."""
         self.exit(PERMANENT, f"{self.prog}: {message}\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What every stage takes, and what each says that it takes besides."""
+    """Build the parser: the options of every stage, and those that each stage adds."""
     parser = _Parser(prog="python -m pipelines")
     stages = parser.add_subparsers(dest="stage", required=True)
     for name in STAGES:

@@ -1,4 +1,4 @@
-"""Asks the lake in threads, for services, whose loop must not wait for it. The lake may be away, or may never answer."""
+"""Queries the lake in threads, for services whose event loop must not block: the lake may be unavailable or never answer."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class AsyncLake:
-    """The catalog, opened with the first question and again after a failure, and threads that read it. For one loop."""
+    """The catalog, opened by the first query and again after a failure, and threads that read it. For one event loop."""
 
     def __init__(self, settings: Settings, *, threads: int, name: str) -> None:
         self._settings = settings
@@ -28,12 +28,12 @@ class AsyncLake:
         self._is_readable = True
 
     async def ask(self, question: "Callable[[Catalog], T]", within_s: float) -> T:
-        """What `question` finds. One that takes too long goes on, and its thread serves others when it comes back.
+        """Run `question` in a thread. One that times out keeps running, and its thread serves others once it returns.
 
         Raises:
-            Retryable: the lake cannot be read, or has not answered within so many seconds, with the wait for a free thread.
+            Retryable: the lake cannot be read, or did not answer within so many seconds, the wait for a free thread included.
             Permanent: the catalog refuses the login, or the settings are wrong.
-            ManifoldError, redis.RedisError: whatever else `question` raises of these.
+            ManifoldError, redis.RedisError: raised by `question` itself.
         """
         try:
             return await self._threads.run(within_s, self._answer, question)
@@ -41,11 +41,11 @@ class AsyncLake:
             raise Retryable(f"the lake has not answered within {within_s:g} s; ask for less, or again later") from exc
 
     def close(self) -> None:
-        """Let the threads end after their present question."""
+        """Let the threads end after their current query."""
         self._threads.close()
 
     def _answer(self, question: "Callable[[Catalog], T]") -> T:
-        catalog = self._catalog  # which another thread may take away
+        catalog = self._catalog  # read once, because another thread may reset it
         try:
             if catalog is None:
                 from manifold.lake.catalog import open_catalog  # here, because loading PyIceberg takes seconds that few runs need
@@ -56,7 +56,7 @@ class AsyncLake:
             raise
         except Exception as exc:  # catalog, storage and format each fail in their own way
             self._catalog = None
-            if self._is_readable:  # once, and not for each question
+            if self._is_readable:  # once, not for each query
                 log.warning("lake not readable", exc_info=exc)
             self._is_readable = False
             raise Retryable(f"the lake cannot be read ({type(exc).__name__}); the service's log has more") from exc

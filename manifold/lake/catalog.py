@@ -1,4 +1,4 @@
-"""The lake from plain Python: open the catalog, make the tables. Needs no Spark."""
+"""Opens the catalog and creates the tables. Needs no Spark."""
 
 import sqlite3
 import warnings
@@ -21,7 +21,7 @@ from pyiceberg.table import Table as IcebergTable
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-import manifold.lake.text_bounds  # noqa: F401  # what is written into the lake may hold any text
+import manifold.lake.text_bounds  # noqa: F401  # rows may contain any text
 from manifold.contracts.catalog_properties import signs
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
@@ -29,28 +29,28 @@ from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
 from manifold.lake.versions import properties_at_birth, require_known, version_of
 from manifold.settings import Settings
 
-# Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
+# Spark writes the tables with small row groups; PyIceberg warns at each of its own appends that it cannot.
 warnings.filterwarnings("ignore", message="Parquet writer option")
 
 LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
 SQLITE = "sqlite:///"
 P = ParamSpec("P")
 R = TypeVar("R")
-BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
+BUSY_SECONDS = 30  # how long a writer waits for another's lock on the SQLite file
 
 
-# Two processes may create the catalog's file, its own tables, or the namespace, in the same moment: one of them looks again.
+# Two processes may create the catalog's file, its own tables or the namespace at the same moment: one of them retries.
 def _looking_again(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return retry(retry=retry_if_exception_type(error), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True)
 
 
 @_looking_again(DatabaseError)
 def open_catalog(settings: Settings) -> Catalog:
-    """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
+    """Open the Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
 
     Raises:
-        Permanent: the catalog refuses the login; what the settings ask for needs a library that is not here; or a time limit
-            among the catalog's properties is none.
+        Permanent: the catalog refuses the login; the settings need a library that is not installed; or a time limit among the
+            catalog's properties is invalid.
     """
     uri = settings.catalog
     if uri.startswith(SQLITE):
@@ -58,7 +58,7 @@ def open_catalog(settings: Settings) -> Catalog:
         if "?" not in uri:
             uri += f"?timeout={BUSY_SECONDS}"
     elif uri.startswith("postgresql"):
-        from manifold.lake.postgresql import with_limits  # here, because few lakes need it
+        from manifold.lake.postgresql import with_limits  # imported here: few lakes need it
 
         uri = with_limits(uri, settings.catalog_options)
     AVAILABLE_CATALOGS[CatalogType.REST], AVAILABLE_CATALOGS[CatalogType.SQL] = _open_rest, _open_sql
@@ -73,19 +73,19 @@ def open_catalog(settings: Settings) -> Catalog:
 
 
 def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
-    from manifold.lake.rest_compat import RestCatalogWithTimeouts  # here, because few lakes need it
+    from manifold.lake.rest_compat import RestCatalogWithTimeouts  # imported here: few lakes need it
 
     return RestCatalogWithTimeouts(name, **properties)
 
 
 def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
-    from manifold.lake.sql_catalog import CachingSqlCatalog  # here, because SQLAlchemy takes its time
+    from manifold.lake.sql_catalog import CachingSqlCatalog  # imported here: SQLAlchemy is slow to import
 
     return CachingSqlCatalog(name, **properties)
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
-    """The message for a login that was refused in this way."""
+    """The error for a refused login, with its remedy."""
     what = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
     if signs(settings.catalog_options):
         what = "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
@@ -97,8 +97,8 @@ def login_refused(settings: Settings, exc: Exception) -> Permanent:
 
 @_looking_again(sqlite3.OperationalError)
 def _prepare_sqlite(file: Path) -> None:
-    """Make the folder, and let readers and a writer work side by side (the mode stays in the file)."""
-    if file.exists() and file.stat().st_size:  # an empty one was just made by another, who may have been refused the mode, too
+    """Create the folder, and enable WAL, so that readers and a writer work concurrently (the file keeps the mode)."""
+    if file.exists() and file.stat().st_size:  # an empty one was just created by another process, maybe without the mode
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
@@ -110,10 +110,10 @@ def _prepare_sqlite(file: Path) -> None:
 
 @_looking_again(DatabaseError)
 def ensure_tables(catalog: Catalog) -> list[str]:
-    """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Safe to repeat, and at once.
+    """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Idempotent, also concurrently.
 
-    Tables of an earlier release get the optional columns that they lack, and no more; their names are returned, for `manifold
-    lake migrate` to do the rest.
+    Tables of an earlier release only get the optional columns that they lack; their names are returned, and `manifold lake
+    migrate` does the rest.
 
     Raises:
         Permanent: a table is newer than this code, or too old for it.
@@ -137,23 +137,23 @@ def make_missing_tables(catalog: Catalog) -> None:
 
 @_looking_again(DatabaseError)
 def make_signal_tables(catalog: Catalog) -> None:
-    """Create the tables of signals that are missing. Safe to repeat, and at once."""
+    """Create the missing tables of signals. Idempotent, also concurrently."""
     for existing, table in _made(catalog, SIGNAL_TABLES):
         _ensure_snapshot(catalog, existing, table)
 
 
 def has_signals(catalog: Catalog) -> bool:
-    """Whether the lake has the tables of signals: all of them, for the last one is made last."""
+    """Whether the lake has the tables of signals; the last one is created last, so it stands for all."""
     return catalog.table_exists(SIGNAL_TABLES[-1].identifier)
 
 
 def tables_of(catalog: Catalog) -> tuple[Table, ...]:
-    """The tables that this lake has, or is to have."""
+    """The tables that this lake has, or should have."""
     return EVERY_TABLE if has_signals(catalog) else TABLES
 
 
 def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
-    """Those of them that a run writes on branches of its own."""
+    """Those of its tables that runs write on branches."""
     return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
 
 
@@ -164,7 +164,7 @@ def _made(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTa
 
 
 def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
-    """Load the table, or make it. Asked to make one that exists, an SQL catalog would leave a metadata file behind each time."""
+    """Load the table, or create it. Asked to create an existing one, an SQL catalog leaves a metadata file behind each time."""
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -177,14 +177,14 @@ def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _ensure_columns(existing: IcebergTable, table: Table) -> None:
-    """Add the columns that a table of an earlier release lacks. They may be empty, so no file is rewritten."""
+    """Add the columns that a table of an earlier release lacks. They are optional, so no file is rewritten."""
     has = {field.name for field in existing.schema().fields}
     if missing := [column for column in table.columns if column.name not in has]:
         try:
             with existing.update_schema() as change:
                 for column in missing:
                     change.add_column(column.name, iceberg_type(column.type), column.meaning, required=column.required)
-        except CommitFailedException:  # another process was faster, or has changed something else: look again
+        except CommitFailedException:  # another process was faster, or has changed something else: retry
             _ensure_columns(existing.refresh(), table)
 
 
@@ -195,10 +195,10 @@ def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> 
     try:
         existing.append(table.arrow_schema.empty_table())
     except CommitFailedException:
-        if catalog.load_table(table.identifier).current_snapshot() is None:  # else another process was faster
+        if catalog.load_table(table.identifier).current_snapshot() is None:  # otherwise another process was faster
             raise
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
-    """One comparison, as PyIceberg's scans and deletes take it."""
+    """A comparison, as a filter for PyIceberg's scans and deletes."""
     return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)

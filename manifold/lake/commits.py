@@ -1,4 +1,4 @@
-"""Commits to a table that other processes also commit to. A commit that lost a race is tried again."""
+"""Commits to tables to which other processes also commit. A commit that lost a race is retried."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
-import manifold.lake.text_bounds  # noqa: F401  # what is appended may hold any text
+import manifold.lake.text_bounds  # noqa: F401  # rows may contain any text
 from manifold.contracts.tables import Table
 from manifold.lake.compat import Change
 
@@ -15,10 +15,10 @@ MAIN = "main"
 
 
 def _lost_a_race(exc: BaseException) -> bool:
-    """Whether a commit failed because somebody else's came first: nothing happened, and from a fresh look it may work.
+    """Whether a commit failed because another one came first: nothing happened, and a retry on fresh metadata may work.
 
-    Where another *branch* has grown meanwhile, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor does
-    the SQL catalog where a property that is to be removed has gone.
+    If another *branch* has grown in the meantime, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor
+    does the SQL catalog if a property that is to be removed is gone.
     """
     return (
         isinstance(exc, CommitFailedException)
@@ -32,11 +32,11 @@ patiently = retry(retry=retry_if_exception(_lost_a_race), stop=stop_after_attemp
 
 @patiently
 def append_rows(catalog: Catalog, table: Table, rows: pa.Table, properties: Mapping[str, str], *, branch: str = MAIN) -> None:
-    """Append to a branch at once, beside other writers of the table; to main only of tables that are no part of a run."""
+    """Append to a branch in one commit, beside other writers of the table; to main only for tables outside runs."""
     with Change(catalog.load_table(table.identifier)) as change:
         change.append(rows, snapshot_properties=dict(properties), branch=branch)
 
 
 def append_nothing(catalog: Catalog, table: Table, branch: str, properties: Mapping[str, str]) -> None:
-    """A snapshot with the rows of the one before it, and the table's present schema, whatever that is."""
+    """Commit a snapshot with the same rows as the one before it, and the table's current schema."""
     append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), properties, branch=branch)

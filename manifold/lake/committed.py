@@ -1,6 +1,6 @@
-"""The commits of this process to the main branches of tables, kept for the lineage of the job that makes them.
+"""Records this process's commits to main branches, for the lineage of the job that makes them.
 
-PyIceberg's commits are noted by the catalogs of `manifold.lake.catalog`; Spark's carry the id of their application.
+PyIceberg's commits are recorded by the catalogs of `manifold.lake.catalog`; Spark's carry the id of their application.
 """
 
 from collections import defaultdict, deque
@@ -11,26 +11,26 @@ from pyiceberg.table.update import SetSnapshotRefUpdate, TableUpdate
 
 from manifold.lake.commits import MAIN
 
-MAX_COMMITS_PER_TABLE = 1000  # of a table: a job makes some dozens
+MAX_COMMITS_PER_TABLE = 1000  # a job makes some dozens
 
 Identifier = tuple[str, ...]
 
 
 class Committed:
-    """Snapshots that have become a table's main, oldest first, and the Spark applications that were begun."""
+    """Snapshots that became a table's main, oldest first, and the Spark applications that were started."""
 
     def __init__(self) -> None:
         self.mains: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_COMMITS_PER_TABLE))
         self.applications: set[str] = set()
 
 
-_watching: tuple[Committed, ...] = ()  # never changed in place: who commits may be another thread
+_watching: tuple[Committed, ...] = ()  # replaced, never changed in place: commits may come from another thread
 
 
 @contextmanager
 def watching() -> Iterator[Committed]:
-    """The commits of any thread while the block lasts."""
-    global _watching  # catalogs and sessions are made where nobody knows of whoever watches
+    """Record the commits of any thread during the block."""
+    global _watching  # catalogs and sessions are created by code that does not know the watcher
     seen = Committed()
     _watching = (*_watching, seen)
     try:
@@ -40,7 +40,7 @@ def watching() -> Iterator[Committed]:
 
 
 def note_commit(table: Identifier, updates: Sequence[TableUpdate]) -> None:
-    """These updates of a table are in its catalog."""
+    """Record updates of a table that were committed to its catalog."""
     for update in updates:
         if isinstance(update, SetSnapshotRefUpdate) and update.ref_name == MAIN:
             for seen in _watching:
@@ -48,6 +48,6 @@ def note_commit(table: Identifier, updates: Sequence[TableUpdate]) -> None:
 
 
 def note_application(application_id: str) -> None:
-    """This process works with that application of Spark's from now on."""
+    """Record that this process uses that Spark application from now on."""
     for seen in _watching:
         seen.applications.add(application_id)

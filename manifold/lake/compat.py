@@ -1,4 +1,4 @@
-"""The private names of PyIceberg that Manifold uses, each with why and what ends it. No other file of the product imports one."""
+"""The private names of PyIceberg that Manifold uses, each with its reason and when it can go. No other file imports one."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_m
 
 
 def commit(table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-    """Change a table's metadata if the requirements hold; old metadata files go, as after PyIceberg's own commits.
+    """Change a table's metadata if the requirements hold, and delete old metadata files as PyIceberg's own commits do.
 
     `Catalog.commit_table`, which is public, leaves one metadata file behind each time.
     """
@@ -19,14 +19,14 @@ def commit(table: Table, requirements: tuple[TableRequirement, ...], updates: tu
 
 
 def require(change: Transaction, requirement: TableRequirement) -> None:
-    """Make a transaction fail unless this holds. It has no public way to ask for more than its own changes need."""
+    """Make a transaction fail unless this holds. It has no public way to require more than its own changes need."""
     change._apply((), (requirement,))
 
 
 class Change(Transaction):
-    """A transaction that computes the staged metadata once for each update.
+    """A transaction that computes the staged metadata once per update.
 
-    PyIceberg copies all metadata at every look, some twenty times an append: 0.7 s with 1,000 snapshots. Ends when PyIceberg
+    PyIceberg copies all metadata at every access, some twenty times per append: 0.7 s with 1,000 snapshots. Can go when PyIceberg
     caches it (apache/iceberg-python#3784).
     """
 
@@ -36,7 +36,7 @@ class Change(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """The table's metadata with what is staged; never changed in place."""
+        """The table's metadata with the staged updates; never changed in place."""
         base, updates = self._table.metadata, self._updates
         if not updates:
             return base
@@ -46,5 +46,5 @@ class Change(Transaction):
 
 
 def stream_batches(scan: ArrowScan, io: FileIO, task: FileScanTask) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, batch by batch. `ArrowScan.to_record_batches`, which is public, holds all of them at once."""
+    """Yield the rows of one file in batches. `ArrowScan.to_record_batches`, which is public, holds all of them at once."""
     yield from scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(io, [task]))

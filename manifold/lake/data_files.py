@@ -1,4 +1,4 @@
-"""Data files of a table, apart from commits: reads the rows of some, and writes new ones that no snapshot knows yet."""
+"""Data files of a table, apart from commits: reads rows of existing files, and writes files that no snapshot references yet."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_int
 
-import manifold.lake.text_bounds  # noqa: F401  # the rows may hold any text
+import manifold.lake.text_bounds  # noqa: F401  # rows may contain any text
 
 TARGET_BYTES = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
 
@@ -27,16 +27,16 @@ def read_files(
     columns: Sequence[str] | None = None,
     row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
 ) -> pa.Table:
-    """The matching rows of these files, in the table's present schema; all columns if none are named."""
+    """Read the matching rows of these files, in the table's current schema; all columns if none are named."""
     schema = table.schema() if columns is None else table.schema().select(*columns)
     rows = ArrowScan(table.metadata, table.io, schema, row_filter).to_table(tasks)
     return rows if columns is None else rows.select(list(columns))
 
 
 def write_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> Iterator[DataFile]:
-    """Write the rows to new files, at least one a partition.
+    """Write the rows to new files, at least one per partition.
 
-    `Table.append`, `delete` and `overwrite` write files too, but commit up to three snapshots; a run may commit one a table.
+    `Table.append`, `delete` and `overwrite` write files too, but commit up to three snapshots; a run may commit one per table.
     """
     schema = pyarrow_to_schema(rows.schema, metadata.schema().name_mapping, format_version=metadata.format_version)
     target = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TARGET_BYTES) or TARGET_BYTES
@@ -50,7 +50,7 @@ def write_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> Iterator
 
 
 def _partitions(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
-    """The rows of each partition. A table of ours is partitioned by one column at most."""
+    """Split the rows by partition. Our tables are partitioned by one column at most."""
     spec, schema = metadata.spec(), metadata.schema()
     if spec.is_unpartitioned():
         yield None, rows

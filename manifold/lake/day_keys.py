@@ -1,6 +1,6 @@
-"""Day keys: the signals of a day are sealed under a key of that day, which is stored beside the archive, wrapped by the key ring.
+"""Day keys: the signals of a day are sealed under a key of that day, stored beside the archive and wrapped by the key ring.
 
-`<archive>/keys/<day>/<key id>.json` has one wrapped key. Rotation wraps each again under the current key of the ring; signals
+`<archive>/keys/<day>/<key id>.json` has one wrapped key. Rotation rewraps each under the current key of the ring; signals
 stay as they are. Deleting such a file makes everything sealed under that key unreadable, in journal, archive and tables at once.
 """
 
@@ -27,10 +27,10 @@ _KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
-    """A day's key, as its file has it."""
+    """A day's key, as stored in its file."""
 
     key_id: str
-    ring_id: str  # the key of the ring that wrapped it
+    ring_id: str  # id of the ring's key that wrapped it
     wrapped: str  # base64
     wrapped_at: str
 
@@ -41,14 +41,14 @@ class WrappedKey(msgspec.Struct, frozen=True):
 
 
 class DayKeys:
-    """Seals and opens. Safe for threads; can be sent to workers, which read the keys that they need."""
+    """Seals and opens messages. Thread-safe; can be sent to workers, which read the keys that they need."""
 
     def __init__(self, url: str, ring: KeyRing, s3: S3 = AWS) -> None:
         self._ring, self._fs, self._root = ring, *open_storage(url, s3)
         self._url, self._s3 = url, s3
         self._keys: dict[str, AESGCM] = {}
-        self._gone: dict[str, str] = {}  # why a key cannot be had: not asked again for each message
-        self._of_day: dict[date, str] = {}  # under which key what comes on a day is sealed
+        self._gone: dict[str, str] = {}  # key id → why it is unavailable, so that storage is not read again for each message
+        self._of_day: dict[date, str] = {}  # day → id of the key under which its messages are sealed
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["DayKeys"], tuple[str, KeyRing, S3]]:
@@ -56,7 +56,7 @@ class DayKeys:
 
     @classmethod
     def of(cls, settings: Settings) -> "DayKeys":
-        """The keys beside the archive of the settings.
+        """The day keys beside the archive of the settings.
 
         Raises:
             SettingsError: the key ring cannot be read.
@@ -65,11 +65,11 @@ class DayKeys:
 
     @property
     def ring(self) -> KeyRing:
-        """The keys that wrap."""
+        """The key ring that wraps the day keys."""
         return self._ring
 
     def seal(self, plain: bytes, *, seq: int) -> bytes:
-        """The bytes of the message `seq`, sealed under a key of the day in it. The first of a day makes or finds the key.
+        """Seal the bytes of the message `seq` under a key of the day in it. The first message of a day creates or finds the key.
 
         Raises:
             SettingsError: there is no key ring.
@@ -80,12 +80,12 @@ class DayKeys:
         return seal(plain, key_id, self._keys[key_id], about(seq))
 
     def open(self, sealed: bytes, *, seq: int) -> bytes:
-        """The plain bytes of the message `seq`.
+        """Open the sealed bytes of the message `seq`.
 
         Raises:
-            KeyIsGone: nobody can read them any more, or not with this ring.
+            KeyIsGone: their key is gone, or this ring cannot unwrap it.
             Broken: they are damaged, or of another message.
-            OSError: the storage of keys failed.
+            OSError: the key storage failed.
         """
         parts = parts_of(sealed)
         key = self._keys.get(parts.key_id)
@@ -95,10 +95,10 @@ class DayKeys:
         return unseal(parts, key, about(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
-        """Every day's keys, the oldest first.
+        """Yield every day's wrapped keys, oldest first.
 
         Raises:
-            OSError: the storage of keys failed.
+            OSError: the key storage failed.
         """
         infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}", recursive=True, allow_not_found=True))
         for path in sorted(info.path for info in infos if info.type == fs.FileType.File and info.path.endswith(".json")):
@@ -107,13 +107,13 @@ class DayKeys:
                 yield found
 
     def rotate(self) -> tuple[int, list[str]]:
-        """Wrap each day's key under the ring's current key; how many were, and the ids of those that the ring cannot unwrap.
+        """Rewrap each day's key under the ring's current key; return how many, and the ids of those that the ring cannot unwrap.
 
-        Doing it again does nothing. It may be broken off anywhere: each file is whole before and after.
+        Idempotent. It may be interrupted anywhere: each file is whole before and after.
 
         Raises:
             SettingsError: there is no key ring.
-            OSError: the storage of keys failed.
+            OSError: the key storage failed.
         """
         done, gone = 0, []
         for old in self.wrapped():
@@ -129,7 +129,7 @@ class DayKeys:
         return done, gone
 
     def _key_of(self, day: date) -> str:
-        """The id of a key of the day: one that is there and can be unwrapped, else a new one."""
+        """The id of a key of the day: an existing one that can be unwrapped, else a new one."""
         with self._lock:
             if day not in self._of_day:
                 self._of_day[day] = self._found(day) or self._made(day)
@@ -149,7 +149,7 @@ class DayKeys:
 
     def _made(self, day: date) -> str:
         key_id, key = f"{day}.{os.urandom(6).hex()}", os.urandom(32)
-        self._write(key_id, key)  # on disk before anything is sealed under it
+        self._write(key_id, key)  # stored before anything is sealed under it
         self._keys[key_id] = AESGCM(key)
         return key_id
 
@@ -192,7 +192,7 @@ class DayKeys:
 
 
 def about(seq: int) -> bytes:
-    """The additional data that is authenticated with the bytes of a message, so that they cannot be passed off as another's."""
+    """The additional data authenticated with the bytes of a message, so that they cannot be passed off as another's."""
     return f"seq {seq}".encode()
 
 

@@ -1,7 +1,7 @@
-"""Messages of compacted queues from the lake, at a cost that does not grow with it.
+"""Reads messages of compacted queues from the lake, at a cost that does not grow with it.
 
 The seq of a message says when it was accepted, and `ecq_payload` is partitioned by the day of that instant. A look-up reads only
-files of that day whose bounds include the seq, and small groups of rows in them.
+files of that day whose bounds include the seq, and small row groups in them.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,7 +19,7 @@ from manifold.contracts.tables import ECQ_PAYLOAD
 from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import Places
 
-PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single group of them may be larger
+PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single row group may be larger
 COLUMNS = ("client_id", "key", "seq", "ts", "payload")
 Wanted = tuple[str, int]  # client id, seq
 
@@ -32,7 +32,7 @@ class StoredMessage(NamedTuple):
 
 
 def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
-    """The messages of `wanted` that the lake has. All of them are in memory at once."""
+    """Read the messages of `wanted` that the lake has, all of them into memory."""
     found: dict[Wanted, StoredMessage] = {}
     for piece in messages(catalog, wanted):
         found |= piece
@@ -40,10 +40,10 @@ def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, 
 
 
 def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Wanted, StoredMessage]]:
-    """The messages that the lake has, in parts of some MiB. A message that is in no part is not in the lake.
+    """Yield the messages that the lake has, in pieces of a few MiB. A message in no piece is not in the lake.
 
     Raises:
-        Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
+        Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
     """
     return look_again(wanted, partial(_look, catalog))
 
@@ -67,7 +67,7 @@ def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception
                 if found := _among(rows, asked):
                     asked.difference_update(found)
                     yield found
-        except Exception as exc:  # noqa: BLE001  # other files have other messages; the caller hears of it
+        except Exception as exc:  # noqa: BLE001  # other files have other messages; the caller raises it at the end
             failures.append(exc)
 
 

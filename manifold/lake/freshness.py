@@ -19,9 +19,9 @@ _HOUR = re.compile(r"/dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 
 
 def oldest_not_in_lake(catalog: Catalog, settings: Settings, now: datetime) -> datetime | None:
-    """When the oldest segment began that is in the archive and not in the lake; None: all of the last days are in.
+    """When the oldest segment began that is in the archive and not in the lake; None if the lake has all of the last days.
 
-    These are the days that a scheduled ingest looks at. Files that others have put outside the folders of days are not seen.
+    These are the days that a scheduled ingest covers. Files put outside the day folders are not seen.
     """
     since = now - timedelta(days=settings.ingest_window_days)
     waiting = dict(_recorded(Files(settings.archive, settings.s3), since, now))
@@ -32,7 +32,7 @@ def oldest_not_in_lake(catalog: Catalog, settings: Settings, now: datetime) -> d
 
 
 def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[str, datetime]]:
-    """Path and beginning of each segment that began since then."""
+    """Yield path and begin of each segment that began since then."""
     days = [since + timedelta(days=n) for n in range((now.date() - since.date()).days + 1)]
     for stream in Stream:
         for day in days:
@@ -44,7 +44,7 @@ def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[
 
 def _began_at(path: str) -> datetime | None:
     seq, hour = _SEGMENT.fullmatch(PurePosixPath(path).name), _HOUR.search(path)
-    # A replay has the seq of long ago; that it waits is known since the hour in which it was put there.
+    # A replay has an old seq, but has only been waiting since the hour in which it was put there.
     if seq and not seq[2] and int(seq[1]) <= MAX_SEQ:
         return datetime_of(int(seq[1]))
     return datetime.strptime(f"{hour[1]}{hour[2]}", "%Y-%m-%d%H").replace(tzinfo=UTC) if hour else None

@@ -1,4 +1,4 @@
-"""Puts consecutive things together until they are too much."""
+"""Groups consecutive items up to a total size."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -7,7 +7,7 @@ Thing = TypeVar("Thing")
 
 
 def grouped(things: Iterable[Thing], size_of: Callable[[Thing], int], most: int) -> Iterator[list[Thing]]:
-    """The things in their order, as many together as have a size of `most`, but always one."""
+    """Group the items, in order, up to a total size of `most` per group, but at least one."""
     group, size = list[Thing](), 0
     for thing in things:
         more = size_of(thing)

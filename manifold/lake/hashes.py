@@ -1,18 +1,18 @@
-"""Finds the hashes of keys that occur several times among the rows of a run, in the memory of one process, without a shuffle."""
+"""Finds hashes of keys that occur several times in a run's rows, in the memory of one process, without a shuffle."""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# Hashes that are compared so; of more rows, Spark does, at two to four times the CPU. Each takes eight bytes as it came and
-# eight more where all are sorted: 256 MB.
+# Hashes that are compared here; for more rows Spark does it, at two to four times the CPU. Each takes eight bytes as it arrives
+# and eight more when all are sorted: 256 MB.
 HASH_BATCH_SIZE = 1 << 24
 
 Hashes = npt.NDArray[np.int64]
 
 
 def standing_twice(hashes: pa.ChunkedArray) -> Hashes:
-    """The hashes (int64) that stand several times, each once, sorted."""
+    """The hashes (int64) that occur several times, each once, sorted."""
     found = _in_one(hashes)
     found.sort()
     return np.unique(found[1:][found[1:] == found[:-1]])

@@ -1,4 +1,4 @@
-"""The key ring: keys that wrap the days' keys. The first is the current one; the others still open what they wrapped."""
+"""The key ring: keys that wrap the day keys. The first is the current one; the others still unwrap what they wrapped."""
 
 import base64
 import binascii
@@ -21,11 +21,11 @@ _HOW = "write <id>:<base64 of 32 random bytes>; `manifold signals keys new` prin
 
 
 class KeyIsGone(Exception):
-    """The ring has not the key that wrapped this one, or what was wrapped has gone."""
+    """The ring lacks the key that wrapped this one, or the wrapped key is gone."""
 
 
 class KeyRing:
-    """Keys by their ids, the current one first; never shown."""
+    """Keys by id, the current one first; never shown."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
@@ -40,7 +40,7 @@ class KeyRing:
 
     @property
     def current(self) -> str:
-        """The id of the key that wraps.
+        """The id of the key that wraps new keys.
 
         Raises:
             SettingsError: the ring is empty.
@@ -50,12 +50,12 @@ class KeyRing:
         return next(iter(self._keys))
 
     def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
-        """The current key's id, and `key` wrapped by it."""
+        """Wrap `key` under the current key; return that key's id and the wrapped bytes."""
         nonce = os.urandom(NONCE)
         return self.current, nonce + AESGCM(self._keys[self.current]).encrypt(nonce, key, about)
 
     def unwrap(self, ring_id: str, wrapped: bytes, about: bytes) -> bytes:
-        """The key that was wrapped.
+        """Return the key that was wrapped.
 
         Raises:
             KeyIsGone: the ring has no such key, or another one under this id.
@@ -69,10 +69,10 @@ class KeyRing:
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """The ring of the settings, else the one that the sandbox has made up in the home; empty where there is none.
+    """The ring of the settings, else the one that the sandbox created in the home; empty if there is none.
 
     Raises:
-        SettingsError: a key is none, or the file cannot be read; no message shows a key.
+        SettingsError: a key is invalid, or the file cannot be read; no message shows a key.
     """
     text, source = settings.signals_keys.get_secret_value(), "MANIFOLD_SIGNALS_KEYS"
     if not text and settings.signals_keys_file:
@@ -96,10 +96,10 @@ def require_ring(settings: Settings) -> str:
 
 
 def read_keys(text: str, source: str) -> dict[str, bytes]:
-    """The keys of a ring, by id, in their order; lines or commas between them, and lines that begin with # are let be.
+    """Parse the keys of a ring, by id, in order. Lines or commas separate them; lines that begin with # are ignored.
 
     Raises:
-        SettingsError: an entry is no key, or two have one id.
+        SettingsError: an entry is not a key, or two have the same id.
     """
     keys: dict[str, bytes] = {}
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -118,5 +118,5 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
 
 
 def new_key_line(name: str | None = None) -> str:
-    """A new key of chance, as a ring's file has it."""
+    """A new random key, as a line of a ring's file."""
     return f"{name or f'k{os.urandom(4).hex()}'}:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}"

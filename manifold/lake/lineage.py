@@ -1,7 +1,7 @@
-"""Sends OpenLineage events to a lineage catalog: by POST to an address, or appended to a file, one line each.
+"""Sends OpenLineage events to a lineage catalog: by POST to a URL, or appended to a file, one per line.
 
-No caller waits for it. A thread of its own sends the events in order, and drops them if the catalog is away or too slow.
-At its end the process waits up to `TIMEOUT_S` for events that are not sent yet.
+Callers do not wait. A background thread sends the events in order, and drops them if the catalog is unavailable or too slow.
+At exit, the process waits up to `TIMEOUT_S` for unsent events.
 """
 
 import atexit
@@ -24,15 +24,15 @@ from manifold.settings import Settings
 
 FILE = "file://"
 TIMEOUT_S = 10.0
-MAX_BYTES = 256 << 10  # of an event: ours have some ten thousand
-MAX_WAITING = 256  # calls of `tell` whose events are not told yet
+MAX_BYTES = 256 << 10  # per event; ours have some ten thousand
+MAX_WAITING = 256  # calls of `tell` whose events are not sent yet
 
 log = logging.getLogger(__name__)
 Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 
 def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether these events are going to be told, if it can be done. Returns at once; the log says what was not told."""
+    """Queue these events for sending; whether they were queued. Returns at once; the log names events that were not sent."""
     told = [json.dumps(event).encode() for event in events]
     if any(len(event) > MAX_BYTES for event in told):
         log.warning("the lineage of a run was not told: an event has more than %d bytes", MAX_BYTES)
@@ -41,19 +41,19 @@ def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def settle(within_s: float | None = None) -> bool:
-    """Wait until every event is sent or given up; false if that took longer than so many seconds (None: `TIMEOUT_S`)."""
+    """Wait until every event is sent or dropped; False if that takes longer than `within_s` (None: `TIMEOUT_S`)."""
     until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
     settled = [teller.settle(until - time.monotonic()) for teller in list(_tellers.values())]
     return all(settled)
 
 
 class _Teller:
-    """Tells one address."""
+    """Sends events to one address."""
 
     def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
         self._url, self._headers, self._trust = url, {"Authorization": f"Bearer {token}"} if token else {}, trust
         self._waiting: Queue[list[bytes]] = Queue(MAX_WAITING)
-        self._answers = True  # the log says when that changes
+        self._answers = True  # so that only changes are logged
         Thread(target=self._run, name="lineage", daemon=True).start()
 
     def take(self, events: list[bytes]) -> bool:
@@ -78,8 +78,8 @@ class _Teller:
             try:
                 self._tell(events)
                 self._answers = True
-            except Exception as exc:  # noqa: BLE001  # the next may be told
-                if self._answers:  # its text may have the address, which may have a password
+            except Exception as exc:  # noqa: BLE001  # the next may succeed
+                if self._answers:  # its text may contain the URL, which may contain a password
                     log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
                 self._answers = False
             finally:
@@ -92,12 +92,12 @@ class _Teller:
         headers = self._headers | {"Content-Type": "application/json"}
         with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._trust()) as client:
             for event in events:
-                with client.stream("POST", self._url, content=event) as answer:  # its body, of any size, is not read
+                with client.stream("POST", self._url, content=event) as answer:  # the body, of any size, is not read
                     answer.raise_for_status()
 
 
 def _append(file: Path, lines: bytes) -> None:
-    """One write, so that those of two runs do not mix."""
+    """Append with a single write, so that the lines of two runs do not mix."""
     file.parent.mkdir(parents=True, exist_ok=True)
     to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -111,7 +111,7 @@ _making = Lock()
 
 
 def _forked() -> None:
-    """Threads do not survive a fork: the child gets senders of its own, and its parent sends the events that wait."""
+    """Forget the senders in a forked child, where threads do not survive; its parent sends the queued events."""
     global _making
     _making = Lock()
     _tellers.clear()

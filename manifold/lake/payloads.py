@@ -1,7 +1,7 @@
-"""Payloads from the lake, at a cost that does not grow with it, and in memory that does not grow with the question.
+"""Reads payloads from the lake, at a cost that does not grow with it, and in memory that does not grow with the request.
 
-`sdv_fanout_meta` says of each data_id when its payload's row was stored; it is small, and compaction sorts it by data_id. With
-these instants a walk over `sdv_fanout_data` touches some days, of them the files of some runs, and of these small groups of rows.
+`sdv_fanout_meta` has for each data_id the instant at which its payload was stored; it is small, and compaction sorts it by
+data_id. With these instants, a walk over `sdv_fanout_data` touches a few days, the files of a few runs, and small row groups.
 """
 
 import time
@@ -21,9 +21,9 @@ from manifold.contracts.tables import DATA, META, Table
 from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
 
-PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
-PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart
-MAX_FAILING_S = 30  # for files that cannot be read; then the rest of them is not tried
+PIECE_BYTES = 4 << 20  # of payloads yielded together, and of what is decoded at once; a single one may be larger
+PIECE_S = 0.1  # maximum time for which found payloads are held back, if others are far apart
+MAX_FAILING_S = 30  # spent on unreadable files; after that, the rest are not tried
 LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
 WHOLE = (*LIGHT, "payload")
 
@@ -37,7 +37,7 @@ def read_payload(catalog: Catalog, data_id: str) -> bytes | None:
 
 
 def read_payloads(catalog: Catalog, data_ids: Collection[str]) -> dict[str, bytes]:
-    """The payloads of those of `data_ids` that the lake has, by data_id. All of them are in memory at once."""
+    """Read those payloads of `data_ids` that the lake has, all of them into memory."""
     found: dict[str, bytes] = {}
     for piece in StoredPayloads(catalog).pieces(data_ids):
         found |= {data_id: payload for data_id, payload in piece.items() if payload is not None}
@@ -53,14 +53,14 @@ class StoredPayloads:
 
     @property
     def snapshot_id(self) -> int | None:
-        """While this stays the same, a missing payload stays missing: names are published after payloads. None: unknown."""
+        """While this stays the same, a missing payload stays missing: the index is published after payloads. None: unknown."""
         return self._names.metadata.current_snapshot_id if self._names is not None else None
 
     def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
-        """The payloads of `data_ids` in parts of about `bytes_`, or of one that is larger; None: the lake does not have it.
+        """Yield the payloads of `data_ids` in pieces of about `bytes_`, or of a single larger one; None: the lake lacks it.
 
         Raises:
-            Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
+            Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
         """
         return look_again(data_ids, partial(self._look, bytes_=bytes_), self._renew)
 
@@ -68,9 +68,9 @@ class StoredPayloads:
         self._names = _loaded(self._catalog, META)
 
     def _look(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
-        """What the tables have as they are now, first what is not there."""
+        """Yield the payloads in the current tables; missing ones first."""
         try:
-            payloads = _loaded(self._catalog, DATA)  # after the names: it has all that they name
+            payloads = _loaded(self._catalog, DATA)  # after the index, so that it has everything that the index names
             wanted = self._instants(payloads, data_ids) if payloads is not None else {}
             if missing := data_ids - wanted.keys():
                 yield dict.fromkeys(missing)
@@ -86,7 +86,7 @@ class StoredPayloads:
             yield dict.fromkeys(wanted)
 
     def _instants(self, payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
-        """When the rows were stored, as microseconds since 1970; only of payloads that are there."""
+        """When the rows were stored, in microseconds since 1970; only for payloads that exist."""
         if self._names is None:
             return {}
         instants: dict[str, int] = {}
@@ -101,7 +101,7 @@ class StoredPayloads:
 
 
 def _first_rows(payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
-    """The instants by a look into every file; of several rows of one data_id the first counts."""
+    """The instants, found by reading every file; of several rows of one data_id, the first counts."""
     first: dict[str, tuple[int, int | None]] = {}
     for rows in Places(payloads, "data_id", data_ids).rows(("data_id", "seq", "first_seen_at"), PIECE_BYTES):
         names, seqs, instants = rows["data_id"].to_pylist(), rows["seq"].to_pylist(), micros(rows["first_seen_at"])
@@ -126,14 +126,14 @@ def _walk(
                     began = time.monotonic()
         except FileNotFoundError as exc:
             failures.append(exc)
-        except Exception as exc:  # files fail in many ways, and each by itself
+        except Exception as exc:  # files fail in many ways, each by itself
             log.exception("file of the lake not readable", table=DATA.name, file=task.file.file_path)
             failures.append(exc)
             failing_s += time.monotonic() - began
 
 
 def _payloads_of(places: Places, task: FileScanTask, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """The wanted payloads of one file, by data_id and instant."""
+    """Yield the wanted payloads of one file, by data_id and instant."""
     with places.opened(task, WHOLE) as file:
         if file is None:
             for rows in places.scanned(task, WHOLE):
@@ -147,7 +147,7 @@ def _payloads_of(places: Places, task: FileScanTask, wanted: Mapping[str, int]) 
 
 
 def _choose(light: pa.Table, wanted: Mapping[str, int]) -> tuple[dict[int, str], int]:
-    """The places of the wanted rows, each with its data_id; and the size of the largest payload among all rows."""
+    """The indices of the wanted rows, each with its data_id; and the size of the largest payload among all rows."""
     near = places_of(light, "data_id", wanted)
     rows = light.select(("data_id", "seq")).take(near).to_pydict()
     instants = micros(light["first_seen_at"].take(near))
@@ -184,7 +184,7 @@ def _in_pieces(found: Iterable[tuple[str, bytes]], bytes_: int) -> Iterator[dict
 
 
 def _loaded(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """The table as it is now; None: nothing has been ingested yet."""
+    """The current state of the table; None if nothing has been ingested yet."""
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:

@@ -1,7 +1,7 @@
-"""Time limits for a PostgreSQL catalog. libpq has none, and would wait without end for a server that hangs or is gone.
+"""Time limits for a PostgreSQL catalog. libpq has none, and would wait forever for a server that hangs or is gone.
 
-PyIceberg makes the engine from the address alone, so the limits are part of it, for a plug-in of SQLAlchemy. They have the names
-that Spark's JDBC driver uses, and come from the same properties of the catalog.
+PyIceberg creates the engine from the URL alone, so the limits are part of the URL, for an SQLAlchemy plug-in. They have the
+names that Spark's JDBC driver uses, and come from the same properties of the catalog.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from manifold.contracts.catalog_properties import JDBC_ANSWER, JDBC_CONNECT, JDB
 from manifold.contracts.errors import Permanent
 
 PLUGIN = "manifold_limits"
-LOOK_S = 0.1  # how often a connection that waits looks at its limit
+LOOK_S = 0.1  # how often a waiting connection checks its limit
 
 
 class PatientConnection(Connection[Any]):
-    """Raises `psycopg.OperationalError`, and is closed, where one command is not answered for too long."""
+    """A connection that raises `psycopg.OperationalError`, and is closed, if a command is not answered in time."""
 
     answer_s = float(JDBC_DEFAULT_S[JDBC_ANSWER])
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_S, timeout: float | None = None) -> RV:
-        """Do as the driver does, for so long and no longer."""
+        """Wait as the driver does, up to the limit."""
         more = {} if timeout is None else {"timeout": timeout}
         return super().wait(self._until(gen, monotonic() + self.answer_s), interval, **more)
 
@@ -46,18 +46,18 @@ class PatientConnection(Connection[Any]):
 
 
 class Limits(CreateEnginePlugin):
-    """The plug-in: an engine whose connections are patient ones."""
+    """The plug-in: an engine that opens a `PatientConnection` each time."""
 
     def __init__(self, url: URL, kwargs: dict[str, Any]) -> None:
         super().__init__(url, kwargs)
         self._connect_s, self._answer_s = (_limit(url.query.get(name)) for name in (JDBC_CONNECT, JDBC_ANSWER))
 
     def update_url(self, url: URL) -> URL:
-        """The address as the driver knows it."""
+        """The URL without the plug-in's parameters."""
         return url.difference_update_query(["plugin", JDBC_CONNECT, JDBC_ANSWER])
 
     def engine_created(self, engine: Engine) -> None:
-        """Have it connect so."""
+        """Make the engine connect through `PatientConnection`."""
         event.listen(engine, "do_connect", self._connect)
 
     def _connect(self, dialect: object, record: object, given: tuple[Any, ...], named: dict[str, Any]) -> PatientConnection:
@@ -68,10 +68,10 @@ class Limits(CreateEnginePlugin):
 
 
 def with_limits(uri: str, properties: Mapping[str, str]) -> str:
-    """The address with the limits among these properties, or the usual ones.
+    """The URL with the limits among these properties, or the default ones.
 
     Raises:
-        Permanent: a limit is no whole number of seconds above 0.
+        Permanent: a limit is not a whole number of seconds above 0.
     """
     limits = {name: properties.get(name, limit) for name, limit in JDBC_DEFAULT_S.items()}
     for name, limit in limits.items():

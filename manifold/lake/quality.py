@@ -1,4 +1,4 @@
-"""The newest rows of `quality_results`, without Spark, and at a cost that does not grow with the table."""
+"""Reads the newest rows of `quality_results`, without Spark, and at a cost that does not grow with the table."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,22 +18,22 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
-RULES = 64  # of one judgement, with room to spare
-# How far back is looked, in turn, until there is enough; None is all of it.
+RULES = 64  # per audit, with room to spare
+# How far back to look, in turn, until there are enough rows; None is without limit.
 BACK = (timedelta(days=7), timedelta(days=90), None)
 Row = dict[str, Any]
 
 
 def version_of_results(catalog: Catalog) -> str:
-    """Names what the table and the ledger hold now: another word whenever a run is judged or published; empty without tables."""
+    """Identify the state of table and ledger: it changes whenever a run is audited or published; empty without tables."""
     found = [_table(catalog, table) for table in (QUALITY, SEGMENTS)]
     return "-".join(str(table.metadata.current_snapshot_id) for table in found if table)
 
 
 def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
-    """The rows, without samples, of the `judgements` that are newest, the oldest first; a run judged twice counts twice.
+    """The rows, without samples, of the newest `judgements` audits, oldest first; a run audited twice counts twice.
 
-    At most so many files are read, and not many more rows than these judgements have. Empty where there is no table.
+    At most that many files are read, and few more rows than these audits have. Empty if there is no table.
     """
     table = _table(catalog, QUALITY)
     if table is None:
@@ -53,7 +53,7 @@ def _table(catalog: Catalog, table: Table) -> IcebergTable | None:
 
 
 def _newest_files(table: IcebergTable, judgements: int, now: datetime) -> list[FileScanTask]:
-    """As many files as surely have so many judgements: each has one at least, and compaction puts those of a day into one."""
+    """Enough files for that many audits: each file has at least one, and compaction merges those of a day."""
     tasks: list[FileScanTask] = []
     for back in BACK:
         since = AlwaysTrue() if back is None else where(GreaterThanOrEqual, "at", now - back)
@@ -74,7 +74,7 @@ def _until_enough(tasks: list[FileScanTask], judgements: int) -> Iterator[FileSc
 
 
 def _newest_at(table: IcebergTable, task: FileScanTask) -> int:
-    """The greatest `at` in a file, in microseconds since 1970; where its metadata does not say, the file counts as new."""
+    """The highest `at` in a file, in microseconds since 1970; a file without this bound counts as new."""
     bound = (task.file.upper_bounds or {}).get(table.schema().find_field("at").field_id)
     if bound is None:
         return datetime_to_micros(datetime.max.replace(tzinfo=UTC))

@@ -32,22 +32,22 @@ def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
 
 
 def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
-    """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
+    """The data_ids of all data first seen at or after `since` (UTC; None: ever)."""
     row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
     return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
 
 
 def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
-    """The entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
+    """Filter for the entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
     first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
     moments = And(where(GreaterThanOrEqual, instant, first), where(LessThan, instant, last))
-    return And(moments, In(term="seq", literals=seqs))  # of one, PyIceberg makes an `EqualTo`
+    return And(moments, In(term="seq", literals=seqs))  # PyIceberg turns a single literal into `EqualTo`
 
 
 def rows_of(
     catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",), most: int | None = None
 ) -> list[dict[str, Any]]:
-    """Main's rows that fit the filter, at `most` so many; none where the table has not been made.
+    """Main's rows that match the filter, at most `most`; none if the table does not exist.
 
     Raises:
         Permanent: it lacks a column, because it is newer or older than this code.
@@ -58,7 +58,7 @@ def rows_of(
         return []
     try:
         rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=most).to_arrow().to_pylist()
-    except ValueError:  # a column is not there
+    except ValueError:  # a column is missing
         require_known(loaded, table)
         raise
     return rows

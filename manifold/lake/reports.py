@@ -1,11 +1,11 @@
-"""The quality reports in their store: which there are, and the path of each. Reading one needs no Spark.
+"""The quality reports in their store: which exist, and the path of each. Reading one needs no Spark.
 
-index.html                  every run, the newest first; a stable address
+index.html                  every run, newest first; a stable address
 trends.html                 rows and broken rules over time, as charts of `quality_results`
-trends.json                 the state of that table that they show
+trends.json                 the version of that table that they show
 runs/<run>/index.html       one run: its state, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
-runs/<run>/results/        Great Expectations' validation results, a JSON file a table
+runs/<run>/results/        Great Expectations' validation results, a JSON file per table
 validations/<table>/<run>/  Great Expectations' own pages
 expectations/<table>.html   the rules of one table, as Great Expectations words them
 static/                     the style sheet of Great Expectations' pages
@@ -24,16 +24,16 @@ from manifold.settings import Settings
 INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
 TRENDS_OF = "trends.json"
 AUDIT = "audit.json"
-STYLE = "static/bootstrap-4.6.2.min.css"  # named by its version: pages of an earlier release keep theirs
+STYLE = "static/bootstrap-4.6.2.min.css"  # the name has the version: pages of an earlier release keep theirs
 MAX_CONCURRENT_READS = 16  # an object store takes its time for each
 
 
 class State(StrEnum):
-    """What became of a judged run."""
+    """State of an audited run."""
 
     UNDECIDED = "not decided"  # it has passed, and is not published yet
     PUBLISHED = "published"
-    OVERTAKEN = "overtaken"  # another run was published first, and none of its rows count
+    OVERTAKEN = "overtaken"  # another run was published first, and none of its rows are in main
     HELD_BACK = "held back"  # it breaks a rule of severity error
 
 
@@ -43,7 +43,7 @@ def open_reports(settings: Settings) -> Files:
 
 
 def run_page(run_id: str) -> str:
-    """The page of one run."""
+    """The path in the store of one run's page."""
     return f"{RUNS}/{run_id}/{INDEX}"
 
 
@@ -53,19 +53,19 @@ def validation_result(run_id: str, table: str) -> str:
 
 
 def run_verdict(run_id: str) -> str:
-    """The path in the store of the verdict of one run, a JSON file for programs."""
+    """The path in the store of the audit result of one run, a JSON file for programs."""
     return f"{RUNS}/{run_id}/{AUDIT}"
 
 
 def kept_runs(reports: Files) -> list[dict[str, Any]]:
-    """The verdicts of the runs that are kept, each with its `state`, the newest first."""
+    """The audit results of the runs that are kept, each with its `state`, newest first."""
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
         return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
 
 
 def drawn_version(reports: Files) -> str | None:
-    """The state of `quality_results` that the charts show (`quality.version_of_results`); None: there are no charts."""
+    """The version of `quality_results` that the charts show (`quality.version_of_results`); None if there are no charts."""
     try:
         found = json.loads(reports.read(TRENDS_OF) or b"{}")
     except ValueError:
@@ -74,12 +74,12 @@ def drawn_version(reports: Files) -> str | None:
 
 
 def note_drawn(reports: Files, version: str) -> None:
-    """Record the state that the charts show, after they are written."""
+    """Record the version that the charts show, after they are written."""
     reports.write(TRENDS_OF, json.dumps({"version": version}).encode())
 
 
 def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
-    """The verdicts that were not removed since they were listed. Earlier releases recorded no state."""
+    """Yield the audit results that were not removed in the meantime. Earlier releases recorded no state."""
     for content in contents:
         if content is not None:
             run: dict[str, Any] = json.loads(content)

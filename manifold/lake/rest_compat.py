@@ -1,8 +1,8 @@
-"""A REST catalog with timeouts. PyIceberg's session has none and waits for ever on a dead connection.
+"""A REST catalog with timeouts. PyIceberg's session has none and waits forever on a dead connection.
 
 Such a wait loses a thread until the process ends, and a dispatcher has four for each kind of look-up. Object storage needs no
-timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. It hooks a private method, because PyIceberg
-offers no public access to the session before its first request; ends with a property for timeouts in PyIceberg.
+timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. A private method is overridden, because
+PyIceberg offers no public access to the session before its first request. Can go when PyIceberg has a property for timeouts.
 """
 
 from functools import partial
@@ -18,22 +18,22 @@ from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_commit
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
-# Connecting takes a round trip or two, an answer milliseconds, a commit to a busy catalog seconds. A client without an answer
+# Connecting takes a round trip or two, an answer milliseconds, a commit to a busy catalog seconds. A client that times out
 # loads the table again, and finds what was committed.
 DEFAULT_MS = {CONNECT: 10_000.0, ANSWER: 60_000.0}
 
 
 class RestCatalogWithTimeouts(RestCatalog):
-    """Raises `requests.Timeout` if the catalog is silent for too long, in requests for tokens too.
+    """A REST catalog that raises `requests.Timeout` if the server is silent for too long, in token requests too.
 
     Raises:
-        Permanent: a limit among the properties is no number of milliseconds.
+        Permanent: a limit among the properties is not a number of milliseconds.
     """
 
     def commit_table(
         self, table: IcebergTable, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit, and note it."""
+        """Commit, and record the commit for lineage."""
         response: CommitTableResponse = super().commit_table(table, requirements, updates)
         note_commit(table.name(), updates)
         return response

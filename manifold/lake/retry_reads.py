@@ -1,9 +1,9 @@
-"""Reads of table files that may be removed meanwhile, by compaction for example: a read that failed so is repeated."""
+"""Repeats reads of table files that were removed in the meantime, for example by compaction."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-LOOKS = 3  # each with the tables loaded anew
+LOOKS = 3  # attempts, each with reloaded tables
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -11,12 +11,12 @@ Look = Callable[[set[K], list[Exception]], Iterator[dict[K, V]]]
 
 
 def look_again(wanted: Iterable[K], look: Look[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
-    """Yields the pieces that `look` finds; where a file has gone, what is left is looked for again, after `renew`.
+    """Yield the pieces that `look` finds; if a file is gone, look for the rest again, after `renew`.
 
-    `look` gets what is left, and a list to which it adds the failures that it went on after.
+    `look` gets the keys that are left, and a list to which it adds the failures that did not stop it.
 
     Raises:
-        Exception: the first failure of the last look; all that can be read was yielded before.
+        Exception: the first failure of the last attempt; everything readable was yielded before.
     """
     left = set(wanted)
     for number in range(1, LOOKS + 1):

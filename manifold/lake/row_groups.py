@@ -1,8 +1,8 @@
 """Rows that have one of many values in a column, read a few row groups at a time.
 
-A scan of PyIceberg loads every row group that may have such a row before it returns the first one, so its memory grows with
+A PyIceberg scan loads every row group that may have such a row before it returns the first one, so its memory grows with
 the number of values and with the distance of their rows. Here files and row groups are chosen by the bounds in their metadata,
-and only a few MiB of the groups of a file are in memory at once.
+and only a few MiB of a file's row groups are in memory at once.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,24 +26,24 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.grouping import grouped
 
-SCAN_BATCH_SIZE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
+SCAN_BATCH_SIZE = 64  # values per scan, for a file that must be left to PyIceberg, which holds all their rows in memory
 BUFFER_BYTES = 1 << 20
 Value = str | int  # a string, or an instant as microseconds since 1970
 
 
 class OpenFile:
-    """One Parquet file, open."""
+    """One open Parquet file."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self.parquet = pq.ParquetFile(source, pre_buffer=True)
 
     def rows(self, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """All rows of these groups."""
+        """Read all rows of these row groups."""
         return self.parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def batches(self, groups: Sequence[int], column: str, *, rows: int, bytes_: int) -> Iterator[pa.Array]:
-        """One column of these groups, at most `rows` at a time. Where it is stored in more than `bytes_`, parts are loaded."""
+        """Yield one column of these row groups, at most `rows` at a time. If it takes more than `bytes_`, parts are loaded."""
         place, file = self.parquet.schema_arrow.get_field_index(column), self.parquet
         stored = sum(file.metadata.row_group(group).column(place).total_compressed_size for group in groups)
         if stored > bytes_:
@@ -53,7 +53,7 @@ class OpenFile:
 
 
 class Places:
-    """The places of the rows of a table's main that have one of `values` in `column`."""
+    """Locates the rows of a table's main that have one of `values` in `column`."""
 
     def __init__(self, table: IcebergTable, column: str, values: Iterable[Value]) -> None:
         self.table, self._column = table, column
@@ -74,7 +74,7 @@ class Places:
 
     @contextmanager
     def opened(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[OpenFile | None]:
-        """The file; None: only PyIceberg can tell which rows it has, because a delete file says so, or what it lacks."""
+        """The open file; None if only PyIceberg can tell its rows: it has deletes, lacks a column, or is not Parquet."""
         if task.delete_files or task.file.file_format != FileFormat.PARQUET:
             yield None
             return
@@ -83,7 +83,7 @@ class Places:
             yield file if {*columns, self._column} <= set(file.parquet.schema_arrow.names) else None
 
     def groups(self, file: OpenFile, columns: Sequence[str], bytes_: int) -> Iterator[list[int]]:
-        """The row groups that may have such rows, as many together as are `bytes_` in these columns, one at least."""
+        """Yield the row groups that may have such rows, up to `bytes_` of these columns together, at least one."""
         metadata, names = file.parquet.metadata, file.parquet.schema_arrow.names
         places, mine = [names.index(column) for column in columns], names.index(self._column)
 
@@ -98,13 +98,13 @@ class Places:
         return grouped(filter(may_have, range(metadata.num_row_groups)), size_of, bytes_)
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows by PyIceberg's own scan, those of a few values at a time."""
+        """Read the rows with PyIceberg's own scan, for a few values at a time."""
         for start in range(0, len(self._values), SCAN_BATCH_SIZE):
             some = In(term=self._column, literals={_literal(value) for value in self._values[start : start + SCAN_BATCH_SIZE]})
             yield read_files(self.table, [task], columns, some)
 
     def rows(self, columns: Sequence[str], bytes_: int) -> Iterator[pa.Table]:
-        """The rows with one of the values, in parts of about `bytes_`: for columns that are small."""
+        """Yield the rows with one of the values, in pieces of about `bytes_`; for small columns."""
         for task in self.files():
             with self.opened(task, columns) as file:
                 if file is None:
@@ -122,12 +122,12 @@ class Places:
         return from_bytes(kind, lower), from_bytes(kind, upper)
 
     def _has_value(self, low: Any, high: Any) -> bool:
-        """Whether a value lies within bounds; they may be wider than the rows are."""
+        """Whether a value lies within bounds, which may be wider than the rows' own."""
         return low is None or bisect_left(self._values, low) < bisect_right(self._values, high)
 
 
 def places_of(rows: pa.Table, column: str, values: Iterable[Value]) -> pa.Array:
-    """The places of those of the rows whose `column`, a string, is one of `values`."""
+    """The indices of the rows whose `column`, a string, is one of `values`."""
     return pc.indices_nonzero(pc.is_in(rows[column], value_set=pa.array(values, rows.schema.field(column).type)))
 
 

@@ -1,4 +1,4 @@
-"""The tables of `manifold.contracts.tables` as Iceberg declares them: schema, types, partitions. Pure."""
+"""Iceberg declarations of the tables in `manifold.contracts.tables`: schema, types, partitions. Pure."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -47,7 +47,7 @@ def iceberg_schema(table: Table) -> Schema:
 
 
 def iceberg_type(of: pa.DataType, numbers: Iterator[int] | None = None) -> IcebergType:
-    """The type as Iceberg has it; `numbers` are for the fields inside it, which the catalog gives numbers of its own."""
+    """The Iceberg type; `numbers` are ids for nested fields, which the catalog replaces by its own."""
     numbers = numbers or count(1)
     if pa.types.is_list(of):
         return ListType(element_id=next(numbers), element_type=iceberg_type(of.value_type, numbers), element_required=False)
@@ -58,7 +58,7 @@ def iceberg_type(of: pa.DataType, numbers: Iterator[int] | None = None) -> Icebe
 
 
 def partition_spec(table: Table) -> PartitionSpec:
-    """Partition by the day of `table.day_of`; no partitions where it has none."""
+    """Partition by the day of `table.day_of`; unpartitioned if it has none."""
     if table.day_of is None:
         return PartitionSpec()
     source = next(place for place, column in enumerate(table.columns, start=1) if column.name == table.day_of)

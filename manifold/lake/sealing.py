@@ -1,4 +1,4 @@
-"""Sealed bytes: AES-256-GCM under a day's key, whose id they name. Their context is authenticated with them."""
+"""Seals bytes with AES-256-GCM under a day key, whose id they contain. Their context is authenticated with them."""
 
 import os
 from typing import NamedTuple
@@ -8,26 +8,26 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from manifold.contracts.errors import Permanent
 
-MAGIC = b"\xf5MX1"  # 0xF5 begins no text in UTF-8
+MAGIC = b"\xf5MX1"  # no UTF-8 text begins with 0xF5
 NONCE = 12  # bytes
 TAG = 16  # bytes
 
 
 class Broken(Permanent):
-    """These bytes were not sealed so: damaged, of another message, or never sealed."""
+    """The bytes are damaged, of another message, or were never sealed."""
 
 
 class Sealed(NamedTuple):
     """The parts of sealed bytes."""
 
     key_id: str
-    header: bytes  # all that comes before the nonce; it is authenticated
+    header: bytes  # everything before the nonce; it is authenticated
     nonce: bytes
     ciphertext: bytes  # with its tag
 
 
 def seal(plain: bytes, key_id: str, key: AESGCM, about: bytes) -> bytes:
-    """The sealed bytes: magic, length of the key's id, the id, nonce, ciphertext and tag."""
+    """Seal the bytes: magic, length of the key's id, the id, nonce, ciphertext and tag."""
     name = key_id.encode()
     nonce = os.urandom(NONCE)
     header = MAGIC + bytes((len(name),)) + name
@@ -35,7 +35,7 @@ def seal(plain: bytes, key_id: str, key: AESGCM, about: bytes) -> bytes:
 
 
 def parts_of(sealed: bytes) -> Sealed:
-    """The key's id, and what it opens.
+    """Split sealed bytes into their parts.
 
     Raises:
         Broken: they were not sealed.
@@ -45,7 +45,7 @@ def parts_of(sealed: bytes) -> Sealed:
 
 
 def key_id_of(sealed: bytes) -> str:
-    """The id of the key that opens them.
+    """The id of the key that opens the bytes.
 
     Raises:
         Broken: they were not sealed.
@@ -54,10 +54,10 @@ def key_id_of(sealed: bytes) -> str:
 
 
 def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
-    """The plain bytes.
+    """Open the bytes.
 
     Raises:
-        Broken: they are damaged, or about something else.
+        Broken: they are damaged, or of another context.
     """
     try:
         return key.decrypt(parts.nonce, parts.ciphertext, parts.header + about)
@@ -66,7 +66,7 @@ def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
 
 
 def _named(sealed: bytes) -> tuple[str, int]:
-    """The key's id, and where it ends."""
+    """The key's id, and the offset at which it ends."""
     if len(sealed) <= len(MAGIC) or not sealed.startswith(MAGIC):
         raise Broken("these bytes are not sealed; they do not begin as such do")
     end = len(MAGIC) + 1 + sealed[len(MAGIC)]

@@ -1,7 +1,7 @@
 """An SQL catalog (SQLite, PostgreSQL) that caches each table's metadata.
 
-PyIceberg parses the metadata file at every `load_table`: 25 ms with 1,000 snapshots, some fifty times a run.
-A metadata file never changes and each commit writes another, so the location says whether the cached metadata are current.
+PyIceberg parses the metadata file at every `load_table`: 25 ms with 1,000 snapshots, some fifty times per run.
+A metadata file never changes and each commit writes another, so its location tells whether the cached metadata is current.
 """
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -24,14 +24,14 @@ LOCATION = select(TABLES.c.metadata_location).where(
 
 
 class CachingSqlCatalog(SqlCatalog):
-    """Gives the same answers as PyIceberg's own."""
+    """A catalog with the same results as PyIceberg's own."""
 
     def __init__(self, name: str, **properties: str) -> None:
-        self._cached: dict[Identifier, tuple[str, TableMetadata]] = {}  # by table: the location of its metadata, and they
+        self._cached: dict[Identifier, tuple[str, TableMetadata]] = {}  # table → the location of its metadata, and the metadata
         super().__init__(name, **properties)
 
     def load_table(self, identifier: str | Identifier) -> IcebergTable:
-        """The table as it is now."""
+        """Load the current state of the table."""
         name = self.identifier_to_tuple(identifier)
         if name in self._cached:
             location, metadata = self._cached[name]
@@ -47,7 +47,7 @@ class CachingSqlCatalog(SqlCatalog):
     def commit_table(
         self, table: IcebergTable, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit, cache the result, and note it for lineage."""
+        """Commit, cache the result, and record the commit for lineage."""
         response = super().commit_table(table, requirements, updates)
         self._cached[table.name()] = response.metadata_location, response.metadata
         note_commit(table.name(), updates)

@@ -15,10 +15,10 @@ _S3_SCHEME = "s3://"
 
 
 def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
-    """The file system of `url` (`file://…` or `s3://bucket/…`) and the path of its root there. Touches nothing.
+    """Return the file system of `url` (`file://…` or `s3://bucket/…`) and the path of its root there. Touches nothing.
 
     Raises:
-        ValueError: the URL is of no kind that is known.
+        ValueError: the URL is of an unknown kind.
     """
     if not url.startswith(_S3_SCHEME):
         filesystem, root = fs.FileSystem.from_uri(url)
@@ -31,19 +31,19 @@ def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
 
 
 def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Table) -> None:
-    """Write the table to `path` below `root`, whole and for good, or not at all: what was there is there until then.
+    """Write the table to `path` below `root`, atomically and durably; until then, the old file stays.
 
     Raises:
-        OSError: the storage is away, full, or refuses.
+        OSError: the storage is unavailable, full, or refuses.
     """
     _write(filesystem, root, path, lambda sink: pq.write_table(table, sink, compression="zstd"))
 
 
 def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes) -> None:
-    """Write `content` as the file, whole or not at all.
+    """Write `content` to `path` below `root`, atomically and durably.
 
     Raises:
-        OSError: the storage is away, full, or refuses.
+        OSError: the storage is unavailable, full, or refuses.
     """
     _write(filesystem, root, path, lambda sink: sink.write(content))
 
@@ -56,18 +56,18 @@ def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any]
         return
     final = Path(at)
     final.parent.mkdir(parents=True, exist_ok=True)
-    hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
+    hidden = final.with_name(f".{final.name}.tmp")  # readers skip names that begin with a dot
     with hidden.open("wb") as file:
         fill(file)
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(final)
-    for folder in Path(path).parents:  # each may be new; the last one is the root
+    for folder in Path(path).parents:  # any of them may be new; the last one is the root
         sync_folder(Path(root, folder))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that what was created or renamed in `folder` is still there after a crash."""
+    """Make created and renamed files in `folder` survive a crash."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

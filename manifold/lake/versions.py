@@ -5,19 +5,19 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import COMMON_PROPERTIES, MIGRATING, SCHEMA_VERSION, Table
 
-FIRST = 1  # of a table that does not say its version
+FIRST = 1  # of a table without the property
 
 
 def properties_at_birth(table: Table) -> dict[str, str]:
-    """The properties of a new table: its version, which needs no migration."""
+    """The properties of a new table, with its version, so that it needs no migration."""
     return COMMON_PROPERTIES | table.properties | {SCHEMA_VERSION: str(table.version)}
 
 
 def version_of(loaded: IcebergTable) -> int:
-    """The version to which the table was brought, or is being brought.
+    """The version to which the table was migrated, or is being migrated.
 
     Raises:
-        Permanent: its property is no number.
+        Permanent: the property is not a number.
     """
     version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
     if not version.isascii() or not version.isdigit():
@@ -29,7 +29,7 @@ def version_of(loaded: IcebergTable) -> int:
 
 
 def is_migrating(loaded: IcebergTable) -> bool:
-    """Whether a step that leads to its version is under way, or was broken off."""
+    """Whether a step to its version is in progress, or was interrupted."""
     return any(name.startswith(MIGRATING) for name in loaded.properties)
 
 

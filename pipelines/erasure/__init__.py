@@ -1,1 +1,1 @@
-"""A vehicle taken out of archive, tables and queues, and the proof that it is."""
+"""Erases a vehicle from archive, tables and queues, and proves that it is gone."""

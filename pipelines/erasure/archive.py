@@ -1,4 +1,4 @@
-"""Erases a vehicle from the archive: rewrites segments that name it without it, each whole or not at all."""
+"""Erases a vehicle from the archive: rewrites each segment that names it, whole or not at all."""
 
 import base64
 import json
@@ -24,19 +24,19 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Rewritten:
-    """What the search of the archive found and rewrote."""
+    """Counts and paths of the segments that were searched and rewritten."""
 
-    files: int = 0  # that were looked at
-    segments: list[str] = field(default_factory=list)  # that were written again
-    messages: int = 0  # that were changed or left out
-    unreadable: list[str] = field(default_factory=list)  # files that are no segments and name it: they are to go as a whole
+    files: int = 0  # that were searched
+    segments: list[str] = field(default_factory=list)  # that were rewritten
+    messages: int = 0  # that were changed or removed
+    unreadable: list[str] = field(default_factory=list)  # files that are not valid segments but name it, to be removed whole
 
 
 def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> Rewritten:
-    """Write again what names the vehicle; `dry`: only find it. Where this is broken off, the rest is found the next time.
+    """Rewrite the segments that name the vehicle; `dry`: only find them. A repeated call resumes after an interruption.
 
-    The file keeps its path, so the ledger knows it; messages keep their seqs. Whoever reads it meanwhile gets all of the old
-    or all of the new one.
+    The file keeps its path, so the ledger knows it; messages keep their seqs. Concurrent readers get either the old or the new
+    file, whole.
     """
     done = Rewritten()
     for segment in (segment for group in archive.walk() for segment in group):
@@ -60,10 +60,10 @@ def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> 
 
 
 def without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | bytes, int]:
-    """The same segment without the vehicle: a table, or the bytes of a file of lines; and how many of its messages named it.
+    """Return the segment without the vehicle (a table, or the bytes of a text file), and how many of its messages named it.
 
     Raises:
-        Unreadable: these bytes are no segment.
+        Unreadable: these bytes are not a valid segment.
     """
     if is_parquet(segment.path):
         messages = decode(segment.path, content).messages
@@ -74,13 +74,13 @@ def without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | 
         changed = [row for row in changes.values() if row is not None]
         table = pa.concat_tables([kept.cast(SEGMENT_SCHEMA), pa.Table.from_pylist(changed, schema=SEGMENT_SCHEMA)])
         return table.sort_by("seq"), len(changes)
-    messages = from_lines(segment.path, content).messages  # in the order of its lines; those that are no messages come last
+    messages = from_lines(segment.path, content).messages  # in line order; bad lines come last
     changes = dict(_changes(segment, messages, named))
     return (_lines(segment.path, content, messages, changes), len(changes)) if changes else (content, 0)
 
 
 def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tuple[int, Row | None]]:
-    """By place in the segment: the messages that name the vehicle, as they are without it."""
+    """Yield (index, replacement) of each message that names the vehicle; None removes it."""
     perhaps = pc.or_(
         named.may_be_in(messages["payload"], escaped=segment.stream is not Stream.DATA), named.may_be_in(messages["topic"])
     )
@@ -98,7 +98,7 @@ def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tup
 
 
 def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:
-    """Every message on the line on which it was, with its seq; an empty line where one was left out: bad lines go by number."""
+    """Keep every message on its line, with its seq; a removed one leaves an empty line, since bad lines are known by number."""
     rows = messages.to_pylist()
     bad = {int(row["topic"].rpartition(":")[2]): place for place, row in enumerate(rows) if row["seq"] < 0}
     good = iter(place for place, row in enumerate(rows) if row["seq"] >= 0)

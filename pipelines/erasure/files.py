@@ -1,4 +1,4 @@
-"""Files of archive and warehouse in an erasure: expires snapshots with the vehicle's rows, and searches every file at the end."""
+"""Expires snapshots with the vehicle's rows, and finally searches every file of the tables and the warehouse for its name."""
 
 import contextlib
 import re
@@ -27,25 +27,25 @@ from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.rebase import is_change_of
 
 ROW_BATCH_SIZE = 50_000
-_SINCE = ("seq", "first_seen_at")  # columns that tell when a row came
+_SINCE = ("seq", "first_seen_at")  # columns that tell when a row arrived
 _AVRO = re.compile(rb"Obj\x01")
-_SYNC = 16  # bytes of the mark between an Avro file's blocks
+_SYNC = 16  # bytes of the sync marker between an Avro file's blocks
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A place in which the vehicle is still named."""
+    """A place that still names the vehicle."""
 
-    where: str  # a file, or a key of Redis
-    what: str  # the column, or what kind of place it is
+    where: str  # a file, or a Redis key
+    what: str  # the column, or the kind of place
     count: int = 1
 
 
 def expire(catalog: Catalog, published: int, now: datetime) -> int:
-    """Let go of every snapshot that nobody needs, and of the branches of runs that began before one that counts; how many.
+    """Expire unneeded snapshots, and drop branches of runs that began before the erasure; return the number of snapshots.
 
-    `published` is the snapshot of `ingested_segments` with which that run counts: whoever did not begin from it, or from a later
-    one, can no more be published. Of main's history stays what leads to the changes of runs that may still have to be finished.
+    `published` is the snapshot of `ingested_segments` by which the erasure is committed: a run not based on it, or on a later
+    one, can no longer be published. Main keeps the history that leads to the changes of runs that may have to be finished.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
@@ -57,8 +57,8 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
         for name, ref in loaded.refs().items():
             head = loaded.snapshot_by_id(ref.snapshot_id)
             if name.startswith(REPEAT) and head is not None and head.timestamp_ms < before_ms:
-                drop_branch(catalog, table, name)  # of whoever was killed
-    # `ingested_segments` names no vehicle, and its history tells which runs count.
+                drop_branch(catalog, table, name)  # left by a killed process
+    # `ingested_segments` names no vehicle, and its history tells which runs are committed.
     return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 
 
@@ -75,7 +75,7 @@ def _expire(catalog: Catalog, table: Table) -> int:
     main = heads.pop(MAIN)
     wanted = (p for p, s in enumerate(main) if any(is_change_of(_snapshot(loaded, s), pin) for pin in needed))
     staying = set(main[: max(wanted, default=0) + 1])
-    for line in heads.values():  # of a run: what it has written, and what it began from
+    for line in heads.values():  # of a run: its own snapshots and its base
         base = next((place for place, snapshot_id in enumerate(line) if snapshot_id in main), 0)
         staying.update(line[: base + 1])
     old = [snapshot.snapshot_id for snapshot in loaded.snapshots() if snapshot.snapshot_id not in staying]
@@ -86,12 +86,12 @@ def _expire(catalog: Catalog, table: Table) -> int:
 
 def _snapshot(table: IcebergTable, snapshot_id: int) -> Snapshot:
     snapshot = table.snapshot_by_id(snapshot_id)
-    assert snapshot is not None  # it is in a line of the table's own
+    assert snapshot is not None  # it is in the table's own history
     return snapshot
 
 
 def _line(table: IcebergTable, head: int) -> list[int]:
-    """A snapshot and those before it, as far back as they are kept."""
+    """The ids of a snapshot and its ancestors, newest first, as far back as they are kept."""
     line: list[int] = []
     snapshot = table.snapshot_by_id(head)
     while snapshot is not None:
@@ -101,10 +101,10 @@ def _line(table: IcebergTable, head: int) -> list[int]:
 
 
 def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
-    """Remove the files in the tables' folders that no snapshot knows and that name the vehicle; how many.
+    """Remove files in the tables' folders that no snapshot references and that name the vehicle; return how many.
 
-    Others stay: they may belong to somebody who is about to commit. What names the vehicle cannot: whoever replaces a file that
-    was erased from is refused, and whoever began before the erasure is overtaken.
+    Other unreferenced files stay: they may belong to a process that is about to commit. Files that name the vehicle cannot:
+    a commit that replaces a rewritten file is refused, and a run that began before the erasure is overtaken.
     """
     removed = 0
     for table in tables_of(catalog):
@@ -118,7 +118,7 @@ def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
 
 
 def _known(table: IcebergTable) -> set[str]:
-    """The names of all files that a snapshot knows."""
+    """The names of all files that the table's metadata references."""
     known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     manifests: dict[str, Any] = {}
     for snapshot in table.snapshots():
@@ -131,12 +131,12 @@ def _known(table: IcebergTable) -> set[str]:
 
 
 def _plain(address: str) -> str:
-    """Without scheme: engines write one, two, or no slashes after it."""
+    """The address without its scheme: engines write one, two, or no slashes after it."""
     return re.sub(r"^\w+:/*", "", address).lstrip("/")
 
 
 def _files(url: str, settings: Settings) -> Iterator[tuple[fs.FileSystem, str, str]]:
-    """Every file below: its file system, its path there, and the name by which tables know it."""
+    """Yield every file under `url`: its file system, its path there, and the name by which tables know it."""
     address = url if "://" in url else f"file://{re.sub(r'^file:', '', url)}"
     filesystem, root = open_storage(address, settings.s3)
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
@@ -145,22 +145,22 @@ def _files(url: str, settings: Settings) -> Iterator[tuple[fs.FileSystem, str, s
 
 
 def prove(catalog: Catalog, settings: Settings, named: Named) -> tuple[list[Found], int]:
-    """Where files of the warehouse and of the tables' folders name the vehicle, whoever knows them; how many were searched."""
+    """Find where files of the warehouse and the tables' folders name the vehicle; also return how many were searched."""
     folders = [catalog.load_table(table.identifier).location() for table in tables_of(catalog)]
-    if "://" in settings.warehouse_url:  # else only the catalog knows where it is
+    if "://" in settings.warehouse_url:  # otherwise only the catalog knows where it is
         folders.append(settings.warehouse_url)
     found: list[Found] = []
     searched: set[str] = set()
     for filesystem, path, name in (file for folder in folders for file in _files(folder, settings)):
         if name not in searched:
             searched.add(name)
-            with contextlib.suppress(FileNotFoundError):  # expired meanwhile
+            with contextlib.suppress(FileNotFoundError):  # expired in the meantime
                 found += search(filesystem, path, named)
     return found, len(searched)
 
 
 def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found]:
-    """Where a file names the vehicle: by its columns, by its blocks, or by its bytes."""
+    """Yield where a file names the vehicle: by its columns, its blocks, or its bytes."""
     if path.endswith(".parquet"):
         with filesystem.open_input_file(path) as file:
             try:
@@ -169,7 +169,7 @@ def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found
             except (pa.ArrowException, OSError):
                 pass  # torn: its writer was killed
     elif not named.opaque and (f"/{DATA.name}/" in path or f"/{ECQ_PAYLOAD.name}/" in path or f"/{XRAY_RAW.name}/" in path):
-        return  # bounds of payloads, in which so short a name is found by chance
+        return  # column bounds of payloads, in which so short a name is found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())
     for block in _blocks(content):
@@ -198,9 +198,9 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
-    """The bytes of a file; of an Avro file, its head and its blocks as they were before they were packed.
+    """The bytes of a file; for an Avro file, its header and its decompressed blocks.
 
-    Packed bytes and the marks between the blocks are as good as random: a name of two characters is found there by chance.
+    Compressed bytes and sync markers are as good as random: a name of two characters is found there by chance.
     """
     if not _AVRO.match(content):
         yield content
@@ -221,13 +221,13 @@ def _blocks(content: bytes) -> Iterator[bytes]:
         block = content[place : place + size]
         try:
             yield zlib.decompress(block, wbits=-zlib.MAX_WBITS)
-        except zlib.error:  # not packed
+        except zlib.error:  # not compressed
             yield block
         place += size + _SYNC
 
 
 def _long(content: bytes, place: int) -> tuple[int, int]:
-    """A number as Avro has it, and where it ends."""
+    """Decode an Avro long; return it and the offset after it."""
     number, shift = 0, 0
     while True:
         byte = content[place]

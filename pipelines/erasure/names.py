@@ -1,6 +1,6 @@
-"""Finds where a message names a vehicle, and makes the message without it. Pure.
+"""Finds where a message names a vehicle, and removes it from the message. Pure.
 
-A name is searched for as a word: `V1` is not in `V10`, and a VIN of ISO 3779 is found where no letter or digit is next to it. In
+A name is searched for as a word: `V1` is not in `V10`, and an ISO 3779 VIN is found where no letter or digit adjoins it. In
 opaque payloads a short name would be found by chance, so they are searched only for names of at least `OPAQUE_FROM`
 characters.
 """
@@ -23,7 +23,7 @@ from manifold.contracts.seq import datetime_of
 from pipelines.erasure.sealed import STREAMS, Opened, closed
 
 OPAQUE_FROM = 8
-OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # seqs of rows about compacted queues
+OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # seq columns in rows of compacted queues
 _ISO = re.compile(r"[0-9A-Z]{17}")
 _KNOWN = ("ids", "request_id", "data_id", "data")  # fields of a trigger
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Named:
-    """The name of a vehicle in messages that were accepted before a seq; later messages may name it again.
+    """A vehicle's name in messages accepted before a seq; later messages may name it again.
 
     `opened` opens refused messages of signals, which are sealed.
     """
@@ -44,27 +44,27 @@ class Named:
         self._word = re.compile(self._pattern.encode())
 
     def is_in(self, text: str | bytes) -> bool:
-        """Whether the vehicle is named there, in JSON's escapes too."""
+        """Whether the text names the vehicle, also in JSON escapes."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         return bool(self._word.search(raw)) or (b"\\" in raw and bool(self._word.search(_unescaped(raw))))
 
     def is_in_sealed(self, seq: int, sealed: bytes) -> bool:
-        """Whether a refused message of signals names it; a short name is looked for by the message's topic alone."""
+        """Whether a sealed refused message of signals names the vehicle; for a short name, only topics are searched."""
         return self.opaque and self.is_in(self._opened(seq, sealed))
 
     def anew(self, row: Row) -> bool:
-        """Whether a row that has a seq, or an instant at which its data came first, came since: of that nothing is to go."""
+        """Whether a row arrived since then, by its seqs or by the first arrival of its data; such rows are kept."""
         first = row.get("first_seen_at")
         seqs = (row.get(name) for name in ("seq", *OF_QUEUES))
         return any(seq is not None and seq >= self.before for seq in seqs) or (first is not None and first >= self._instant)
 
     def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
-        """Which values to look at: a quick search. `escaped`: those with a backslash among them."""
+        """Quick test which values may name the vehicle. `escaped`: values with a backslash may, too."""
         found = pc.fill_null(pc.match_substring(column, self.vin), False)
         return pc.or_(found, pc.fill_null(pc.match_substring(column, "\\"), False)) if escaped else found
 
     def without(self, stream: Stream, row: Row) -> Row | None:
-        """An archived message as it is without the vehicle: the same, changed, or None where nothing is left of it."""
+        """An archived message without the vehicle: unchanged, changed, or None if nothing of it is left."""
         if stream is Stream.OUTCOME:
             return self._outcome(row)
         if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):
@@ -108,10 +108,10 @@ class Named:
         if row["refused_because"] is not None or fields is None or not isinstance(ids, list):
             return None
         others = [vin for vin in ids if vin != self.vin]
-        if not others or not all(isinstance(vin, str) for vin in others):  # nothing is left, or it was refused for what it names
+        if not others or not all(isinstance(vin, str) for vin in others):  # nothing is left, or it was refused for its ids
             return None
         left = fields | {"ids": others}
-        if self.is_in(json.dumps(left, ensure_ascii=False)):  # in a field that nobody knows, perhaps
+        if self.is_in(json.dumps(left, ensure_ascii=False)):  # perhaps in an unknown field
             left = {name: left[name] for name in _KNOWN if name in left}
         return self._without_headers(row | {"payload": json.dumps(left).encode()})
 

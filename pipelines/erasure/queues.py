@@ -25,9 +25,9 @@ Record = tuple[bytes, dict[bytes, bytes]]
 
 
 def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
-    """Take everything accepted before the seq out of the queues; how many entries. Nothing of it is sent any more.
+    """Remove everything accepted before the seq from the queues; return the number of entries. None of it is sent any more.
 
-    Dispatchers may run. What the vehicle was sent and has not acknowledged stays with the broker.
+    Dispatchers may run. Messages that the vehicle was sent and has not acknowledged stay with the broker.
     """
     policy, vin = Policy.of(settings), named.vin
     gone = Loader(redis, policy).erase(vin, named.before) + EcqLoader(redis, policy).erase(vin, named.before)
@@ -43,29 +43,29 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
                 redis.xadd(keys.wake(shard), cast(Any, fields | {b"owners": b"\n".join(others)}))
             redis.xdel(keys.wake(shard), record_id)
     if any(named.is_in(value) for value in redis.hgetall(keys.QUEUE_STATS).values()):
-        redis.delete(keys.QUEUE_STATS)  # the next walk counts again
+        redis.delete(keys.QUEUE_STATS)  # the next statistics walk counts again
     erase_data(redis, named)
     return gone
 
 
 def erase_data(redis: Redis, named: Named) -> None:
-    """Take out the notes of who waits for data, its own and all of data under its name; payloads and triggers that name it.
+    """Remove payloads and triggers that name the vehicle, and notes of entries waiting for data (its own, or under its name).
 
-    While the lake has the data, a dispatcher may put it back for another vehicle. Afterwards only one that was reading then can.
-    Whoever else a trigger is for, its entry is delivered: a dispatcher that does not find the trigger here reads it in the lake.
+    While the lake has the data, a dispatcher may put it back for another vehicle; afterwards only one that was reading then can.
+    Other vehicles of a removed trigger still get their entry: a dispatcher that misses the trigger here reads it from the lake.
     """
     for key, notes in _notes(redis, named):
         redis.srem(key, *notes)
     for data_id, since in _waited_for(redis, named):
         redis.zrem(keys.PARKED, data_id)
-        if redis.exists(keys.waiting_for(data_id.decode())):  # somebody parked meanwhile
+        if redis.exists(keys.waiting_for(data_id.decode())):  # an entry was parked in the meantime
             redis.zadd(keys.PARKED, {data_id: since}, nx=True)
     for names_it in chain(_data(redis, named), _triggers(redis, named)):
         redis.delete(names_it)
 
 
 def prove_queues(redis: Redis, named: Named) -> list[Found]:
-    """Where Redis still names the vehicle with something accepted before the seq."""
+    """Find where Redis still names the vehicle with something accepted before the seq."""
     notes: Counter[str] = Counter()
     for key, some in _notes(redis, named):
         notes[key] += len(some)
@@ -87,7 +87,7 @@ def prove_queues(redis: Redis, named: Named) -> list[Found]:
 
 
 def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
-    """In pages: the sets of entries that wait for data, and the old members that are the vehicle's or wait under its name."""
+    """Yield, in pages, the sets of entries waiting for data with their old members: the vehicle's, or all if the id names it."""
     for data_id, _ in _parked(redis):
         key, whole = keys.waiting_for(data_id.decode()), named.is_in(data_id)
         members = redis.sscan_iter(key, match="*" if whole else f"{_escaped(named.vin)}*", count=MEMBERS_PER_PAGE)
@@ -97,7 +97,7 @@ def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _waited_for(redis: Redis, named: Named) -> Iterator[tuple[bytes, float]]:
-    """Data ids that name the vehicle and for which nothing younger waits; and since when they are waited for."""
+    """Yield the data ids that name the vehicle and for which only old entries wait, and since when they are waited for."""
     for data_id, since in _parked(redis):
         if named.is_in(data_id):
             members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_PER_PAGE)
@@ -115,7 +115,7 @@ def _owner(note: bytes) -> bytes:
 
 def _is_old(note: bytes, named: Named) -> bool:
     seq = note.partition(b" ")[2]
-    return not seq or int(seq) < named.before  # without a seq it was made by an earlier version
+    return not seq or int(seq) < named.before  # an earlier version wrote no seq
 
 
 def _escaped(vin: str) -> str:
@@ -130,7 +130,7 @@ def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
 
 
 def _about(payload: bytes) -> tuple[str, int] | None:
-    """Whose queue and which seq an outcome or an acknowledgement is about; None: it is neither."""
+    """The owner and seq that an outcome or acknowledgement is about; None if it is neither."""
     try:
         record = OutcomeRecord.from_wire(payload)
     except ValueError:
@@ -159,14 +159,14 @@ def _records(redis: Redis, stream: str) -> Iterator[Record]:
 
 
 def _data(redis: Redis, named: Named) -> Iterator[bytes]:
-    """Payloads under a name that names the vehicle, or that hold it."""
+    """Yield the keys of payloads that name the vehicle in their data id or content."""
     for key in redis.scan_iter(match=DATA, count=MEMBERS_PER_PAGE):
         if named.is_in(key.removeprefix(keys.data("").encode())) or (named.opaque and named.is_in(redis.get(key) or b"")):
             yield key
 
 
 def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
-    """Triggers from before whose request_id or data_id names the vehicle."""
+    """Yield the keys of old triggers whose request_id or data_id names the vehicle."""
     prefix = TRIGGERS[:-1].encode()
     walked = cast(Iterator[bytes], redis.scan_iter(match=TRIGGERS, count=MEMBERS_PER_PAGE))
     old = (key for key in walked if (seq := key.removeprefix(prefix)).isdigit() and int(seq) < named.before)
@@ -174,7 +174,7 @@ def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
         with redis.pipeline(transaction=False) as asked:
             for key in page:
                 asked.hvals(key)
-            replies = asked.execute(raise_on_error=False)  # a key of another kind is none
+            replies = asked.execute(raise_on_error=False)  # a key of another type is no trigger
         for key, reply in zip(page, replies, strict=True):
             if isinstance(reply, list) and any(named.is_in(value) for value in reply):
                 yield key

@@ -1,16 +1,16 @@
 """`manifold vin erase`: erases a vehicle from queues, archive and lake, and proves it. No Spark.
 
-The order makes a later step find whatever an earlier one leaves, and the next try finish what a kill leaves:
+The order ensures that a later step finds whatever an earlier one leaves, and that the next attempt finishes after a kill:
 
-1. the queues: entries that are not in them are neither sent nor ended any more;
+1. the queues: removed entries are neither sent nor ended any more;
 2. the recorders close their segments, so that everything accepted is in the archive;
-3. the archive, segment by segment: from here on readers find it without the vehicle;
+3. the archive, segment by segment: from here on, readers get it without the vehicle;
 4. the erasure waits for runs that began before; those that take longer are overtaken by
-5. a run of its own, which removes the rows from every table, and counts from one commit on, and another one, which leaves the
-   removed files' bounds out of the manifests;
-6. every snapshot and branch from before it is expired, with the files that only they knew; then data that dispatchers put back
+5. a run of its own, which removes the rows from every table in one commit, and a second one, which drops the removed files'
+   bounds from the manifests;
+6. every earlier snapshot and branch is expired, with the files that only they reference; then data that dispatchers put back
    into Redis, while the tables had it, is removed again;
-7. everything is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
+7. everything is searched: in the meantime a recorder may have brought an outcome, or a populate an entry. If anything is found,
    the erasure starts over.
 """
 
@@ -64,18 +64,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Erased:
-    """The counts of what was removed, and what the search found afterwards. It does not name the vehicle."""
+    """Counts of what was removed, and what the final search found. It does not name the vehicle."""
 
     erasure_id: str
     accepted_before: datetime
     entries: int = 0  # of the queues
-    segments: int = 0  # of the archive that were written again
-    messages: int = 0  # of theirs that were changed or left out
+    segments: int = 0  # of the archive that were rewritten
+    messages: int = 0  # in those segments that were changed or removed
     rows: dict[str, int] = field(default_factory=dict)  # by table
-    snapshots: int = 0  # that were let go
-    files: int = 0  # of the tables that no snapshot knew, and that were removed
+    snapshots: int = 0  # that were expired
+    files: int = 0  # of the tables that no snapshot referenced, and that were removed
     searched: int = 0  # files of archive and warehouse
-    found: list[Found] = field(default_factory=list)  # where it is still named
+    found: list[Found] = field(default_factory=list)  # places that still name it
 
     @property
     def proved(self) -> bool:
@@ -89,10 +89,10 @@ class Erased:
 
 @emits_lineage("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
-    """`erase` from all that these settings name, of what was accepted until now.
+    """`erase` for these settings, of everything accepted until now.
 
     Raises:
-        LeaseHeld: another job rewrites tables; nothing happened.
+        LeaseHeld: another job is rewriting tables; nothing happened.
     """
     catalog = await_catalog(settings)
     with rewriting(catalog, "erasure"):
@@ -110,15 +110,15 @@ def erase(
     say: Callable[[str], object] = lambda _: None,
     seal: Callable[[Settings], bool] = flush,
 ) -> Erased:
-    """Take the vehicle out of all that was accepted before `now`. Doing it again goes on where it was broken off.
+    """Erase the vehicle from everything accepted before `now`. A repeated call resumes where the last one stopped.
 
-    `seal` has what recorders have taken put into the archive, and says whether all of them did. `wait_s`: how long runs that
-    began before may go on; `say` hears of each step as it begins.
+    `seal` makes recorders archive their open segments, and returns whether all of them did. `wait_s` bounds the wait for runs
+    that began before; `say` is called with each step as it begins.
 
     Raises:
         Permanent: `why` is empty, or names the vehicle.
-        Retryable: a recorder cannot be asked to close its segments, or somebody else was in the way; do it again.
-        redis.RedisError: Redis is away or refuses.
+        Retryable: a recorder cannot be asked to close its segments, or another process was in the way; run it again.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     named = Named(vin, first_seq_at(now), opened_by(settings))
     if not why.strip() or named.is_in(why):
@@ -132,7 +132,7 @@ def erase(
             done.entries += erase_from_queues(redis, settings, named)
             if not seal(settings):
                 raise Retryable(UNSEALED)
-            done.entries += erase_from_queues(redis, settings, named)  # a recorder had more to hand over
+            done.entries += erase_from_queues(redis, settings, named)  # of messages that a recorder still had to hand over
             _round(catalog, settings, named, done, wait_s if place == 0 else 0.0, say)
             erase_data(redis, named)
             lock.check()
@@ -167,7 +167,7 @@ def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wai
 
 
 def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named) -> tuple[list[Found], int]:
-    """Where anything accepted before the seq still names the vehicle; and how many files were searched. Nothing is changed."""
+    """Find where anything accepted before the seq still names the vehicle; return it and the number of files searched."""
     archive = Archive(settings.archive, settings.s3)
     found, searched = prove(catalog, settings, named)
     left = erase_from_archive(archive, named, dry=True)
@@ -176,7 +176,7 @@ def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named)
 
 
 def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
-    """Return when every run that began before has ended, or after so long: then it is overtaken."""
+    """Wait until every run that began before has ended, at most `wait_s`; those still open are overtaken."""
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
         properties = catalog.load_table(SEGMENTS.identifier).properties
@@ -186,9 +186,9 @@ def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
 
 
 def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, done: Erased) -> None:
-    """Publish a run that takes the rows out of every table, and files that go as a whole out of the ledger.
+    """Publish a run that removes the rows from every table, and the unreadable files from the ledger.
 
-    It is a run also where no row is found: whoever began before is overtaken, and begins again with the archive as it is now.
+    It is published even if no row is found: runs that began before are overtaken, and start again with the archive as it is now.
     """
     ledger = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, ledger)
@@ -205,9 +205,9 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
 
 
 def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
-    """Publish a run whose snapshots do not list the files that the one before has removed; its snapshot of the ledger.
+    """Publish a run whose snapshots omit the files that the previous run removed; return its snapshot of the ledger.
 
-    A removal lists them, and as long as its run is the newest, its snapshots cannot be expired: another run has to follow.
+    A removal still lists them, and its snapshots cannot be expired while its run is the newest: so another run must follow.
     """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "erasure", base, now)
@@ -219,7 +219,7 @@ def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
 
 
 def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:
-    """The record: when and why, and how much; not who."""
+    """Record when and why the erasure happened, and how much was removed; not which vehicle."""
     rows = {**done.rows, "entries": done.entries, "messages": done.messages, "segments": done.segments}
     row = {"erasure_id": done.erasure_id, "at": datetime.now(UTC), "state": state, "why": why}
     row |= {"accepted_before": done.accepted_before, "counts": json.dumps(rows, sort_keys=True)}

@@ -1,4 +1,4 @@
-"""Opens refused messages of signals: their payloads may name a device in a place that no parser reads."""
+"""Opens refused messages of signals, whose payloads may name a device where no parser looks."""
 
 import zlib
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from manifold.lake.sealing import Broken
 from manifold.settings import Settings
 
 STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
-MAX_BYTES = 64 << 20  # of one body, inflated
+MAX_BYTES = 64 << 20  # of one inflated body
 
-Opened = Callable[[int, bytes], bytes]  # seq and sealed bytes of a refused message; what is in them
+Opened = Callable[[int, bytes], bytes]  # (seq, sealed bytes) of a refused message → its plaintext
 
 log = structlog.get_logger(__name__)
 
 
 def opened_by(settings: Settings) -> Opened:
-    """A function that opens payloads with the key ring of the settings. Payloads that cannot be opened count as naming no device.
+    """Make a function that opens payloads with the settings' key ring. Payloads that it cannot open count as naming no device.
 
-    The function raises OSError where the storage of keys failed.
+    The function raises OSError if the key storage fails.
     """
     try:
         require_ring(settings)
@@ -54,12 +54,12 @@ def _not_opened(why: str) -> Opened:
 
 
 def closed(_: int, __: bytes) -> bytes:
-    """Opens nothing."""
+    """Open nothing."""
     return b""
 
 
 def _inflated(body: bytes) -> bytes:
-    """A body that came as gzip, as far as it goes; empty where it did not."""
+    """Inflate a gzip body as far as it goes; empty if it is not gzip."""
     try:
         return zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES)
     except zlib.error:

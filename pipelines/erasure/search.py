@@ -1,4 +1,4 @@
-"""Finds the rows that name a vehicle, in every table, and empties free texts that name it."""
+"""Finds the rows that name a vehicle, in every table, and clears free text that names it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,11 +31,11 @@ from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.delete_rows import Changes
 from pipelines.ingest.erasing import changed, lists_deleted, replace_erased
 
-TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named
+TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and their free-text column
 
 
 def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tuple[Table, pa.Table]]:
-    """By table, the keys of the rows that are to go; tables without any are left out."""
+    """By table, the keys of the rows to remove; tables without any are left out."""
     mine = And(where(EqualTo, "vin", named.vin), where(LessThan, "seq", named.before))
     found: list[tuple[Table, pa.Table]] = []
     for table in (IDS, OUTCOMES):
@@ -56,7 +56,7 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tup
 
 
 def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
-    """The same of compacted queues: its own messages, and those whose key or bytes name it."""
+    """The keys in compacted queues: the vehicle's own messages, and those whose key or payload names it."""
     columns = ("client_id", "key", "payload", "seq") if named.opaque else ("client_id", "key", "seq")
     messages = [*_search(catalog, ECQ_PAYLOAD, named, base, columns)]
     messages += _search(catalog, ECQ_INDEX, named, base, ("client_id", "key", "seq"))
@@ -68,7 +68,7 @@ def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator
 
 
 def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
-    """The same of a device's signals, and of others whose texts name it; payloads are sealed, and name nobody."""
+    """The keys of a device's signals, and of others whose text columns name it; payloads are sealed and name nobody."""
     for table in SIGNAL_TABLES:
         if table.name in base:
             texts = tuple(column.name for column in table.columns if pa.types.is_string(column.type))
@@ -78,7 +78,7 @@ def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterato
 
 
 def _sealed(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[int]:
-    """The seqs of refused messages of signals that name it in their sealed bytes."""
+    """Seqs of refused messages of signals that name the vehicle in their sealed bytes."""
     if not named.opaque:
         return
     loaded = catalog.load_table(QUARANTINE.identifier)
@@ -103,7 +103,7 @@ def _search(
 
 
 def matches(rows: pa.Table, named: Named, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows in which one of the columns of texts or bytes names the vehicle."""
+    """Yield the rows in which a text or binary column names the vehicle."""
     texts = [c for c in columns if pa.types.is_string(t := rows[c].type) or pa.types.is_large_string(t) or _is_bytes(t)]
     if not texts or not rows.num_rows:
         return
@@ -121,7 +121,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 @patiently
 def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> int:
-    """Empty, on main, the column in which somebody may be named; in how many rows."""
+    """Clear the column on main wherever it names the vehicle; return the number of rows."""
     loaded = catalog.load_table(table.identifier)
     head = loaded.current_snapshot()
     assert head is not None  # ensure_tables gives it one
@@ -141,7 +141,7 @@ def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> in
 
 
 def drop_deleted_entries(catalog: Catalog, table: Table) -> None:
-    """Leave the names of removed files out of main's newest snapshot. Only for tables that are no part of a run."""
+    """Drop the names of removed files from main's newest snapshot. Only for tables outside runs."""
     loaded = catalog.load_table(table.identifier)
     head = loaded.metadata.current_snapshot_id
     if head is not None and lists_deleted(loaded, head):

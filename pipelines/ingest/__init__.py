@@ -1,1 +1,1 @@
-"""Archive to lake: written to branches, judged, published."""
+"""Archive to lake: write each run to branches, audit it, publish it."""

@@ -1,4 +1,4 @@
-"""One attempt at a run: its tables on its branches."""
+"""One attempt at a run: writes its tables on the run's branches."""
 
 import secrets
 from collections.abc import Callable
@@ -23,10 +23,10 @@ from pipelines.ingest.branches import (
 from pipelines.ingest.publish import pins_of
 from pipelines.ingest.run import Ingested, Run
 
-# Of compression: it saves some CPU time, and packs VINs in arrival order better than the usual 3; compaction writes again.
+# Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
 LEVEL = 1
 
-Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
+Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
 class Attempt:
@@ -39,31 +39,31 @@ class Attempt:
         self.written: dict[str, int] = {}
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
-        """The table as Spark's SQL names it."""
+        """The table's name in Spark SQL, optionally on the run's branch."""
         branch = f".`branch_{branch_of(self.run_id)}`" if on_branch else ""
         return f"{self.settings.catalog_name}.{table.identifier}{branch}"
 
     def main(self, table: Table, base: int) -> DataFrame:
-        """The table as it was when the run began."""
+        """The table on main at snapshot `base`."""
         return self.spark.read.option("versionAsOf", base).table(self.name(table))
 
     def added(self, table: Table, base: int) -> DataFrame:
-        """The rows that this attempt has appended to the table's branch."""
+        """The rows that this attempt appended to the table's branch."""
         between = {"start-snapshot-id": str(base), "end-snapshot-id": str(self.snapshots[table.name])}
         return self.spark.read.options(**between).table(self.name(table))
 
     def write(self, table: Table, base: int, how: Change) -> None:
-        """Make one snapshot on the table's branch."""
+        """Commit one snapshot to the table's branch."""
         create_branch(self.catalog, table, self.run_id, base)
         how(branch_of(self.run_id), self.properties)
         self.note(table, base)
 
     def put(self, table: Table, rows: pa.Table, base: int) -> None:
-        """Append rows that are in memory to the table's branch."""
+        """Append in-memory rows to the table's branch."""
         self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
-        """Append to the table's branch, in the order in which rows come."""
+        """Append a DataFrame to the table's branch, in arrival order."""
         create_branch(self.catalog, table, self.run_id, base)
         options = {"fanout-enabled": "true", "compression-level": str(LEVEL)}
         writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
@@ -73,12 +73,12 @@ class Attempt:
         self.note(table, base)
 
     def undo(self, table: Table) -> None:
-        """Take back what this attempt has written to the table's branch."""
+        """Drop the table's branch, and with it what this attempt wrote."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
     def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
-        """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
+        """Merge `changes` into the table's branch; `how` is the SQL after `USING changes AS c`."""
         create_branch(self.catalog, table, self.run_id, base)
         changes.createOrReplaceTempView("changes")
         said = self.properties | {MERGES: "true"}
@@ -94,18 +94,22 @@ class Attempt:
         self.note(table, base)
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
-        """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
+        """Append to `ingested_segments`, last: this snapshot pins the others, and publication moves this main first."""
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
 
     @property
     def properties(self) -> dict[str, str]:
-        """What every snapshot of this attempt says about itself."""
+        """The snapshot properties that identify the run and the attempt."""
         return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
 
     def note(self, table: Table, base: int) -> None:
-        """Remember the snapshot just written; it has to be this attempt's, right on top of main."""
+        """Record the snapshot just written to the table's branch.
+
+        Raises:
+            Retryable: it is not this attempt's, or not on top of `base`: another process works at the run.
+        """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
         if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:

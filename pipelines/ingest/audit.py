@@ -1,4 +1,4 @@
-"""The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
+"""Audits a run between writing and publishing: `python -m pipelines audit --run-id …`."""
 
 from datetime import timedelta
 from functools import partial
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class AuditFailed(Permanent):
-    """The run breaks rules of severity `error`. It stays on its branches, and main is as it was."""
+    """The run breaks rules of severity `error`. It stays on its branches, and main is unchanged."""
 
     def __init__(self, result: Audit) -> None:
         super().__init__("\n".join([str(result), *map(str, result.failures)]))
@@ -27,10 +27,10 @@ class AuditFailed(Permanent):
 
 
 def audit_run(run: Run) -> Audit | None:
-    """Judge what the run has written; None if it has written nothing, or is published already.
+    """Audit what the run has written; None if it wrote nothing or is already published.
 
     Raises:
-        AuditFailed: it must not be published; the message names the rules and some of the rows.
+        AuditFailed: the run must not be published; the message names the broken rules and some of the rows.
     """
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)

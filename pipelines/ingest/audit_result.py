@@ -1,8 +1,8 @@
-"""The verdict of an earlier audit, from the rows of `quality_results`. No Spark.
+"""Audit results of earlier attempts, from the rows of `quality_results`. No Spark.
 
-A verdict is about one attempt at the run: the snapshot with its rows names the attempt. Instants would not do, because the clocks
-of two workers differ: the verdict of a slow clock would not be found, and that of a fast clock would be taken for a verdict
-about rows that were written after it.
+An audit result belongs to one attempt at a run, named by the snapshot that wrote the rows. Timestamps would not do, because
+worker clocks differ: a result from a slow clock would be missed, and one from a fast clock would be applied to rows written
+after it.
 """
 
 from datetime import datetime
@@ -22,25 +22,25 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import is_committed
 
-JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the instant that the rows of this verdict have
-PASSED = "manifold.passed"  # of `quality_results` only: whether the verdict lets the attempt be published
-BROKEN, ERROR = "broken", "error"  # the table's words; the package of the rules would bring Spark's library
+JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
+PASSED = "manifold.passed"  # of `quality_results` only: "true" if the attempt may be published
+BROKEN, ERROR = "broken", "error"  # values in the table; importing `expectations` would import PySpark
 
 
 def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
-    """Append the rows of a verdict, about the attempt that has written `judged` to its branch of `ingested_segments`."""
+    """Append an audit result, tagged with the run and attempt that wrote the snapshot `judged` of `ingested_segments`."""
     properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
     broken = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
     properties[PASSED] = "false" if pc.any(broken).as_py() else "true"
     if rows.num_rows:
-        properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # they all have the same
+        properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
     append_rows(catalog, QUALITY, rows, properties)
 
 
 def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
-    """Whether the newest verdict on the attempt that has written this snapshot of `ingested_segments` is good; no rows are read.
+    """Whether the newest audit result for the attempt that wrote this snapshot of `ingested_segments` is a pass.
 
-    Two processes may be at one run: while one judges its attempt, the other may put another in its place.
+    Only snapshot properties are read. Two processes may work at one run: while one audits its attempt, the other may replace it.
     """
     mine = properties_of(written)
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
@@ -51,9 +51,9 @@ def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
 
 
 def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
-    """The report and the number of warnings, if the rows on the run's branches have passed, or the run writes nothing.
+    """Return the report's address and the number of warnings if the run has passed, or has nothing to publish.
 
-    None: it has to be judged (again). A verdict on an earlier attempt is about rows that are not there any more.
+    None means that the run must be audited (again): a result for an earlier attempt is about rows that are gone.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
@@ -66,7 +66,7 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
 
 
 def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
-    """Why a run that has not passed must not be published, and the remedy."""
+    """Explain why a run that has not passed must not be published, and name the remedy."""
     broken = [row for row in _results(catalog, run_id) if (row["outcome"], row["severity"]) == (BROKEN, ERROR)]
     if not broken:
         return f"run {run_id} is not judged as it lies there: clear its task `ingest`"
@@ -78,7 +78,7 @@ def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
 
 
 def _results(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
-    """The rows of the newest verdict on what lies on the run's branches now."""
+    """The rows of the newest audit result for the attempt now on the run's branches."""
     judged_at = _judged_at(catalog, run_id)
     if judged_at is None:
         return []
@@ -88,11 +88,11 @@ def _results(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
 
 
 def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
-    """The instant of the newest verdict on what lies on the run's branches now; None: there is none."""
+    """The instant of the newest audit result for the attempt now on the run's branches; None if there is none."""
     head = head_of(catalog, SEGMENTS, run_id)
     written = properties_of(head) if head is not None else {}
     if written.get(RUN_ID) != run_id or ATTEMPT not in written:
-        return None  # it has begun, and not been written to its end
+        return None  # the run is open, but was not written to its end
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
         properties = properties_of(snapshot)
         if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in properties:

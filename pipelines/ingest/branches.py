@@ -1,4 +1,4 @@
-"""A run's branches: where its rows wait until they are judged and published."""
+"""A run's branches, which hold its rows until they are audited and published."""
 
 import hashlib
 import re
@@ -18,28 +18,28 @@ from manifold.lake.commits import patiently
 from manifold.lake.compat import Change
 
 PREFIX = "run_"
-REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
-OURS = "manifold."  # begins the properties below
-RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
-ATTEMPT = "manifold.attempt"  # tells two attempts at one run apart
-REPEATS = "manifold.repeats"  # the snapshot whose change this one makes again, because main was rewritten meanwhile
-MERGES = "manifold.merges"  # of `sdv_fanout_meta` only: this snapshot has merged what a run saw
-PINS = "manifold.pins"  # of `ingested_segments` only: table → snapshot
-UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs that do not count any more; EVERYTHING: all before
+REPEAT = "repeat_"  # prefix of the short-lived branches on which a run's change is rebased
+OURS = "manifold."  # prefix of the properties below
+RUN_ID = "manifold.run-id"  # on every snapshot that a run writes
+ATTEMPT = "manifold.attempt"  # distinguishes attempts at one run
+REPEATS = "manifold.repeats"  # the snapshot whose change this one repeats, because main was rewritten in the meantime
+MERGES = "manifold.merges"  # of `sdv_fanout_meta` only: this snapshot is a MERGE of what the run saw
+PINS = "manifold.pins"  # of `ingested_segments` only: JSON, table → snapshot id
+UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs rolled back, as JSON; EVERYTHING: all runs before
 EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
-RESULT = "manifold.result"  # of `ingested_segments` only: the run's numbers
+RESULT = "manifold.result"  # of `ingested_segments` only: the run's counts
 ABANDONED_AFTER = timedelta(days=1)
 
 
 def branch_of(run_id: str) -> str:
-    """The branch's name; a run id may hold what a name in SQL may not."""
+    """The name of the run's branch; a run id may contain characters that a name in SQL may not."""
     plain = re.sub(r"\W", "_", run_id, flags=re.ASCII)
     return PREFIX + (plain if plain == run_id else f"{plain}_{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
 
 
 def properties_of(snapshot: Snapshot) -> dict[str, str]:
-    """What the snapshot's writer said about it."""
+    """The properties in the snapshot's summary."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
 
 
@@ -58,13 +58,13 @@ def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
 
 
 def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-    """Change the table's metadata if the guards hold; then old metadata files go, as they do after PyIceberg's own commits."""
+    """Commit metadata updates if the requirements hold, and delete old metadata files as PyIceberg's own commits do."""
     compat.commit(table, guards, updates)
 
 
 @patiently
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last."""
+    """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last."""
     with Change(catalog.load_table(SEGMENTS.identifier)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
@@ -72,13 +72,13 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
 
 @patiently
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
-    """Begin the run's branch of `table` at `snapshot_id`."""
+    """Create the run's branch of `table` at `snapshot_id`."""
     with Change(catalog.load_table(table.identifier)) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 def close_run(catalog: Catalog, branch: str) -> None:
-    """Drop the branch of every table, where there is one. Snapshots that main has stay."""
+    """Drop the branch from every table that has it. Snapshots that are in main stay."""
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
@@ -87,7 +87,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
 
 @patiently
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
-    """Drop one branch of one table, if it is there."""
+    """Drop one branch of one table, if it exists."""
     loaded = catalog.load_table(table.identifier)
     if branch in loaded.refs():
         with Change(loaded) as change:
@@ -105,10 +105,10 @@ def _forget(catalog: Catalog, branch: str) -> None:
 
 
 def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
-    """Drop the branches of runs that began more than a day ago and were never published; their names.
+    """Drop the branches of runs that began more than a day ago and were never published; return the branch names.
 
-    Those of runs that count are gone by then: `finish` comes first. One that is published in this very moment is the newest, and
-    is finished by what it has pinned.
+    Branches of committed runs are gone by then, because `finish` comes first. A run published at this very moment is the newest
+    one, and is finished from its pins.
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
     began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}
@@ -120,7 +120,7 @@ def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
 
 
 def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
-    """Drop the branches of whoever was killed while it made a change once more."""
+    """Drop rebase branches left by killed processes."""
     before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)

@@ -1,4 +1,4 @@
-"""Divides a long backlog into chunks, each a whole run with a bounded size, the oldest first. No Spark."""
+"""Divides a backlog into chunks of bounded size, oldest first; each chunk is a run of its own. No Spark."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from manifold.archive.segment import Segment
 from manifold.lake.grouping import grouped
 
-OPENING = 64 << 10  # bytes that a segment counts for at least: to open it costs as much as to read so much
+OPENING = 64 << 10  # minimum size counted for a segment, in bytes: opening one costs as much as reading this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class Chunk:
 
 
 def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
-    """The segments in their order, at most so many bytes at a time, but always one."""
+    """Group the segments, in order, into lists of at most `max_bytes` with at least one segment each."""
     return grouped(segments, lambda segment: max(segment.size, OPENING), max_bytes)
 
 
 def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:
-    """The chunks as runs. The last one is `run_id` itself, for which a caller waits; the others are named by their segments.
+    """Yield the chunks as runs. The last is `run_id` itself, which the caller awaits; other ids derive from the segments.
 
-    So a run that was broken off goes on where it was, and finds what it had begun. `again`: `run_id` counts already and takes
-    nothing more; then all are named so.
+    So an interrupted run resumes where it stopped, and finds the chunk that it had begun. With `again`, `run_id` is already
+    committed and takes nothing more, so all chunks get derived ids.
     """
     before: list[Segment] | None = None
     for chunk in in_chunks(segments, max_bytes):

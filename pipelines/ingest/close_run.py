@@ -1,4 +1,4 @@
-"""Ends the writing of a run: its rows of `ingested_segments`, and its numbers. `begin` begins it."""
+"""Closes a run: writes its rows of `ingested_segments` and its counts. `open_run` opens it."""
 
 from dataclasses import asdict
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def close_segments(run: Attempt, todo: Plan) -> Ingested:
-    """Write the run's rows of `ingested_segments`, last of all; its numbers."""
+    """Write the run's rows of `ingested_segments`, last of all, and return its counts."""
     read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SIGNALS or todo.of(stream)}
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))
@@ -32,7 +32,7 @@ def close_segments(run: Attempt, todo: Plan) -> Ingested:
 
 
 def _refused_files(run: Attempt) -> dict[str, str]:
-    """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
+    """By path, why this run refused files that are not valid segments. Only their quarantine rows have a negative seq."""
     if QUARANTINE.name not in run.snapshots:
         return {}
     table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]

@@ -1,8 +1,8 @@
-"""Messages that stay refused when their segment is ingested again: their data_id had other bytes when they came first.
+"""Messages that stay refused on re-ingest, because their data_id first arrived with other bytes.
 
-A repair forgets segments, and the next run ingests them again as new ones. By then the payload with the other bytes may be gone
-from the lake, and its message gone from the archive or in a segment that is not ingested again. Judged once more, the refused
-bytes would be accepted and sent to vehicles. So the rows of such messages stay in quarantine, and are taken into account here.
+A repair forgets segments, and the next run ingests them again as new. By then the original payload may be gone from the lake,
+and its message gone from the archive or in a segment that is not ingested again. Judged afresh, the refused bytes would be
+accepted and sent to vehicles. So the quarantine rows of such messages stay, and are consulted here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,23 +21,23 @@ from pipelines.ingest.branches import properties_of
 
 BEFORE, BETWEEN, AFTER = OTHER_BYTES.split("%s")
 
-Bounds = tuple[str, int, int]  # path of a segment, its smallest and its greatest seq
+Bounds = tuple[str, int, int]  # path of a segment, its lowest and highest seq
 
 
 def refused_for_their_bytes(catalog: Catalog, base: Mapping[str, int], first: int, last: int) -> set[int]:
-    """The seqs between these two, both included, of messages that quarantine has for the bytes of their data_id.
+    """Seqs in [first, last] of messages that are in quarantine for conflicting with the bytes of their data_id.
 
     Args:
-        catalog: the lake's.
-        base: by table name, the snapshots to read.
-        first: the smallest seq.
-        last: the greatest seq.
+        catalog: the lake's catalog.
+        base: the snapshots to read, by table name.
+        first: the lowest seq.
+        last: the highest seq.
     """
     table = catalog.load_table(QUARANTINE.identifier)
     snapshot = table.snapshot_by_id(base[QUARANTINE.name])
     if snapshot is None or properties_of(snapshot).get("total-records") == "0":
         return set()
-    # Whoever brings an archive of their own chooses the seqs, and when messages were received: no day is left out.
+    # An imported archive has arbitrary seqs and receive times, so no day can be pruned.
     seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
     wanted = And(seqs, where(StartsWith, "reason", BEFORE))
     found: set[int] = set()
@@ -50,9 +50,9 @@ def refused_for_their_bytes(catalog: Catalog, base: Mapping[str, int], first: in
 def still_refused(
     catalog: Catalog, base: Mapping[str, int], archive: Archive, segments: Iterable[Bounds]
 ) -> dict[str, list[int]]:
-    """By path, the seqs of these segments that stay as they are; only segments that may have some are read.
+    """By path, the seqs in these segments that stay refused; reads only segments that may contain some.
 
-    A file that is no segment has none.
+    An unreadable file has none.
     """
     bounds = list(segments)
     if not bounds:

@@ -1,4 +1,4 @@
-"""Days that lie close together, as spans: a filter asks for a few of these, and not for each day."""
+"""Merges nearby days into spans, so that a filter needs a few ranges instead of every day."""
 
 from collections.abc import Iterable
 from datetime import date, timedelta
@@ -7,7 +7,7 @@ ONE_DAY = timedelta(days=1)
 
 
 def day_spans(days: Iterable[date], apart: timedelta = ONE_DAY) -> list[tuple[date, date]]:
-    """The first and the last day of each span, in order; days that are farther apart than this have spans of their own."""
+    """The first and last day of each span, in order; a gap longer than `apart` starts a new span."""
     spans: list[tuple[date, date]] = []
     for day in sorted(days):
         if spans and day - spans[-1][1] <= apart:

@@ -16,14 +16,14 @@ from manifold.contracts.tables import Table
 from manifold.lake.commits import patiently
 from manifold.lake.data_files import read_files, write_files
 
-REMOVES_DAYS = "manifold.removes-days"  # property of one that removes whole days: a JSON array of them
+REMOVES_DAYS = "manifold.removes-days"  # snapshot property: the days that it removes as a whole, a JSON array
 EPOCH = date(1970, 1, 1)
 
-Changes = dict[DataFile, pa.Table]  # by file that goes: the rows that stay of it
+Changes = dict[DataFile, pa.Table]  # removed file → the rows of it that stay
 
 
 def replace_files(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
-    """One snapshot on the branch in which the rows given for each file replace it."""
+    """Commit one snapshot to the branch in which each file is replaced by the rows given for it."""
     with table.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
         for file, rows in changes.items():
             files.delete_data_file(file)
@@ -34,7 +34,7 @@ def replace_files(table: IcebergTable, branch: str, changes: Changes, properties
 
 @patiently
 def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
-    """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
+    """Commit a snapshot to the branch without the rows that match `named` in all of its columns."""
     loaded = catalog.load_table(table.identifier)
     replace_files(loaded, branch, dict(files_with(loaded, loaded.refs()[branch].snapshot_id, named)), properties)
 
@@ -45,9 +45,9 @@ def files_with(
     named: pa.Table,
     within: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
 ) -> Iterator[tuple[DataFile, pa.Table]]:
-    """The files of a snapshot with rows whose values are among `named`, each with its other rows.
+    """Files of a snapshot that contain rows matching `named`, each with its remaining rows.
 
-    Only files that may have rows `within` are read.
+    Reads only files that may have rows in `within`.
     """
     unwanted = _keys(named, named.column_names)
     for task in table.scan(within, snapshot_id=snapshot_id).plan_files():
@@ -58,7 +58,7 @@ def files_with(
 
 @patiently
 def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, properties: dict[str, str]) -> None:
-    """One snapshot on the branch without the files of these days, by the partition that holds them; no row is read."""
+    """Commit a snapshot to the branch without the files of these days, found by partition; no rows are read."""
     loaded = catalog.load_table(table.identifier)
     head, gone = loaded.refs()[branch].snapshot_id, set(days)
     named = properties | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in gone))}
@@ -69,7 +69,7 @@ def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: 
 
 
 def days_of(table: IcebergTable, file: DataFile) -> list[date]:
-    """The day that a file of a table with days is about; none, where its partition is by something else."""
+    """The day of the file's day partition; empty if it is partitioned by something else."""
     spec = table.specs()[file.spec_id]
     values = [file.partition[place] for place, field in enumerate(spec.fields) if isinstance(field.transform, DayTransform)]
     return [value if isinstance(value, date) else EPOCH + timedelta(days=value) for value in values if value is not None]
@@ -84,6 +84,6 @@ def _keys(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def _joined(rows: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
-    """One text for each row; no value that names a row holds a line's end."""
+    """Each row's values joined into one string; key values contain no newline."""
     texts = [pc.cast(rows[column], pa.large_string()) for column in columns]
     return pc.binary_join_element_wise(*texts, pa.scalar("\n", pa.large_string())) if len(texts) > 1 else texts[0]

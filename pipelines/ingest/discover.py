@@ -1,4 +1,4 @@
-"""Finds out which stages have work, before anything is started for them: `python -m pipelines discover`. No Spark."""
+"""Finds which stages have work, before anything is started for them: `python -m pipelines discover`. No Spark."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,12 +24,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The result: what is new, and which stages have to follow."""
+    """What is new, and which stages must follow."""
 
-    segments: int  # of the archive that are not in the lake
-    bytes: int  # of them
-    next: list[str]  # ingest (then audit, publish and populate), only populate, or nothing
-    java_options: str  # what suits a job of this size
+    segments: int  # in the archive, not in the lake
+    bytes: int  # size of those segments
+    next: list[str]  # ingest (then audit, publish and populate), populate alone, or nothing
+    java_options: str  # for a job of this size
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -39,8 +39,8 @@ class Discovered:
 def discover(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
 ) -> Discovered:
-    """List the archive against `ingested_segments`, and see whether the queues lag behind the lake; `dry_run`: only say it."""
-    finish(catalog)  # a run that died half published counts, and nothing else would bring it to an end if nothing is new
+    """Compare the archive with `ingested_segments`, and the queues with the lake; with `dry_run`, no stage follows."""
+    finish(catalog)  # a run that crashed half published is committed; if nothing is new, nothing else would finish it
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
         new, size = new + 1, size + segment.size
@@ -51,7 +51,7 @@ def discover(
 
 
 def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether the queues lag behind the lake, so that populate has to follow."""
+    """Whether the queues lag behind the lake, so that populate must run; True if Redis is unavailable."""
     try:
         return is_behind(connect(settings.redis), catalog, settings, now)
     except RedisError as exc:

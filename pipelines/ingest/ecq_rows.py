@@ -1,6 +1,6 @@
-"""Makes the rows of the tables of compacted queues from parsed messages: DataFrame in, DataFrame out.
+"""Builds the rows of the compacted-queue tables from parsed messages: DataFrame in, DataFrame out.
 
-The input has the columns of `manifold.archive.parsing.ECQ`. No session, no clock, no name of a table.
+The input has the columns of `manifold.archive.parsing.ECQ`. No session, clock or table name is needed.
 """
 
 from pyspark.sql import DataFrame
@@ -15,24 +15,24 @@ STATE_KEYS = list(ECQ_STATE.key)
 
 
 def payload_rows(parsed: DataFrame) -> DataFrame:
-    """One row for each write, with its bytes."""
+    """One row per write, with its payload."""
     return _writes(parsed).select("client_id", "key", "seq", instant_of("seq").alias("ts"), "payload")
 
 
 def index_rows(parsed: DataFrame) -> DataFrame:
-    """One row for each write."""
+    """One row per write, without its payload."""
     return _writes(parsed).select("client_id", "seq", "key", instant_of("seq").alias("ts"), "applied")
 
 
 def state_rows(parsed: DataFrame) -> DataFrame:
-    """One row for each acknowledgement, expiry and rewind; of one that was recorded twice, when it came first."""
+    """One row per acknowledgement, expiry and rewind; a duplicate keeps the earliest instant."""
     states = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
     first = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
     return first.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")
 
 
 def seqno_rows(parsed: DataFrame) -> DataFrame:
-    """The greatest seq of each client's writes."""
+    """The highest seq of each client's writes."""
     return _writes(parsed).groupBy("client_id").agg(sf.max("seq").alias("last_seq"))
 
 

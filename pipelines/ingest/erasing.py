@@ -1,9 +1,9 @@
-"""Erases a vehicle's rows from the tables, in two snapshots: the first removes rows, the second drops what names them.
+"""Erases a vehicle's rows in two snapshots: the first removes the rows, the second drops the manifests that name them.
 
-A removal lists the removed files once more, as deleted entries, and their bounds may be the name itself. PyIceberg writes these
-entries to manifests of their own and leaves such manifests out of the next snapshot, even of an empty one. Spark puts deleted
-entries beside live ones; `rewrite_manifests` would take them out, but skips a table's only manifest. So the first snapshot also
-replaces one live file of each such manifest, which has PyIceberg write it anew. All earlier snapshots have to be expired.
+A removal lists the removed files again, as deleted entries, whose bounds may be the VIN itself. PyIceberg writes these entries
+to separate manifests, and omits such manifests from the next snapshot, even an empty one. Spark mixes deleted and live entries
+in one manifest; `rewrite_manifests` would remove the deleted ones, but skips a table's only manifest. So the first snapshot
+also replaces one live file of each mixed manifest, which makes PyIceberg rewrite it. All earlier snapshots must be expired.
 """
 
 from collections.abc import Iterator
@@ -24,26 +24,26 @@ from pipelines.ingest.delete_rows import Changes, files_with, replace_files
 
 @patiently
 def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> None:
-    """One snapshot on the branch without the rows whose values are among `keys`."""
+    """Commit a snapshot to the branch without the rows that match `keys`."""
     loaded = catalog.load_table(table.identifier)
     changes = dict(changed(loaded, loaded.refs()[branch].snapshot_id, keys))
     replace_erased(loaded, branch, changes, properties)
 
 
 def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
-    """The files of a snapshot that have such rows, each with its other rows."""
+    """Files of a snapshot that contain rows matching `keys`, each with its remaining rows."""
     return files_with(table, head, keys, _within(keys))
 
 
 def _within(keys: pa.Table) -> BooleanExpression:
-    """What files' own statistics can say."""
+    """A filter that prunes files by their column statistics."""
     if keys.num_rows and "vin" in keys.column_names:
-        return where(EqualTo, "vin", keys["vin"][0].as_py())  # one vehicle's
+        return where(EqualTo, "vin", keys["vin"][0].as_py())  # keys name one vehicle
     return AlwaysTrue()
 
 
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
-    """One snapshot on the branch in which the rows given for each file replace it; no manifest has live and deleted files."""
+    """Replace each file by the rows given for it, in one snapshot without manifests that mix live and deleted files."""
     head = table.refs()[branch].snapshot_id
     mixed = dict.fromkeys(_beside_deleted(table, head, changes))
     tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()} if mixed else {}
@@ -51,7 +51,7 @@ def replace_erased(table: IcebergTable, branch: str, changes: Changes, propertie
 
 
 def _beside_deleted(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
-    """The smallest file of each manifest that lists deleted files beside live ones, and of which no file changes anyway."""
+    """The smallest file of each manifest that mixes live and deleted files, unless `changes` already rewrites the manifest."""
     for manifest in _snapshot(table, head).manifests(table.io):
         if manifest.content == ManifestContent.DATA and manifest.deleted_files_count and not _is_deleted_only(manifest):
             files = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)]
@@ -60,7 +60,7 @@ def _beside_deleted(table: IcebergTable, head: int, changes: Changes) -> Iterato
 
 
 def lists_deleted(table: IcebergTable, head: int) -> bool:
-    """Whether the snapshot has a manifest that lists deleted files alone; the next snapshot, if empty, does without it."""
+    """Whether the snapshot has a manifest of deleted files only; the next snapshot, even an empty one, omits it."""
     return any(_is_deleted_only(manifest) for manifest in _snapshot(table, head).manifests(table.io))
 
 
@@ -70,5 +70,5 @@ def _is_deleted_only(manifest: ManifestFile) -> bool:
 
 def _snapshot(table: IcebergTable, snapshot_id: int) -> Snapshot:
     snapshot = table.snapshot_by_id(snapshot_id)
-    assert snapshot is not None  # the head of a branch
+    assert snapshot is not None  # it is the head of a branch
     return snapshot

@@ -1,4 +1,4 @@
-"""Segments as DataFrames: each worker of Spark reads, checks and parses whole files."""
+"""Segments as DataFrames: each Spark worker reads, checks and parses whole files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -13,26 +13,26 @@ from pipelines.ingest.reading import File, Source, read_files
 from pipelines.spark.parallelism import parallelism
 
 PARTITIONS_PER_CORE = 4
-PART_BYTES = 1 << 20  # of the archive: a part becomes a file of each table, and small files cost their readers
+PART_BYTES = 1 << 20  # of the archive, per part: a part becomes a file in each table, and small files slow readers down
 
 Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def parsed(source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
-    """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
+    """The parsed messages, and one refused row per unreadable file with the file's bytes as its message."""
     places, read = spread(source, spark, parser, schema if with_unreadable else None)
     return places.mapInArrow(read, from_arrow_schema(schema))
 
 
 def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.Schema | None) -> tuple[DataFrame, Reader]:
-    """The places of the source's parts, one a partition; and what reads and parses, on a worker, the parts at some places.
+    """A DataFrame of part numbers, one per partition, and the function that reads and parses those parts on a worker.
 
-    `unreadable` is as `read_files` has it.
+    `unreadable` is as in `read_files`.
     """
     wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
     parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_PER_CORE))
     files = [[source.file(segment) for segment in part] for part in parts]
-    # No Python is needed to make them, and no shuffle to spread them.
+    # A range needs no Python worker to create and no shuffle to distribute.
     places = spark.range(0, len(parts), 1, max(1, len(parts)))
     return places, _reader(files, dict(source.aside), source.archive, parser, source.limits, unreadable)
 
@@ -45,7 +45,7 @@ def _reader(
     limits: Limits,
     unreadable: pa.Schema | None,
 ) -> Reader:
-    """The function that Spark pickles, lists included: PySpark broadcasts it by itself once it exceeds 1 MiB."""
+    """The function that Spark pickles, lists included; PySpark broadcasts it by itself once it exceeds 1 MiB."""
 
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])
@@ -55,7 +55,7 @@ def _reader(
 
 
 def _balanced(segments: Sequence[Segment], parts: int) -> list[list[Segment]]:
-    """Into at most `parts` groups: the largest first, each to the group that is the smallest so far."""
+    """Split into at most `parts` groups: the largest segment first, each to the smallest group so far."""
     groups: list[list[Segment]] = [[] for _ in range(min(parts, len(segments)))]
     sizes = [0] * len(groups)
     for segment in sorted(segments, key=lambda s: (-s.size, s.path)):

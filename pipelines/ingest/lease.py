@@ -1,13 +1,13 @@
-"""The lease of jobs that rewrite tables: compaction, garbage collection, erasure, restore, rollback, repair, migration.
+"""Lease of jobs that rewrite tables: compaction, garbage collection, erasure, restore, rollback, repair, migration.
 
-At most one of them works on the lake at a time. Ingest takes no lease and never waits for one.
+At most one of these jobs works on the lake at a time. Ingest takes no lease and never waits for one.
 
-The lease is kept in the metadata of `ingested_segments`, beside the commit point: the tag `lease` says that it is taken, the tag
-`lease_<token>` by whom, and a table property tells people the holder and the expiry. The tags are what is compared and swapped,
-because a commit can require refs to be as they were, and no other part of the metadata. The commit point of a holder's run
-requires the holder's tag, so a holder that was replaced publishes nothing more.
+The lease is kept in the metadata of `ingested_segments`, next to the commit point: the tag `lease` says that it is taken, the tag
+`lease_<token>` by whom, and a table property records the holder's name and the expiry. Tags are compared and swapped because a
+commit can require refs to be unchanged, but no other part of the metadata. The commit point of a holder's run requires the
+holder's tag, so a holder that was replaced cannot publish.
 
-A holder renews its lease while it works. The lease of a holder that was killed expires after at most `LEASE_S` seconds.
+A holder renews its lease while it works. The lease of a killed holder expires after at most `LEASE_S` seconds.
 """
 
 import json
@@ -41,12 +41,12 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS
 from pipelines.ingest.branches import commit
 
-LEASE_S = 45.0  # shorter than the two retries that Airflow makes of a job, together
+LEASE_S = 45.0  # shorter than Airflow's two retries of a job together
 RENEW_S = 15.0
 TRIES = 30
-TAKEN = "lease"  # tag: somebody holds the lease
-HOLDER = "lease_"  # + token: tag of the one who does
-TERMS = "manifold.lease"  # table property, for people and for the expiry: JSON
+TAKEN = "lease"  # tag: the lease is taken
+HOLDER = "lease_"  # + token: tag that identifies the holder
+TERMS = "manifold.lease"  # table property: holder and expiry as JSON
 
 Clock = Callable[[], datetime]
 now_utc: Clock = partial(datetime.now, UTC)
@@ -56,15 +56,15 @@ _held: ContextVar["Lease | None"] = ContextVar("lease", default=None)
 
 
 class LeaseHeld(Retryable):
-    """Another job rewrites tables. Nothing happened; try again when it has ended."""
+    """Another job is rewriting tables. Nothing happened; try again after it has ended."""
 
 
 class LeaseLost(Retryable):
-    """The lease expired and another job took it. Nothing was published since; do the job again."""
+    """The lease expired and another job took it. Nothing was published since; run the job again."""
 
 
 class Lease:
-    """The lease of one job, held or sought."""
+    """The lease of one job, held or wanted."""
 
     def __init__(self, catalog: Catalog, job: str, clock: Clock = now_utc) -> None:
         self._catalog, self._clock = catalog, clock
@@ -74,12 +74,12 @@ class Lease:
         """Take the lease, if it is free or has expired.
 
         Raises:
-            LeaseHeld: another job holds it; the message says who, and until when.
+            LeaseHeld: another job holds it; the message names the holder and the expiry.
         """
 
         def change(table: IcebergTable) -> tuple[list[TableRequirement], list[TableUpdate]]:
             if self._tag in table.refs():
-                return [], []  # the reply was lost
+                return [], []  # already taken; the reply was lost
             self._require_free(table)
             seen = [name for name in table.refs() if name.startswith(HOLDER)]
             main = table.metadata.current_snapshot_id
@@ -90,7 +90,7 @@ class Lease:
         self._commit(change)
 
     def renew(self) -> None:
-        """Put the expiry off.
+        """Extend the lease.
 
         Raises:
             LeaseLost: another job has taken the lease.
@@ -98,7 +98,7 @@ class Lease:
         self._commit(lambda table: (list(self.fence(table)), [self._terms()]))
 
     def release(self) -> None:
-        """Let other jobs take the lease at once; nothing, where one has taken it already."""
+        """Let other jobs take the lease at once; no effect if one has already taken it."""
 
         def change(table: IcebergTable) -> tuple[list[TableRequirement], list[TableUpdate]]:
             if self._tag not in table.refs():
@@ -110,7 +110,7 @@ class Lease:
         self._commit(change)
 
     def fence(self, segments: IcebergTable) -> tuple[TableRequirement, ...]:
-        """What a commit to `ingested_segments` has to require, so that it fails once another job holds the lease.
+        """Requirements that make a commit to `ingested_segments` fail once another job holds the lease.
 
         Raises:
             LeaseLost: another job has taken the lease.
@@ -123,7 +123,7 @@ class Lease:
         try:
             terms = json.loads(table.properties.get(TERMS, "{}"))
             holder, until = str(terms["holder"]), datetime.fromisoformat(terms["until"])
-        except (ValueError, TypeError, KeyError):  # free, or somebody has written something else
+        except (ValueError, TypeError, KeyError):  # free, or the property is malformed
             return
         if TAKEN in table.refs() and self._clock() < until:
             raise LeaseHeld(
@@ -144,14 +144,14 @@ class Lease:
             try:
                 commit(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requires), tuple(updates))
             except (CommitFailedException, CommitStateUnknownException):
-                continue  # somebody else changed the table, or the reply was lost: the next look tells
+                continue  # concurrent commit or lost reply: read again
             return
         raise Retryable(f"{SEGMENTS.identifier} is being changed all the time; try again")
 
 
 @contextmanager
 def rewriting(catalog: Catalog, job: str, *, clock: Clock = now_utc) -> Iterator[None]:
-    """Hold the lease during the block; `job` tells others who does. A lake without tables has nothing to rewrite.
+    """Hold the lease during the block, under the name `job`. A lake without tables has nothing to rewrite and needs no lease.
 
     Raises:
         LeaseHeld: another job holds it.
@@ -178,13 +178,13 @@ def rewriting(catalog: Catalog, job: str, *, clock: Clock = now_utc) -> Iterator
 
 
 def fence(segments: IcebergTable) -> tuple[TableRequirement, ...]:
-    """`Lease.fence` of the lease that this job holds; nothing for a job without one, such as an ingest."""
+    """The requirements of the lease that this job holds; none for a job without one, such as an ingest."""
     lease = _held.get()
     return lease.fence(segments) if lease is not None else ()
 
 
 def check(catalog: Catalog) -> None:
-    """Make sure, before a change that no fence covers, that the lease of this job is still its own, if it has one.
+    """Verify, before a change that no fence covers, that this job still holds its lease, if it has one.
 
     Raises:
         LeaseLost: another job has taken it.
@@ -198,13 +198,13 @@ def _renew(lease: Lease, ended: threading.Event) -> None:
         try:
             lease.renew()
         except LeaseLost:
-            return  # whoever checks will see it
-        except Exception as exc:  # noqa: BLE001  # the catalog may be away for a moment; the lease is longer than that
+            return  # the job's next fence or check raises
+        except Exception as exc:  # noqa: BLE001  # the catalog may be unavailable for a moment; the lease outlasts that
             log.warning("the lease could not be renewed", reason=str(exc))
 
 
 def _as_seen(table: IcebergTable, ref: str) -> TableRequirement:
-    """The ref is as it was in `table`: where it was, or not there."""
+    """Require the ref to be as in `table`: at the same snapshot, or absent."""
     at = table.refs().get(ref)
     return AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": at.snapshot_id if at is not None else None})
 

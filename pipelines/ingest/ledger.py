@@ -1,4 +1,4 @@
-"""Reads the ledger, `ingested_segments`, by interval: it has the segments of years, and a run needs a few. No Spark."""
+"""Reads the ledger, `ingested_segments`, by interval: it holds years of segments, and a run needs few. No Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time
@@ -28,21 +28,21 @@ from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
-PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files
+PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of segments begun before this may be deleted, with their files
 
 
 class Ledger:
-    """Main of `ingested_segments` as it was when this was made, or at one of its snapshots."""
+    """The ledger: main of `ingested_segments` as loaded, or at one of its snapshots."""
 
     def __init__(self, table: IcebergTable, snapshot_id: int | None = None) -> None:
         self._table, self._snapshot_id = table, snapshot_id
 
     def known(self, paths: Iterable[str]) -> set[str]:
-        """The paths among these segments that are in the lake."""
+        """Those of these paths that are in the lake."""
         return set(self.rows(paths)["path"].to_pylist())
 
     def rows(self, paths: Iterable[str], *columns: str) -> pa.Table:
-        """The rows of these segments: path, and these columns. Only the days on which they began are read."""
+        """The rows of these segments: `path` and `columns`. Only the days on which they began are read."""
         wanted = pa.array(set(paths), pa.string())
         if not len(wanted):
             return _table([], ("path", *columns))
@@ -51,7 +51,7 @@ class Ledger:
         return _table((b.filter(pc.is_in(b["path"], value_set=wanted.cast(b["path"].type))) for b in batches), ("path", *columns))
 
     def reaching(self, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
-        """path, first_seq and last_seq of the segments of a stream that have a seq between these two, or lie around them."""
+        """Segments of a stream whose seq range overlaps [first, last]: path, first_seq and last_seq."""
         seqs = And(where(LessThanOrEqual, "first_seq", last), where(GreaterThanOrEqual, "last_seq", first))
         columns = ("path", "first_seq", "last_seq")
         batches = self.scan(And(where(EqualTo, "stream", stream.value), seqs), *columns)
@@ -59,37 +59,38 @@ class Ledger:
         return found
 
     def scan(self, row_filter: BooleanExpression, *columns: str) -> Iterator[pa.RecordBatch]:
-        """The rows that fit, some at a time."""
+        """Yield the matching rows in batches."""
         yield from self._table.scan(row_filter, columns, snapshot_id=self._snapshot_id).to_arrow_batch_reader()
 
     def _has_days(self) -> bool:
-        """Whether the columns, as they were then, tell when segments began."""
+        """Whether the schema of the snapshot has the column `began_at`."""
         at = self._table.snapshot_by_id(self._snapshot_id) if self._snapshot_id is not None else None
         schema = self._table.schemas()[at.schema_id] if at is not None and at.schema_id is not None else self._table.schema()
         return any(field.name == "began_at" for field in schema.fields)
 
 
 def ledger_of(catalog: Catalog) -> Ledger:
-    """The ledger as it is now."""
+    """The current ledger."""
     return Ledger(catalog.load_table(SEGMENTS.identifier))
 
 
 def pruned_before(segments: IcebergTable) -> datetime | None:
-    """From when on the ledger is complete; None: it always was."""
+    """The instant from which the ledger is complete; None if it was never pruned."""
     pruned = segments.properties.get(PRUNED_BEFORE)
     return None if pruned is None else datetime.fromisoformat(pruned)
 
 
 def day_of(path: str) -> date | None:
-    """The day by which the row of this segment is found."""
+    """The day under which the segment's row is found; None if the path has no instant."""
     at = began_at(path)
     return None if at is None else at.date()
 
 
 def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
-    """Rows of segments that began on these days; and those that tell none, or were written before the ledger had days.
+    """Filters for rows of segments begun on these days, and for rows without a day.
 
-    One filter after the other: PyIceberg cannot compare a partition that is null, which it meets where both are one.
+    Rows have no day if the path names none, or if they were written before the ledger had days. The filters are separate because
+    PyIceberg cannot compare a null partition, which a combined filter would meet.
     """
     ranges = day_spans(day for day in days if day is not None)
     dayless: BooleanExpression = IsNull(term="began_at")
@@ -102,9 +103,9 @@ def _between(first: date, last: date) -> BooleanExpression:
 
 
 def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -> Iterator[str]:
-    """The segments of the ledger, begun on that day or later, that the archive does not have any more.
+    """Yield the ledger's segments, begun on or after `since`, that are missing from the archive.
 
-    It is listed day by day, beside the ledger's days; only what is not found where it should lie is asked for by itself.
+    Archive and ledger are walked together, day by day; only segments not found under their day are looked up individually.
     """
     after = since
     for group in archive.walk():
@@ -127,9 +128,9 @@ def _absent(batches: Iterable[pa.RecordBatch], here: set[str], archive: Archive)
 
 
 def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> Iterator[Segment]:
-    """What no run has taken in of this part of the archive, the oldest first, as far as the archive's folders tell.
+    """Yield the segments in this part of the archive that no run has ingested, oldest first as far as its folders tell.
 
-    The ledger is read as it is at the beginning. Neither all of it nor all of the archive is ever in memory.
+    The ledger is read as of the start. Neither ledger nor archive is ever in memory as a whole.
     """
     ledger = ledger_of(catalog)
     for group in _groups(archive, part):
@@ -145,7 +146,7 @@ def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:
 
 
 def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
-    """Rows with the types of the definition, whatever the reader chose for them."""
+    """Rows cast to the types of the table definition, whatever types the reader chose."""
     schema = pa.schema([pa.field(name, SEGMENTS.arrow_schema.field(name).type) for name in columns])
     tables = [pa.Table.from_batches([batch]).select(columns).cast(schema) for batch in batches]
     return pa.concat_tables(tables) if tables else schema.empty_table()

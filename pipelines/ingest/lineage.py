@@ -1,9 +1,9 @@
 """Lineage of the ingest for a catalog: two OpenLineage runs for each published run.
 
-`manifold.ingest` makes snapshots of tables from streams of the archive; `manifold.audit` makes the report of those snapshots.
-Both are read from what was published, so they cover small runs as well as runs on Spark, and never rows that do not count.
-A listener of Spark or Airflow would see commands and commits to branches, and nothing of a small run. If the audit holds a run
-back, both are reported as failed, with what the ingest read, what the audit judged, the broken rules, and no output tables.
+`manifold.ingest` makes table snapshots from streams of the archive; `manifold.audit` makes the report on those snapshots.
+Both are read from what was published, so they cover small runs as well as runs on Spark, and never uncommitted rows.
+A Spark or Airflow listener would see commands and commits to branches, and nothing of a small run. If the audit holds a run
+back, both are reported as failed, with the ingest's inputs, the audited tables, the broken rules, and no output tables.
 """
 
 from collections import Counter
@@ -29,15 +29,15 @@ from pipelines.lineage.events import Ended, Json, begun, ended, facet
 from pipelines.populate.snapshot_range import SnapshotRange
 
 if TYPE_CHECKING:
-    from expectations import Audit  # brings Great Expectations
+    from expectations import Audit  # imports Great Expectations
 
 log = structlog.get_logger(__name__)
 
 
 def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
-    """Send the lineage of a run. False: there is no lineage catalog, or the run does not count.
+    """Emit the lineage of a run; False if there is no lineage catalog or the run is not committed.
 
-    Doing it again tells the same events, under the same ids. Nothing that goes wrong here reaches whoever has published the run.
+    Emitting again sends the same events with the same ids. Errors are logged, not raised: the run is published already.
     """
     if not settings.lineage_url.get_secret_value():
         return False
@@ -45,25 +45,25 @@ def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
         ledger = catalog.load_table(SEGMENTS.identifier)
         run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
         return run is not None and tell(settings, list(events(catalog, settings, run)))
-    except Exception as exc:  # noqa: BLE001  # the run counts
+    except Exception as exc:  # noqa: BLE001  # the run is committed
         log.warning("the lineage of a run that counts was not told", run_id=run_id, reason=repr(exc))
         return False
 
 
 def tell_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
-    """Whether it was told that the audit holds a run back. Nothing that goes wrong here reaches whoever holds it back."""
+    """Emit that the audit holds a run back; whether it was emitted. Errors are logged, not raised."""
     if not settings.lineage_url.get_secret_value():
         return False
     try:
         head = head_of(catalog, SEGMENTS, run_id)
         return head is not None and PINS in properties_of(head) and tell(settings, list(_failed(catalog, settings, head, audit)))
-    except Exception as exc:  # noqa: BLE001  # the verdict must not be lost behind it
+    except Exception as exc:  # noqa: BLE001  # must not mask the audit result
         log.warning("the lineage of a run that is held back was not told", run_id=run_id, reason=repr(exc))
         return False
 
 
 def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json]:
-    """The events of a run that counts, by its snapshot of `ingested_segments`."""
+    """The events of a committed run, given its snapshot of `ingested_segments`."""
     tables = [_table(catalog, settings, pinned) for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id))]
     yield from _events(settings, run, "ingest", _streams(catalog, settings, run), tables)
     reports, page = open_reports(settings), run_page(properties_of(run)[RUN_ID])
@@ -72,7 +72,7 @@ def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json
 
 
 def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
-    """The events of a run that is held back, by the head of its branch of `ingested_segments`. No values of rows are told."""
+    """The events of a held-back run, given the head of its branch of `ingested_segments`. No row values are included."""
     broken: dict[str, list[Json]] = {}
     for finding in (*audit.failures, *audit.warnings):
         broken.setdefault(finding.table, []).append({"assertion": finding.rule, "success": False})
@@ -100,7 +100,7 @@ def _events(
 
 
 def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
-    """The archive's streams, with how many files and messages the run has taken of each; the ledger names the files."""
+    """The archive's streams, with the run's file and message counts per stream from the ledger."""
     added = SnapshotRange(SEGMENTS, run.parent_snapshot_id, run.snapshot_id, 1)
     mine = where(EqualTo, "run_id", properties_of(run)[RUN_ID])
     files, messages = Counter[str](), Counter[str]()
@@ -121,7 +121,7 @@ def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
 
 
 def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json:
-    """A table as the run has written it."""
+    """A table as written by the run."""
     loaded = catalog.load_table(pinned.table.identifier)
     snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
     return written(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)

@@ -1,4 +1,4 @@
-"""A run that ingests nothing: it changes rows that are there, and counts from one compare-and-swap on. No Spark."""
+"""A run that ingests nothing: it changes existing rows, and takes effect by one compare-and-swap. No Spark."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -16,18 +16,18 @@ from pipelines.ingest.run import Ingested
 
 MAX_ATTEMPTS = 20
 
-Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
+Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
 def until_not_overtaken(tries: int = MAX_ATTEMPTS) -> Retrying:
-    """Do a run again, from what it begins with, for as long as others are published first; at last raise `ConcurrentPublish`."""
+    """Retry a run from its base while other runs are published first; finally raise `ConcurrentPublish`."""
     return Retrying(
         retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
     )
 
 
 class MaintenanceRun:
-    """Such a run, open from its making on: at most one snapshot a table, that of `ingested_segments` last."""
+    """A maintenance run, open from construction on: at most one snapshot per table, that of `ingested_segments` last."""
 
     def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:
         self.run_id = f"{what}_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
@@ -37,13 +37,13 @@ class MaintenanceRun:
         branches.open_run(catalog, self.run_id, base[SEGMENTS.name], now)
 
     def change(self, table: Table, how: Change) -> None:
-        """Change a table, on the run's branch."""
+        """Change a table on the run's branch."""
         branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
         how(branches.branch_of(self.run_id), dict(self._properties))
         self.pins[table.name] = self._head(table)
 
     def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
-        """Change `ingested_segments`, with `more` to say about it, and make the run count.
+        """Change `ingested_segments`, with `more` as further snapshot properties, and commit the run.
 
         Raises:
             ConcurrentPublish: another run was published since this one's base; nothing happened.

@@ -1,4 +1,4 @@
-"""Begins a run: finishes or drops runs that others left, and plans the work of this one. No Spark."""
+"""Opens a run: finishes or drops what other runs left, and plans the work of this one. No Spark."""
 
 import structlog
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 def begin(run: Run, aside: Aside | None = None) -> Plan | None:
-    """The run's work, with its branch of `ingested_segments` open; None if nothing is new, or the run counts already.
+    """Open the run's branch of `ingested_segments` and return its plan; None if nothing is new or the run is committed.
 
     What an earlier attempt at this run left is dropped.
     """

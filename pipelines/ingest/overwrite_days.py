@@ -21,7 +21,7 @@ def remake_days(
     branch: str,
     properties: dict[str, str],
 ) -> None:
-    """One snapshot on the branch in which `pieces` stand for the files of these days; each call of it gives all rows once."""
+    """Commit a snapshot in which `pieces` replace the files of these days; each call of `pieces` yields all rows once."""
     loaded, wanted = catalog.load_table(table.identifier), set(days)
     head = loaded.refs()[branch].snapshot_id
     old = [task.file for task in loaded.scan(snapshot_id=head).plan_files() if wanted.intersection(days_of(loaded, task.file))]

@@ -1,8 +1,8 @@
-"""The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not read years of them.
+"""Days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not scan years of them.
 
-The index says when a payload was stored by an earlier run, and the run's own rows say where it stores its payloads. A payload
-that the index does not have may be on any day. If payloads and index have not equally many rows, every payload may be on any
-day: an index that has lost a row takes a stored payload for new.
+The index says on which day an earlier run stored a payload, and the run's own rows say where it stores its payloads. A payload
+missing from the index may be on any day. If payloads and index differ in row count, every payload may be on any day: an index
+that has lost a row makes a stored payload look new.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,8 +17,8 @@ from manifold.contracts.tables import DATA, META
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
-DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
-MAX_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
+DAY_OF = "first_seen_at"  # the day column of `sdv_fanout_data`
+MAX_SPANS = 50  # conditions evaluated for each file; with more days, spans also cover days between them
 
 AN_INSTANT = timedelta(microseconds=1)
 
@@ -28,13 +28,13 @@ log = structlog.get_logger(__name__)
 
 
 def is_index_whole(catalog: Catalog, versions: Mapping[str, int]) -> bool:
-    """Whether payloads and index have as many rows: of each payload, both have one. Only the snapshots' own totals are read.
+    """Whether payloads and index have equally many rows: each payload has one in both. Only snapshot totals are read.
 
-    Where both have lost as many, this does not tell; `manifold lake check` compares each.
+    Equal losses in both go unnoticed; `manifold lake check` compares row by row.
 
     Args:
-        catalog: the lake's.
-        versions: by table name, the snapshots to be compared; of a table that is not there, main's.
+        catalog: the lake's catalog.
+        versions: the snapshots to compare, by table name; main's for tables that are missing here.
     """
     payloads, names = (_rows(catalog.load_table(table.identifier), versions.get(table.name)) for table in (DATA, META))
     if payloads is not None and payloads == names:
@@ -46,7 +46,7 @@ def is_index_whole(catalog: Catalog, versions: Mapping[str, int]) -> bool:
 
 
 def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
-    """How many rows a snapshot has; None where its totals do not say it."""
+    """The number of rows in a snapshot; None if its totals do not tell."""
     snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     totals = properties_of(snapshot) if snapshot is not None else {}
     if "total-records" not in totals or int(totals.get("total-equality-deletes", "0")):
@@ -55,17 +55,17 @@ def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
 
 
 def spans_of(named: Collection[date | None], stored: Collection[date | None]) -> list[Span] | None:
-    """Spans of whole days, in order, at most `MOST_SPANS`; None: a payload may lie anywhere.
+    """Spans of whole days, in order, at most `MAX_SPANS`; None if a payload may be on any day.
 
     Args:
-        named: the days of `stored_at` in the index, of all data ids that the run has seen; None where the index does not say it.
-        stored: the days of the payloads that the run adds; None is of no day, and that is looked at anyway.
+        named: days of `stored_at` in the index, for all data ids that the run has seen; None where the index has no day.
+        stored: days of the payloads that the run adds; None for those without a day, which are scanned anyway.
     """
     if None in named:
         return None
     days = sorted({day for day in (*named, *stored) if day is not None})
     gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
-    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # days that are farther apart have spans of their own
+    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # a wider gap starts a new span
     return [(_began(first), _began(last + ONE_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
 
 

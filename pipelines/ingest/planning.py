@@ -1,4 +1,4 @@
-"""Plans a run: its new segments, their contents, and which of their messages are in the lake already. No Spark."""
+"""Plans a run: its new segments, their contents, and which of their messages are already in the lake. No Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
 
-# The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
-WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messages are
+# The outcome stream is not here: its rows are deduplicated by (vin, seq), not by message.
+WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of its messages
     Stream.TRIGGER: IDS,
     Stream.DATA: IDS,
     Stream.ECQ: ECQ_INDEX,
@@ -29,12 +29,12 @@ WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messag
     Stream.XRAY_STATUS: XRAY_STATUS,
 }
 SIGNALS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
-PAYLOADS = (Stream.DATA, Stream.TRIGGER)  # the streams whose messages may bring one
+PAYLOADS = (Stream.DATA, Stream.TRIGGER)  # streams whose messages may carry a payload
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What a run refuses because it broke a rule before, with the reasons."""
+    """Messages and files that a run refuses because they broke a rule before, with the reasons."""
 
     messages: Mapping[int, str] = field(default_factory=dict)  # by seq
     files: Mapping[str, str] = field(default_factory=dict)  # whole files, by path
@@ -48,18 +48,18 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run's work, and the snapshots of main from which it starts."""
+    """A run's work, and the snapshots of main on which it is based."""
 
-    base: Mapping[str, int]  # table name → snapshot
+    base: Mapping[str, int]  # table name → snapshot id
     segments: Sequence[Segment]
     probes: Mapping[str, Probe]  # by path
-    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs that another segment has brought
+    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs that another segment has already brought
     problems: Mapping[str, str] = field(default_factory=dict)  # path → why the file is refused as a whole
     aside: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Path → the recorder that gave all of its seqs, where that is why it was not compared with others."""
+        """Path → recorder that the file name claims, for segments that were not compared with other recorders' because of it."""
         found = {s.path: span.node for s in self.segments if s.stream in WATCHED and (span := _span(s, self.probes[s.path]))}
         return {path: node for path, node in found.items() if node is not None}
 
@@ -68,13 +68,13 @@ class Plan:
         return [segment for segment in self.segments if segment.stream is stream]
 
     def messages(self, stream: Stream) -> int:
-        """How many messages they hold."""
+        """The number of messages in the segments of one stream."""
         return sum(self.probes[segment.path].messages for segment in self.of(stream))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A segment's path and the seqs between which its messages lie."""
+    """A segment's path and seq range."""
 
     path: str
     first: int
@@ -83,26 +83,26 @@ class Span:
 
     @property
     def node(self) -> int | None:
-        """The recorder that gave all of its seqs; None where nobody says so."""
+        """The recorder that assigned all of the segment's seqs; None if unknown."""
         return None if self.derived else claimed_node(self.path, self.first, self.last)
 
     def may_share(self, other: "Span") -> bool:
-        """Whether both may hold the same seq: no two recorders give one."""
+        """Whether both may hold the same seq; no two recorders assign the same one."""
         return self.last >= other.first and (self.node is None or other.node is None or self.node == other.node)
 
 
 @dataclass(slots=True)
 class Overlaps:
-    """What came of looking at segments that share a span of seqs."""
+    """Result of comparing segments with overlapping seq ranges: the seqs to skip and the files to refuse, by path."""
 
     skips: dict[str, list[int]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
 
 def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Aside | None = None) -> Plan:
-    """What is new in this part of the archive.
+    """Plan the new segments in this part of the archive.
 
-    `base` is read first, with all that counts in it: what others publish later makes this run start again.
+    `base` is read first and includes every committed run; a run published later overtakes this one, which then starts again.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base, ledger = main_snapshots(catalog, loaded), Ledger(loaded)
@@ -110,7 +110,7 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
     known = ledger.known(segment.path for segment in offered)
     new = [segment for segment in offered if segment.path not in known]
     if any(segment.stream in SIGNALS for segment in new):
-        # What others publish to them from now on overtakes this run.
+        # Include them in the base, so that later publications to them overtake this run.
         make_signal_tables(catalog)
         base = current_snapshots(catalog, loaded) | base
     probes = dict(zip((s.path for s in new), probe(archive, new), strict=True))
@@ -118,7 +118,7 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
     pruned = 0 if complete_from is None else first_seq_at(complete_from)
     found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
     for stream, replays in product(WATCHED, (False, True)):
-        # A replay brings seqs that the archive has: those of messages that were refused. Only another replay repeats it.
+        # A replay has seqs that the archive already has, those of refused messages. Only another replay can duplicate it.
         fresh = _spans(_span(s, probes[s.path]) for s in new if s.stream is stream and s.is_replay is replays)
         if fresh:
             near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
@@ -144,12 +144,12 @@ def _spans(spans: Iterable[Span | None]) -> list[Span]:
 def _look_at_overlaps(
     catalog: Catalog, archive: Archive, table: Table, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
 ) -> None:
-    """Of each fresh segment: the seqs that an old one, or a fresh one before it, holds too.
+    """Find the seqs in each fresh segment that an old segment, or an earlier fresh one, also holds.
 
-    The ledger may lack old ones with seqs below `pruned`; there `table` tells, and quarantine.
+    The ledger may lack old segments with seqs below `pruned`; for those, `table` and quarantine are read instead.
 
-    One recorder's segments follow each other, and no other recorder gives its seqs, so that usually nothing is read. Seqs
-    that follow from a path stand for messages of that path alone: if they meet others, the file is refused, not taken for known.
+    A recorder's segments follow each other, and no other recorder assigns its seqs, so usually nothing is read. Seqs derived
+    from a path identify messages of that path alone: if they collide with others, the file is refused, not deduplicated.
     """
     late = [span for span in fresh if span.first < pruned]
     touched = _overlapping(fresh, old) | {span.path for span in late}
@@ -172,7 +172,7 @@ def _look_at_overlaps(
 
 
 def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], late: list[Span]) -> set[int]:
-    """The seqs of segments that are in the lake, and all that the tables have where late ones may lie."""
+    """Seqs in old segments, and all seqs in the tables within the range of `late` segments and of those deleted since."""
     seen: set[int] = set()
     gone = list(late)
     for span in old:
@@ -180,14 +180,14 @@ def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Sp
             seen.update(seqs_of(archive, span.path))
         else:
             gone.append(span)
-    if gone:  # its file has passed the archive's retention, its rows are still there
+    if gone:  # past the archive's retention: the file is gone, its rows are not
         for each in (table,) if is_replay(gone[0].path) else (table, QUARANTINE):
             seen |= _seqs_of(catalog, each, min(s.first for s in gone), max(s.last for s in gone))
     return seen
 
 
 def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
-    """Paths of the segments that share a span of seqs with a fresh one."""
+    """Paths of both segments in each overlap of seq ranges that involves a fresh one."""
     touched: set[str] = set()
     is_fresh = {span.path for span in fresh}
     open_spans: list[Span] = []
@@ -201,9 +201,9 @@ def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
 
 
 def _seqs_of(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
-    assert table.day_of is not None  # both tables asked here have days
+    assert table.day_of is not None  # true of every table passed in
     seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
-    if table is not QUARANTINE:  # the day of its seq
+    if table is not QUARANTINE:  # partitioned by the day of its seq
         day = table.day_of
         seqs = And(seqs, where(GreaterThanOrEqual, day, datetime_of(first)), where(LessThanOrEqual, day, datetime_of(last)))
     found: set[int] = set()

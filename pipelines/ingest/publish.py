@@ -1,18 +1,18 @@
-"""Publication: one compare-and-swap decides whether a run counts. The next run finishes what a dead run left half done.
+"""Publication: one compare-and-swap commits a run. The next run finishes what a crashed run left half published.
 
-A run writes at most one snapshot a table, each on the table's branch `run_…`, each made from what main was when the run began.
-Its snapshot of `ingested_segments` is written last and names the others (the *pins*). Moving main of `ingested_segments`
-from the snapshot with which the run began to this one is the commit point: it fails if another run was faster, and then the run
-is to be done again. Afterwards the pinned snapshots are brought to the other mains, by the run itself or by any later one:
-main is moved to the snapshot, or, where compaction has rewritten main's files meanwhile, `repeating` makes it once more on top.
+A run writes at most one snapshot per table, each on the table's branch `run_…` and based on main as of the start of the run.
+Its snapshot of `ingested_segments` is written last and names the others (the *pins*). Moving main of `ingested_segments` from
+the run's base snapshot to this one is the commit point: it fails if another run was faster, and the run must then be done
+again. Afterwards the run itself, or any later one, brings the pinned snapshots to the other mains: it moves main to the
+snapshot or, where compaction has rewritten main's files in the meantime, repeats the change on top (`rebase`).
 
-The snapshots with which a run begins must be consistent: it reads main of `ingested_segments`, finishes the runs that count in
-*that* snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that reading overtakes it.
-So a run that counts is in every main before the next one can count; only the newest run, and one whose branch is open, may have
-to be finished.
+The base snapshots of a run must be consistent: it reads main of `ingested_segments`, finishes the runs committed in *that*
+snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that read overtakes it.
+So a committed run is in every main before the next one can commit; only the newest run, and one whose branch is open, may need
+finishing.
 
-Whoever changes rows on which ingest relies (data, meta, outcomes) does so in a run; compaction, which changes files and no row,
-moves mains directly. Of the jobs that rewrite, one at a time holds the lease (`lease`), and only its holder's runs count.
+Jobs that change rows on which ingest relies (data, meta, outcomes) do so in a run; compaction, which changes files and no rows,
+moves mains directly. Of the jobs that rewrite, one at a time holds the lease (`lease`), and only its holder's runs can commit.
 """
 
 import json
@@ -55,7 +55,7 @@ from pipelines.ingest.lease import fence
 from pipelines.ingest.rebase import is_change_of, repeat
 
 MAX_ATTEMPTS = 60
-COMMIT_REPLY_RETENTION = timedelta(days=2)  # for so long, whoever did not hear that a run counts asks for it again
+COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the commit reply may retry this long
 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
@@ -68,20 +68,20 @@ class ConcurrentPublish(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class PinnedSnapshot:
-    """One table's part of a run."""
+    """One table's snapshot in a run."""
 
     table: Table
     snapshot_id: int
 
 
 def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True) -> bool:
-    """Make the run count, and bring it to every main; false if it has nothing to publish. Doing it again changes nothing.
+    """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
 
-    `may` is asked about the very snapshot that would count.
+    `may` is called with the very snapshot that would be committed.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began; or what lies there now may not be published.
-        LeaseLost: this job rewrites tables, and another one has taken its lease. Nothing was published.
+        ConcurrentPublish: another run was published since this one began, or `may` refused the snapshot on the branch.
+        LeaseLost: another job has taken the lease of this job, which rewrites tables. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
@@ -101,7 +101,7 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
 
 
 def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
-    """Bring every run that counts (in `segments`, as it was loaded; else now) to every main, and drop its branches."""
+    """Bring every run committed (in `segments` as loaded, or by now) to every main, and drop its branches."""
     table = segments or catalog.load_table(SEGMENTS.identifier)
     for run in unfinished(table):
         branch = branch_of(properties_of(run)[RUN_ID])
@@ -117,13 +117,13 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
 
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
-    """By table name, snapshots of main that go together: that of `segments`, as it was loaded, and all that counts in it."""
+    """Consistent snapshots of main, by table name: that of `segments` as loaded, the others with every run committed in it."""
     finish(catalog, segments)
     return current_snapshots(catalog, segments)
 
 
 def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
-    """By table name, main's snapshot; that of `segments` as it was loaded.
+    """The snapshot id of main by table name; that of `ingested_segments` as loaded in `segments`.
 
     Raises:
         Permanent: a table is newer than this code.
@@ -133,22 +133,22 @@ def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int
 
 
 def _main(table: IcebergTable, known: Table) -> int:
-    require_not_newer(table, known)  # after what a run begins with is read: what is migrated later overtakes the run
+    require_not_newer(table, known)  # after the base is read, so that a later migration overtakes the run
     snapshot = table.current_snapshot()
     assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"
     return snapshot.snapshot_id
 
 
 def unfinished(segments: IcebergTable) -> list[Snapshot]:
-    """Runs that count and may not be in every main: the newest, and those whose branch is still there; oldest first.
+    """Committed runs that may be missing from some main: the newest, and those with an open branch; oldest first.
 
-    A run's branch of `ingested_segments` is dropped after all else. But another attempt at the same run may have dropped it.
+    A run's branch of `ingested_segments` is dropped last, but another attempt at the same run may have dropped it already.
     """
     return [s for place, s in enumerate(counting(segments)) if place == 0 or _is_open(segments, s)][::-1]
 
 
 def counting(segments: IcebergTable) -> list[Snapshot]:
-    """The snapshots of the runs that count, newest first, as far back as they are kept; without those that were taken back."""
+    """Snapshots of committed runs, newest first, as far back as they are kept, without runs that were rolled back."""
     runs: list[Snapshot] = []
     undone: set[int] = set()
     for snapshot in ancestors(segments):
@@ -167,9 +167,9 @@ def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
 
 
 def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> bool:
-    """Whether the run counts: its snapshot, or, where snapshots have expired, its rows are in main of `ingested_segments`.
+    """Whether the run is committed: its snapshot or, once snapshots have expired, its rows are in main of `ingested_segments`.
 
-    With `now`, rows of the last days: a run whose id is used once more after that is another one, and takes what is new.
+    With `now`, only rows of the last days count: a run id that is used again after that names a new run.
     """
     table = catalog.load_table(SEGMENTS.identifier)
     if is_committed(table, run_id):
@@ -180,17 +180,17 @@ def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> 
 
 
 def is_committed(segments: IcebergTable, run_id: str) -> bool:
-    """Whether the run counts, by the snapshots that are kept: of a run whose branch is open, they say it."""
+    """Whether the run is committed, by the snapshots that are kept; sufficient while the run's branch is open."""
     return any(properties_of(s)[RUN_ID] == run_id for s in counting(segments))
 
 
 def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
-    """The summary property in which a run names its snapshots, by table name."""
+    """The summary property that names a run's snapshots, by table name."""
     return {PINS: json.dumps(dict(sorted(snapshots.items())))}
 
 
 def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
-    """The snapshots that a run's snapshot of `ingested_segments` names."""
+    """The snapshots pinned by a run's snapshot of `ingested_segments`."""
     named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
     return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
 
@@ -217,16 +217,16 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None
 
 
 def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
-    """Whether main has the change that a run has written as this snapshot: the snapshot itself, or what repeats it."""
+    """Whether main contains the change that a run wrote as this snapshot: the snapshot itself, or its rebase."""
     return any(is_change_of(snapshot, snapshot_id) for snapshot in ancestors(table))
 
 
 def _move_main(
     catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "", fence: Fence = lambda _: ()
 ) -> bool:
-    """Move main from `expected` to `target`, and drop that branch in the same commit; false if it was elsewhere.
+    """Move main from `expected` to `target`, and drop branch `and_drop` in the same commit; False if main was elsewhere.
 
-    A lost reply is looked into. `fence` says what the commit has to require of the table besides.
+    After a lost reply, main is read again. `fence` returns further requirements of the commit.
     """
     for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
@@ -241,6 +241,6 @@ def _move_main(
         try:
             commit(loaded, (*guards, *fence(loaded)), (move, *drops))
         except (CommitFailedException, CommitStateUnknownException):
-            continue  # main or only another branch has moved, or the reply was lost: the next look tells
+            continue  # another ref moved, or the reply was lost: read again
         return True
     raise Retryable(f"{table.identifier} is being changed all the time; try again")

@@ -1,7 +1,7 @@
 """Writes a run that breaks a rule again without the offending messages, and publishes the rest.
 
-The messages behind the bad rows are refused, with the rule as the reason. A file whose own row in the ledger is bad is refused as
-a whole, and its row there says why. This is bounded: if much of a run breaks a rule, the cause is the rule, the code or the
+The messages behind the bad rows are refused, with the rule as the reason. A file whose own ledger row is bad is refused as
+a whole, and that row says why. This is bounded: if much of a run breaks a rule, the cause is the rule, the code or the
 storage rather than the messages, and the whole run is held back.
 """
 
@@ -32,15 +32,15 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.populate.snapshot_range import SnapshotRange
 
-MAX_AUDIT_ATTEMPTS = 4  # what is set aside may bring another rule to light
+MAX_AUDIT_ATTEMPTS = 4  # removing offenders may reveal another broken rule
 MAX_OFFENDERS = 10  # messages that may be set aside, however small the run
-MAX_OFFENDER_SHARE = 0.1  # of the run's messages; if more offend, it is held back
+MAX_OFFENDER_SHARE = 0.1  # of the run's messages; above this, the run is held back
 MAX_NAMES_IN_ALERT = 5  # messages that an alert names
 
 log = structlog.get_logger(__name__)
 
 Key = tuple[Any, ...]
-# Of tables whose rows have not the seq of their message: the streams to look into, how each is parsed, and the row's key there.
+# For tables whose rows lack the seq of their message: the streams to search, the parser of each, and the row's key there.
 SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
     META.name: ({Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}, lambda row: (row["data_id"],)),
     OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
@@ -49,14 +49,14 @@ SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[di
 
 
 def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
-    """The run on its branches, and the audit that it has passed (None: nothing was written, or it counts already).
+    """Write the run to its branches and audit it; the audit is None if nothing was written or the run is already committed.
 
     Raises:
-        AuditFailed: it breaks rules, and too much of it, or nothing that can be named, stands behind that.
+        AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
     aside = Aside()
     for attempt in range(MAX_AUDIT_ATTEMPTS):
-        # So that the rows of `quality_results` tell the attempts apart.
+        # A distinct instant, so that rows of `quality_results` distinguish the attempts.
         once = replace(run, now=run.now + timedelta(milliseconds=attempt))
         written = ingest(once, aside)
         try:
@@ -80,7 +80,7 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
 
 
 def offenders(run: Run, audit: Audit) -> Aside:
-    """The messages and files behind the rows that break rules of severity `error`, each with the first rule as its reason."""
+    """Messages and files behind the rows that break rules of severity `error`, each with the first broken rule as its reason."""
     aside = Aside()
     for finding in audit.failures:
         why = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
@@ -94,7 +94,7 @@ def offenders(run: Run, audit: Audit) -> Aside:
 
 
 def _behind(run: Run, finding: Finding) -> Iterator[int]:
-    """The seqs of the messages that say something about these keys: looked up in the run's files, because it is seldom needed."""
+    """Seqs of the messages behind the finding's rows, found by parsing the run's files: slow, but rarely needed."""
     parsers, key_of = SOURCE_OF_ROWS[finding.table]
     wanted, archive = set(finding.keys), run.archive
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
@@ -111,9 +111,9 @@ def _behind(run: Run, finding: Finding) -> Iterator[int]:
 
 
 def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
-    """The files that the run takes in, by the ledger on its branch: only what its snapshot adds is read."""
+    """The files that the run ingests, from the ledger on its branch; reads only what its snapshot adds."""
     head = head_of(catalog, SEGMENTS, run_id)
-    if head is None or head.parent_snapshot_id is None:  # it has begun, and nothing is written yet
+    if head is None or head.parent_snapshot_id is None:  # the run is open, and nothing is written yet
         return []
     added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
     rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()

@@ -15,7 +15,7 @@ from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 
-KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive
+KEPT_BYTES = 16 << 20  # kept of a file that is not a valid segment; the archive has all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +23,27 @@ class File:
     """A segment as a worker sees it."""
 
     path: str
-    skip: Sequence[int]  # seqs that another segment has brought
+    skip: Sequence[int]  # already brought by another segment
     own_seq: int  # quarantine key of the file itself
     began_at: datetime
-    problem: str | None  # why it is not to be read
-    node: int | None = None  # the recorder that gave all of its seqs, where that was relied on
+    problem: str | None  # why it must not be read
+    node: int | None = None  # the recorder that its name claims for all of its seqs, to be verified
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to read: segments of one stream, the seqs in them that other segments have brought, and which are not to be read."""
+    """What to read: segments of one stream, the seqs in them to skip, and files that must not be read."""
 
     archive: Archive
     segments: Sequence[Segment]
     skips: Mapping[str, Sequence[int]]  # by path
     problems: Mapping[str, str]  # by path
     limits: Limits
-    nodes: Mapping[str, int] = field(default_factory=dict)  # by path: the recorder that gave all of its seqs, as its name says
-    aside: Mapping[int, str] = field(default_factory=dict)  # by seq: messages that are refused whatever they say, and why
+    nodes: Mapping[str, int] = field(default_factory=dict)  # by path: the recorder that the file name claims for all seqs
+    aside: Mapping[int, str] = field(default_factory=dict)  # by seq: why the message is refused, whatever its content
 
     def file(self, segment: Segment) -> File:
-        """The segment, with all that has to be known to read it."""
+        """The segment, with everything needed to read it."""
         skip = self.skips.get(segment.path, ())
         began_at = segment.began_at or segment.modified_at
         node = self.nodes.get(segment.path)
@@ -58,7 +58,7 @@ def read_files(
     limits: Limits,
     unreadable: pa.Schema | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The parsed messages; and, of schema `unreadable`, one refused row for each file that is no segment (None: none)."""
+    """The parsed messages, and one refused row of schema `unreadable` per unreadable file (None: no such rows)."""
     for file in files:
         content = archive.read(file.path)
         try:
@@ -74,7 +74,7 @@ def read_files(
 
 
 def _require_node(messages: pa.Table, node: int | None) -> None:
-    """Hold a file to its name: by it, the file was not compared with what other recorders brought.
+    """Verify that the seqs are those of the recorder named by the file, which was not compared with other recorders' files.
 
     Raises:
         Unreadable: it has seqs of another recorder.
@@ -91,7 +91,7 @@ def _require_node(messages: pa.Table, node: int | None) -> None:
 
 
 def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The row by which a file that is no segment goes to quarantine, under a seq of its own."""
+    """The quarantine row of a file that is not a valid segment, under a seq of its own."""
     if len(content) > KEPT_BYTES:
         reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
     kept = content[:KEPT_BYTES]
@@ -106,7 +106,7 @@ def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
 
 
 def set_aside(messages: pa.Table, aside: Mapping[int, str]) -> pa.Table:
-    """The same messages; those with these seqs are refused, for the reasons given."""
+    """Refuse the messages with these seqs, for the reasons given; the others are unchanged."""
     if not aside:
         return messages
     place = messages.schema.get_field_index("refused_because")

@@ -1,9 +1,9 @@
-"""A run's change once more, on top of a main whose files were rewritten since the run began.
+"""Repeats a run's change on top of a main whose files were rewritten since the run began.
 
-That is all that can have happened to main: runs count one after the other, each begins only when those before it are in every
-main, and whoever moves main otherwise changes files and no row. So rows that a run appended are appended once more, as the same
-files, and what it merged into `sdv_fanout_meta` is merged once more: a stream always has a run open, and would else take back
-every compaction. After any other change the table gets what the run has made of it, and is compacted again some other time.
+Nothing else can have happened to main: runs commit one after the other, each begins only when all earlier ones are in every
+main, and other jobs that move main change files and no rows. So the files that a run appended are appended again, and its merge
+into `sdv_fanout_meta` is repeated: a stream always has a run open, and would otherwise undo every compaction. After any other
+change, the table gets the content that the run produced, and is compacted again later.
 """
 
 import secrets
@@ -23,7 +23,7 @@ from pipelines.ingest.restore_snapshot import replace_content
 
 @patiently
 def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
-    """The change that `written` made, on top of `main`: a snapshot to which main can be moved; its id."""
+    """Repeat the change of `written` on top of `main`; return the id of a snapshot to which main can be moved."""
     name = f"{REPEAT}{secrets.token_hex(4)}"
     catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
     loaded = catalog.load_table(table.identifier)
@@ -39,20 +39,20 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
         made = catalog.load_table(table.identifier).snapshot_by_name(name)
     finally:
         drop_branch(catalog, table, name)
-    assert made is not None  # just made
+    assert made is not None  # committed above
     return made.snapshot_id
 
 
 def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """The same files. A table that was partitioned otherwise meanwhile is told that they are of the partitions before.
+    """Append the same files, with their own partition spec if the table's has changed since.
 
-    PyIceberg takes all files to be of the table's present partitions, so the copy of the metadata here has theirs; nothing of it
-    is committed but the snapshot, and it is not tried again on metadata that are read afresh.
+    PyIceberg assumes the table's current spec for all files, so the local copy of the metadata gets theirs. Only the snapshot is
+    committed, and the commit is not retried, because a retry would reload the metadata.
     """
     files = _added_files(table, written)
     specs = {file.spec_id for file in files}
     if specs - {table.metadata.default_spec_id}:
-        (spec,) = specs  # a run writes a table once
+        (spec,) = specs  # a run writes a table once, hence with one spec
         once = table.metadata.properties | {"commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"default_spec_id": spec, "properties": once})
     with table.transaction() as change, change.update_snapshot(properties, branch).fast_append() as append:
@@ -71,7 +71,7 @@ def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
 
 
 def _merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Add to each data_id on `branch` what the run had added to it. The whole table is in memory, which is small."""
+    """Apply the run's change of each data_id to `branch`. The whole table is in memory; it is small."""
     before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
     after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
     old = {row["data_id"]: row for row in before.to_pylist()}
@@ -88,5 +88,5 @@ def _merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict
 
 
 def is_change_of(snapshot: Snapshot, written: int) -> bool:
-    """Whether `snapshot` is what a run has written as the snapshot `written`, or repeats it."""
+    """Whether `snapshot` is the one that a run wrote as `written`, or repeats its change."""
     return snapshot.snapshot_id == written or properties_of(snapshot).get(REPEATS) == str(written)

@@ -1,8 +1,7 @@
-"""One row for each status and refused message that RabbitMQ has delivered twice.
+"""Deduplicates statuses and refused messages that RabbitMQ has delivered twice.
 
-A door that dies between its journal and the acknowledgement receives the same message again, and records it again. Raw
-signals have a key of their own (`write_signals`). Statuses are the same if their fields are, refused messages if their
-digests are.
+A consumer that dies between its journal and the ack receives the same message again, and records it again. Raw signals have
+their own key (`write_signals`). Statuses are equal if their fields are, refused messages if their digests are.
 """
 
 from collections.abc import Collection
@@ -20,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Identity(NamedTuple):
-    """By which columns two rows of a table are the same message; one with a null there is like no other."""
+    """Columns by which two rows of a table are the same message; a null equals nothing."""
 
     table: Table
     keys: tuple[str, ...]
@@ -29,12 +28,12 @@ class Identity(NamedTuple):
 
 
 STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen_at")
-# A dead letter lies in RabbitMQ for a week, and may be sent again until then.
+# A dead letter stays in RabbitMQ for a week, and may be redelivered until then.
 REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
 
 
 def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
-    """Of each message the first row, by seq, where the table has none of it."""
+    """Keep the first row of each message, by seq, and none if the table already has the message."""
     there = " and ".join(f"{key} is not null" for key in of.keys)
     brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(there).persist()
     try:
@@ -57,7 +56,7 @@ def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFram
 
 
 def _is_asked(of: Identity, columns: Collection[str]) -> bool:
-    """Whether the table could know these messages: the snapshot of a release that had no such column holds none of them."""
+    """Whether the table can know these messages: a snapshot of a release without these columns has none of them."""
     return all(key in columns for key in of.keys)
 
 

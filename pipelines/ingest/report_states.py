@@ -1,7 +1,7 @@
-"""What became of a judged run: published or overtaken. Read from the ledger, and recorded in the quality reports. No Spark.
+"""Records in the quality reports whether an audited run was published or overtaken, as the ledger says. No Spark.
 
-The rows of `ingested_segments` have the instant at which their run began (`ingested_at`), and so do the rows of its judgement in
-`quality_results` (`at`). A judgement is about rows that count if main of the ledger has a row with its run and its instant.
+The rows of `ingested_segments` have the instant at which their run began (`ingested_at`), and so have the rows of its audit
+result in `quality_results` (`at`). The audited rows are published if main of the ledger has a row with that run and instant.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 
 def settle_reports(catalog: Catalog, settings: Settings) -> None:
-    """Record in each report that is not decided whether its run was published or overtaken, if that is certain by now.
+    """Record in each undecided report whether its run was published or overtaken, if that is certain by now.
 
-    Where something is away the report stays as it was, and the next run does this again.
+    On an error the reports keep their states, and the next run tries again.
     """
     try:
         reports = open_reports(settings)
@@ -41,17 +41,17 @@ def settle_reports(catalog: Catalog, settings: Settings) -> None:
         }
         decided = {run_id: found for run_id, found in states.items() if found[1] is not State.UNDECIDED}
         if decided:
-            from expectations import record_states  # with Spark's library a second, which most looks at an archive can do without
+            from expectations import record_states  # imports PySpark, a second that most checks of an archive can save
 
             record_states(reports, decided)
-    except Exception as exc:  # noqa: BLE001  # the run is published or not; a page is no reason to fail it
+    except Exception as exc:  # noqa: BLE001  # a report page is no reason to fail the run
         log.warning("reports keep an old state; the next run records the new one", reason=" ".join(str(exc).split())[:300])
 
 
 def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of these rows of `quality_results`, those about runs that were published or held back.
 
-    Messages of a run that was overtaken are judged again in the run that counts. What began before the ledger was pruned counts.
+    Messages of an overtaken run are audited again in the run that replaces it. Runs from before the ledger was pruned are kept.
     """
     if not rows:
         return []
@@ -69,14 +69,14 @@ def _judgement(row: dict[str, Any]) -> tuple[str, datetime]:
 
 
 def _state(segments: IcebergTable, run_id: str, at: datetime) -> State:
-    """The state of a run that has passed, by its attempt that began `at`."""
+    """The state of a run that passed its audit, by its attempt that began `at`."""
     mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "ingested_at", at))
     if segments.scan(mine, ("path",), limit=1).to_arrow().num_rows:
         return State.PUBLISHED
     branch, main = branch_of(run_id), segments.current_snapshot()
     head = segments.snapshot_by_name(branch)
     is_open = segments.properties.get(BEGAN + branch) == at.isoformat() and head is not None
-    # Publication moves main from the snapshot with which the run began; it fails for good once main has moved.
+    # Publication moves main from the run's base snapshot, and can no longer succeed once main has moved.
     if is_open and head is not None and main is not None and head.parent_snapshot_id == main.snapshot_id:
         return State.UNDECIDED
     return State.OVERTAKEN

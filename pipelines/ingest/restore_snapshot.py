@@ -1,6 +1,6 @@
-"""Snapshots that give a table the files of another snapshot, or none.
+"""Commits snapshots that give a table the files of another snapshot, or none.
 
-Rollbacks use them, so that no main moves backwards; and publication, where main was rewritten since a run began.
+Rollbacks use them so that no main moves backwards; publication uses them where main was rewritten since a run began.
 """
 
 import uuid
@@ -19,7 +19,7 @@ TOTALS = ("data-files", "delete-files", "records", "files-size", "position-delet
 
 @patiently
 def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, branch: str, properties: dict[str, str]) -> int:
-    """Put a snapshot on the branch that has the files of `content` (None: none), whatever the branch had; its id."""
+    """Commit a snapshot with the files of `content` (None: no files) on top of the branch; return its id."""
     loaded = catalog.load_table(table.identifier)
     metadata, head = loaded.metadata, loaded.refs()[branch].snapshot_id
     snapshot_id, sequence_number = metadata.new_snapshot_id(), metadata.next_sequence_number()

@@ -1,4 +1,4 @@
-"""A run of the ingest: its context, its part of the archive, and its numbers."""
+"""A run of the ingest: its context, its part of the archive, and its counts."""
 
 import json
 from collections import Counter
@@ -17,12 +17,12 @@ from manifold.settings import Settings
 class Run:
     """A run of the ingest."""
 
-    spark: SparkSession  # over the catalog
-    catalog: Catalog  # the same, in PyIceberg
+    spark: SparkSession  # connected to the catalog
+    catalog: Catalog  # the same catalog in PyIceberg
     settings: Settings
     run_id: str
-    now: datetime  # when it began, timezone-aware; of each attempt at it another
-    part: Selection = None  # of the archive; None: all that is new
+    now: datetime  # when this attempt began, timezone-aware; differs between attempts
+    part: Selection = None  # of the archive; None: everything new
 
     @property
     def archive(self) -> Archive:
@@ -32,13 +32,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A run's numbers."""
+    """A run's counts."""
 
     run_id: str
     segments: int = 0
     read: dict[str, int] = field(default_factory=dict)  # messages, by stream
-    skipped: int = 0  # messages that another segment had brought
-    written: dict[str, int] = field(default_factory=dict)  # rows in new files, by table; where a file changed, its other rows too
+    skipped: int = 0  # messages that another segment had already brought
+    written: dict[str, int] = field(default_factory=dict)  # rows in new files, by table; with unchanged rows of rewritten files
     refused: int = 0  # rows written to quarantine
 
     def to_json(self) -> str:
@@ -46,7 +46,7 @@ class Ingested:
         return json.dumps(asdict(self))
 
     def __add__(self, other: "Ingested") -> "Ingested":
-        """The numbers of both, under the name of the later one."""
+        """Add the counts; the run id is that of `other`."""
         read, written = Counter(self.read), Counter(self.written)
         read.update(other.read)
         written.update(other.written)
@@ -55,5 +55,5 @@ class Ingested:
 
     @classmethod
     def from_json(cls, text: str) -> "Ingested":
-        """What `to_json` said."""
+        """Parse the output of `to_json`."""
         return cls(**json.loads(text))

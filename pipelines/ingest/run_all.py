@@ -1,4 +1,4 @@
-"""Every stage in one process: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
+"""Runs every stage in one process: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
 
 import json
 import secrets
@@ -37,14 +37,14 @@ from pipelines.spark.session import GREAT_EXPECTATIONS, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_ATTEMPTS = 20  # runs that begin at once are published one after the other; the others do their work again
+MAX_ATTEMPTS = 20  # of simultaneous runs, one is published at a time; the others start again
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was taken in, in as many runs as it needed: all their numbers, and the page of the last."""
+    """Totals over all chunk runs, and the last run's report."""
 
     ingested: Ingested
     report: str | None = None
@@ -54,15 +54,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a whole run did."""
+    """Result of a whole run."""
 
     run_id: str
     ingested: Ingested
-    populated: Populated | None  # None: it was not asked for
-    report: str | None  # the audit's page; None: nothing was written
+    populated: Populated | None  # None: not requested
+    report: str | None  # address of the audit's page; None: nothing was written
     warnings: int
-    runs: list[str] = field(default_factory=list)  # that were published: several where there was more than one takes
-    held_back: str | None = None  # of a rebuild: why what is new in the archive was not published
+    runs: list[str] = field(default_factory=list)  # ids of the published runs; several if the backlog was divided into chunks
+    held_back: str | None = None  # of a rebuild: why new segments were not published
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -70,7 +70,7 @@ class RunResult:
 
 
 def new_run_id(now: datetime) -> str:
-    """A run id for a run that nobody else has named."""
+    """Generate an id for a run that has none yet."""
     return f"manual_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
 
 
@@ -83,11 +83,11 @@ def run_all(
     with_populate: bool = True,
     everything: bool = False,
 ) -> RunResult:
-    """Ingest, judge, publish, populate. Running it again changes nothing; with `everything` it is a rebuild of the queues.
+    """Ingest, audit, publish, populate. Idempotent; with `everything`, rebuild the queues.
 
     Raises:
-        AuditFailed: the run breaks a rule of severity `error`; main is as it was. A rebuild goes on with what main has.
-        Retryable: something was away, or another run was in the way; do it again.
+        AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild continues with what main has.
+        Retryable: a service was unavailable, or another run was in the way; run it again.
     """
     now = datetime.now(UTC)
     run_id = run_id or new_run_id(now)
@@ -97,17 +97,17 @@ def run_all(
     with naming_the_catalog(settings):
         ensure_tables(catalog)
         found = discover(catalog, settings, now=now, interval=interval)
-        if not (found.segments or with_populate):  # Spark would start for nothing
+        if not (found.segments or with_populate):  # nothing to do on Spark
             return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
 
     def ingest_all(spark: "SparkSession") -> tuple[Published, str | None]:
-        """What was ingested, and why the last of it was held back."""
+        """Ingest everything new; return the totals, and why the last chunk was held back, if it was."""
         try:
             return ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval)), None
         except AuditFailed as exc:
             if not everything:
                 raise
-            # Empty queues help nobody: what main has is offered, and the rest when its run can be published.
+            # Empty queues help nobody: offer what main has now, and the rest once its run can be published.
             alert(settings, "held back", f"the queues are filled from what was published before: {exc}", run_id=run_id)
             return Published(Ingested(run_id), str(exc.result.report)), str(exc)
 
@@ -121,16 +121,16 @@ def run_all(
 
 @emits_lineage("rebuild", reads=["archive"], writes=["queues"])
 def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
-    """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
+    """Ingest the whole archive, offer everything pending, and mark the queues as loaded."""
     return run_all(settings, flush_first=flush_first, everything=True)
 
 
 def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
-    """All that is new, at most `ingest_max_bytes` at a time: each chunk is written, judged and published before the next begins.
+    """Ingest everything new, at most `ingest_max_bytes` at a time; each chunk is published before the next begins.
 
     Raises:
-        AuditFailed: a chunk breaks a rule; those before it are published, and it and those after it are not.
-        Retryable: as `ingest_audit_publish`; what is published stays so, and the next start goes on with the rest.
+        AuditFailed: a chunk breaks a rule; chunks before it are published, it and those after it are not.
+        Retryable: as `ingest_audit_publish`; published chunks stay published, and the next start continues with the rest.
     """
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
@@ -139,9 +139,9 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
 
 
 def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
-    """Publish every chunk but the last; what was done, and the run that takes the last, which may be nothing.
+    """Publish every chunk but the last; return the totals, and the run for the last chunk, which may be empty.
 
-    A run that counts already is one that somebody starts once more: what is new since then is published in chunks, all of it.
+    If the run is already committed, it was started again: everything new since then is published here, in chunks.
 
     Raises:
         AuditFailed, Retryable: as `ingest_in_chunks`.
@@ -159,13 +159,16 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
         written, report, warnings = ingest_audit_publish(mine)
         log.info("a part of what is new is published; more follows", run_id=mine.run_id, segments=written.segments)
         done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine.run_id])
-        at = run.now + timedelta(seconds=time.monotonic() - began)  # what seems to have begun a day ago is taken for abandoned
+        at = run.now + timedelta(seconds=time.monotonic() - began)  # a run that seems a day old is dropped as abandoned
         after_each()
     return done, replace(run, now=at, part=[])
 
 
 def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
-    """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
+    """Ingest, audit and publish one run, again and again while other runs are published first.
+
+    Returns the run's counts, the address of its report, and the number of its warnings.
+    """
     ensure_tables(run.catalog)
     again = Retrying(
         retry=retry_if_exception_type(ConcurrentPublish),
@@ -180,7 +183,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     try:
         for attempt in again:
             with attempt:
-                # An instant of its own: the verdict on an earlier attempt is not about it.
+                # A distinct instant: the audit result of an earlier attempt is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
                 written, judged = ingest_and_judge(mine)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))

@@ -1,6 +1,6 @@
-"""Makes the rows of the tables of signals from parsed messages: DataFrame in, DataFrame out.
+"""Builds the rows of the signal tables from parsed messages: DataFrame in, DataFrame out.
 
-The input has the columns of `manifold.archive.parsing` (SIGNALS, PROCESSED, STATUSES). No session, no clock, no name of a table.
+The input has the columns of `manifold.archive.parsing` (SIGNALS, PROCESSED, STATUSES). No session, clock or table name is needed.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from pyspark.sql import functions as sf
 from manifold.contracts.tables import Table
 from pipelines.ingest.transforms import instant_of
 
-# Columns that a record has as microseconds, by the table's name of them.
+# Instants that records hold in microseconds: table column → column of the record.
 _OF_MICROS: Mapping[str, str] = {"captured_at": "captured_us", "seen_at": "seen_us"}
 
 
 def rows_of(table: Table, parsed: DataFrame) -> DataFrame:
-    """One row for each accepted message."""
+    """One row per accepted message."""
     columns = [_column(column.name) for column in table.columns]
     return parsed.where("reason is null").select(*columns)
 

@@ -1,4 +1,4 @@
-"""What an audit looks at: the rows that a run adds, and the tables in which its rules look values up."""
+"""Inputs of an audit: the rows that a run adds, and the tables in which its rules look values up."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -13,38 +13,38 @@ from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.ingest.run import Run
 
-# A file packs ten rows into the bytes of one, so the usual 128 MiB are all that a run has written, and one task would judge it.
+# Files are compressed tenfold, so one split of the usual 128 MiB holds all that a run has written, and one task would audit it.
 SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
-# In which rules look values up.
+# Tables in which rules look values up.
 REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS, XRAY_RAW)}
 
 
 def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:
-    """Whether the run's snapshot adds rows to the table, by the snapshot's own summary."""
+    """Whether the run's snapshot adds rows to the table, by its summary."""
     snapshot = catalog.load_table(pinned.table.identifier).snapshot_by_id(pinned.snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
     return int(properties_of(snapshot).get("added-records", "0")) > 0
 
 
 def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
-    """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
+    """The rows that the run's snapshot adds; for a merged table, the rows that it changes or adds."""
     table, snapshot_id, spark = pinned.table, pinned.snapshot_id, run.spark
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
     name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
     if table is META:
         after = spark.read.option("versionAsOf", snapshot_id).table(name)
-        # Kept until all rules are judged: several ask for it, and each time two versions of the index would be compared.
+        # Cached until all rules are checked: several use it, and each use would compare two versions of the index again.
         return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name)).persist()
     between = {"start-snapshot-id": str(before), "end-snapshot-id": str(snapshot_id)}
     return spark.read.options(**between, **SMALL_SPLITS).table(name)
 
 
 class ReferenceTables(Mapping[str, DataFrame]):
-    """By name, the tables in which rules look values up, as they will be when the run counts; made when they are asked for.
+    """Tables in which rules look values up, by name, as they will be once the run is committed; built on first use.
 
-    Of the ledger there are only rows that can be about the run's segments: those of their days, and of none. Of the payloads only
-    those of the days that can hold what the run has seen, and of none. Of signals only those of the instants of the run's.
+    They are narrowed to rows that the run can refer to: of the ledger, the days of the run's segments; of the payloads, the days
+    that can hold what the run has seen; of signals, the run's time range. Rows without a day are always included.
     """
 
     def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added: Mapping[str, DataFrame]) -> None:
@@ -74,12 +74,12 @@ class ReferenceTables(Mapping[str, DataFrame]):
         if name == DATA.name and is_index_whole(self._run.catalog, self._versions):
             return whole.where(self._near_payloads())
         if name == XRAY_RAW.name and name in self._added:
-            # Literals, because Iceberg leaves files out by them.
+            # Literals, so that Iceberg can prune files.
             return whole.where(sf.col("captured_at").between(*map(sf.lit, _bounds(self._added[name], "captured_at"))))
         return whole
 
     def _near_payloads(self) -> Column:
-        """Rows of the days that can hold what the run has seen, and of none."""
+        """Condition for rows of the days that can hold what the run has seen, and for rows without a day."""
         spans = spans_of(_days(self._added.get(META.name), "stored_at"), _days(self._added.get(DATA.name), DAY_OF))
         near = sf.lit(True) if spans is None else sf.col(DAY_OF).isNull()
         for first, last in spans or ():
@@ -93,7 +93,7 @@ def _of_none_or_between(column: str, bounds: tuple[object, object]) -> Column:
 
 
 def _bounds(rows: DataFrame, column: str) -> tuple[object, object]:
-    """The least and the greatest value; two of None where there is none."""
+    """The minimum and maximum of a column; (None, None) if it has no values."""
     first, last = rows.agg(sf.min(column), sf.max(column)).collect()[0]
     return first, last
 

@@ -1,6 +1,6 @@
-"""Makes the rows of the tables from parsed messages: DataFrame in, DataFrame out. No session, no clock, no name of a table.
+"""Builds the rows of the tables from parsed messages: DataFrame in, DataFrame out.
 
-The input has the columns of `manifold.archive.parsing`.
+The input has the columns of `manifold.archive.parsing`. No session, clock or table name is needed.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
 
 def instant_of(seq: str) -> Column:
-    """The instant at which the seq in this column was given."""
+    """The instant at which the seq in this column was assigned."""
     return sf.timestamp_millis(sf.shiftright(sf.col(seq), TIME_SHIFT) + sf.lit(EPOCH_MS))
 
 
 def ids_rows(triggers: DataFrame) -> DataFrame:
-    """One row for each VIN of each accepted trigger."""
+    """One row per VIN of each accepted trigger."""
     accepted = triggers.where("reason is null")
     return accepted.select(
         sf.explode("vins").alias("vin"), instant_of("seq").alias("ts"), "request_id", "seq", "data_id", "applied"
@@ -27,10 +27,10 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
 
 
 def classify(sightings: DataFrame, known: DataFrame) -> DataFrame:
-    """Accepted data messages (seq, received_at, data_id, sha1) against what is `known` (data_id, sha1).
+    """Compare accepted data messages (seq, received_at, data_id, sha1) with the `known` payloads (data_id, sha1).
 
-    Adds `stored_sha1`, the bytes that the data_id stands for: those known, else those of the lowest seq; `is_new`, true for the
-    one message whose payload is to be stored; and `is_conflict`, true where the message has other bytes.
+    Adds `stored_sha1`, the hash of the data_id's payload: the known one, else that of the lowest seq; `is_new`, true for the one
+    message whose payload is to be stored; and `is_conflict`, true where the message has other bytes.
     """
     by_seq = Window.partitionBy("data_id").orderBy("seq")
     joined = sightings.join(known.select("data_id", sf.col("sha1").alias("known_sha1")), "data_id", "left")
@@ -41,8 +41,8 @@ def classify(sightings: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
-    """The payloads to be stored. `sightings` has the payloads, `judgement` is what `judged` made of them."""
-    new = sf.broadcast(judgement.where("is_new").select("seq"))  # few and small beside the payloads
+    """The payloads to store. `sightings` has the payloads, `judgement` is the result of `classify`."""
+    new = sf.broadcast(judgement.where("is_new").select("seq"))  # few, and small compared with payloads
     return sightings.join(new, "seq", "left_semi").select(
         "data_id",
         "payload",
@@ -54,7 +54,7 @@ def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
 
 
 def meta_changes(judgement: DataFrame) -> DataFrame:
-    """Per data_id: how often and when accepted messages had it; for a new one, where its payload is stored."""
+    """Per data_id: how often and when accepted messages had it; for a new one, when its payload was stored."""
     accepted = judgement.where("not is_conflict")
     return accepted.groupBy("data_id").agg(
         sf.min("received_at").alias("first_seen_at"),
@@ -66,7 +66,7 @@ def meta_changes(judgement: DataFrame) -> DataFrame:
 
 
 def outcome_rows(outcomes: DataFrame) -> DataFrame:
-    """One row for each entry that ended: what the first message about it says."""
+    """One row per ended entry, from the first message about it."""
     accepted = outcomes.where("reason is null")
     first = accepted.groupBy("vin", "entry_seq").agg(
         sf.min_by(sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said"), "seq").alias("o")
@@ -86,18 +86,18 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
 
 
 def not_in(rows: DataFrame, known: DataFrame, keys: list[str]) -> DataFrame:
-    """Rows whose keys are not among those of `known`, found without sorting either side."""
+    """Rows whose keys are not in `known`; a hash join, so that neither side is sorted."""
     return rows.join(known.select(*keys).hint("shuffle_hash"), keys, "left_anti")
 
 
 def once(refused: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One of the refused rows of each key: copies of a file bring the same ones, and nobody has looked whether they overlap."""
+    """One refused row per key: copies of a file have the same ones, and refused messages are not checked for overlaps."""
     place = sf.row_number().over(Window.partitionBy(*keys).orderBy("topic"))
     return refused.withColumn("place", place).where("place = 1").drop("place")
 
 
 def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
-    """The quarantine rows of messages that a parser has refused."""
+    """The quarantine rows of messages that a parser refused."""
     refused = parsed.where("reason is not null")
     digest = sf.col("digest") if "digest" in parsed.columns else no_digest()
     return refused.select(
@@ -106,15 +106,15 @@ def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
 
 
 def no_digest() -> Column:
-    """The column of messages without repeats."""
+    """A null digest, for messages that are not deduplicated by it."""
     return sf.lit(None).cast("string").alias("digest")
 
 
 def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
-    """The quarantine rows of data that came with other bytes than its data_id stands for.
+    """The quarantine rows of data whose bytes differ from the stored payload of their data_id.
 
-    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) of those that differ. Where the data came inside
-    a trigger, its `message` is that trigger.
+    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) that differ. For data inside a trigger, `message` is
+    that trigger.
     """
     reason = sf.format_string(OTHER_BYTES, "data_id", "stored_sha1")
     return sightings.join(sf.broadcast(conflicts), "seq").select(
@@ -129,5 +129,5 @@ def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> Da
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
-    """The rows of every frame; all have the same columns."""
+    """The union of frames with the same columns."""
     return reduce(DataFrame.unionByName, frames)

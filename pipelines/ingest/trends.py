@@ -1,4 +1,4 @@
-"""Draws the charts over time again if `quality_results` has changed: after a run, so that no run waits for them. No Spark."""
+"""Redraws the trend charts after a run if `quality_results` has changed, so that no run waits for them. No Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,27 +13,27 @@ from manifold.lake.reports import drawn_version, note_drawn, open_reports
 from manifold.settings import Settings
 from pipelines.ingest.report_states import without_overtaken
 
-JUDGEMENTS = 100  # at most so many in a chart: each is a file to be read, and more bars would be a grey field
+JUDGEMENTS = 100  # maximum in a chart: each is a file to read, and more bars would be illegible
 
 log = structlog.get_logger(__name__)
 
 
 def draw_trends(settings: Settings, *, now: datetime) -> bool:
-    """Draw the page, unless it shows the table as it is; whether it was drawn.
+    """Redraw the page unless it shows the current version of the table; whether it was redrawn.
 
-    Where something is away it stays as it was, and the next run draws it.
+    On an error the page stays as it was, and the next run redraws it.
     """
     try:
         catalog, reports = open_catalog(settings), open_reports(settings)
         version = version_of_results(catalog)
         if not version or drawn_version(reports) == version:
             return False
-        from expectations import publish_trends  # with Spark's library a second, which most looks at an archive can do without
+        from expectations import publish_trends  # imports PySpark, a second that most checks of an archive can save
 
         rows = newest_results(catalog, min(settings.report_max, JUDGEMENTS), now=now)
         publish_trends(without_overtaken(catalog, rows), reports)
         note_drawn(reports, version)
-    except Exception as exc:  # noqa: BLE001  # the run is judged and published; a picture is no reason to fail it
+    except Exception as exc:  # noqa: BLE001  # the run is audited and published; a chart is no reason to fail it
         log.warning("the charts over time stay as they were; the next run draws them", reason=" ".join(str(exc).split())[:300])
         return False
     return True
@@ -41,7 +41,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
 
 @contextmanager
 def refresh_trends(settings: Settings) -> Iterator[None]:
-    """Draw the charts when the block ends, with or without an error: the charts matter most for a run that is held back."""
+    """Redraw the charts when the block ends, with or without an error: they matter most for a run that is held back."""
     try:
         yield
     finally:
@@ -50,7 +50,7 @@ def refresh_trends(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def trends_if_held_back(settings: Settings) -> Iterator[None]:
-    """Draw them where the block raises what ends a run for good: after one that passes, a later stage does so."""
+    """Redraw the charts if the block fails for good; after a run that passes, a later stage does so."""
     try:
         yield
     except Permanent:

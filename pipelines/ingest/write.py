@@ -1,4 +1,4 @@
-"""Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
+"""Writes new segments of the archive to the run's branches: `python -m pipelines ingest`. Main is unchanged."""
 
 from collections.abc import Sequence
 
@@ -25,15 +25,15 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
-MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
+MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are broadcast, so that the known outcomes of those days are not shuffled
 
 log = structlog.get_logger(__name__)
 
 
 def ingest(run: Run, aside: Aside | None = None) -> Ingested:
-    """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
+    """Write the new segments to the run's branches, after dropping what an earlier attempt left; refuse what is in `aside`.
 
-    New is what no run has ingested, in this part of the archive. What is in `aside` is refused.
+    New segments are those in the run's part of the archive that no run has ingested.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
@@ -48,7 +48,7 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
 
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
-    """The numbers of a run, as its snapshot of `ingested_segments` keeps them, published or not."""
+    """The counts of a run, published or not, from its snapshot of `ingested_segments`."""
     for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):
         properties = properties_of(snapshot)
         if properties.get(RUN_ID) == run_id and RESULT in properties:
@@ -60,7 +60,7 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
     refused: list[DataFrame] = []
     has_data = _write_ids(run, todo, refused)
     conflicting = _write_data(run, todo, refused) if has_data or todo.of(Stream.DATA) else []
-    if conflicting:  # seldom: a trigger's inline data has a data_id that was published with other bytes
+    if conflicting:  # rare: a trigger's inline data has a data_id that was published with other bytes
         run.undo(IDS)
         _write_ids(run, todo, [], but=conflicting)
     _write_outcomes(run, todo, refused)
@@ -76,7 +76,7 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
 
 
 def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]:
-    """Payloads and when they were seen; the seqs of triggers whose inline data is refused."""
+    """Write payloads and their index; return the seqs of triggers whose inline data is refused."""
     streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
     brought = {
         stream: parsed(source_of(run, todo, stream), run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
@@ -124,16 +124,17 @@ MERGE_META = """ON t.data_id = c.data_id
 
 
 def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
-    """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
+    """(data_id, sha1) of stored payloads, only for the run's data ids if those are few."""
     known = run.main(META, todo.base[META.name]).select("data_id", "sha1")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
     return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 
 
 def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
-    """Write the entries of all triggers but those with the seqs `but`; whether some trigger brings data.
+    """Write the entries of all triggers except those with seqs in `but`; whether any trigger has data.
 
-    The worker gives one row a trigger with a list of VINs, and Spark explodes it: a row a VIN in Python takes ten times the CPU.
+    The worker returns one row per trigger with a list of VINs, and Spark explodes it: a row per VIN in Python takes ten times
+    the CPU.
     """
     if not todo.of(Stream.TRIGGER):
         return False
@@ -170,7 +171,7 @@ def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
 
 
 def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
-    """(vin, seq) in the lake between two entries' seqs: only those days' files, and of them only those with such seqs."""
+    """(vin, seq) of outcomes in the lake for seqs in [first, last]; prunes files by day and by seq."""
     of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(
         sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
     )
@@ -178,7 +179,7 @@ def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFram
 
 
 def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
-    """(seq) of messages refused before, among which the run's outcomes may be: nothing has checked yet whether they are known."""
+    """(seq) of earlier refusals in the time range of the run's outcomes, which have not been compared with them yet."""
     known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), bounds_of_refusals(todo)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")

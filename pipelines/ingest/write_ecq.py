@@ -1,4 +1,4 @@
-"""Messages of compacted queues to the branches of a run."""
+"""Writes messages of compacted queues to the branches of a run."""
 
 from collections.abc import Mapping
 
@@ -16,9 +16,9 @@ from pipelines.ingest.reading import Source
 
 
 def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
-    """What the stream `ecq` brings; what is refused of it is added to `refused`.
+    """Write the stream `ecq`; append its refused rows to `refused`.
 
-    The messages' bytes are read once, on their way into `ecq_payload`; all else is made from the rest of their rows.
+    Payload bytes are read once, on their way into `ecq_payload`; everything else is built from the other columns.
     """
     brief = parsed(source, run.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
     try:

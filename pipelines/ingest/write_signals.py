@@ -1,7 +1,7 @@
-"""Messages of X-ray signals to the branches of a run.
+"""Writes messages of X-ray signals to the branches of a run.
 
-A signal is one row, however many messages brought it: its key is device, instant and content. The door knows the keys of the
-last minutes; a repeat that comes later, or by two doors at once, is found here in the table itself.
+A signal is one row, however many messages brought it: its key is device, instant and content. The signal service knows the keys
+of the last minutes; a duplicate that arrives later, or through two processes at once, is found here, in the table itself.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ log = structlog.get_logger(__name__)
 
 
 def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
-    """What the stream `xray_raw` brings; what is refused of it is added to `refused`.
+    """Write the stream `xray_raw`; append its refused rows to `refused`.
 
-    The archive is parsed once for both tables, and each signal is written once: what main has already, as after a door was
-    killed, and what several messages bring is left out.
+    The archive is parsed once for both tables, and each signal is written once: signals already in main (after a service was
+    killed) and duplicates within the run are left out.
     """
     parser = parsing.Processing.of(run.settings)
     found = parsed(source, run.spark, parser, parsing.PROCESSED).persist()
@@ -52,9 +52,9 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
 
 
 def _again(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int) -> DataFrame | None:
-    """The seqs of messages whose signal main had at `base`, or that another message before them has brought; None if none is.
+    """Seqs of messages whose signal main has at `base`, or an earlier message has brought; None if there are none.
 
-    All were captured between these microseconds. Hashes are compared first: in most runs no two are alike, and nothing is
+    All were captured between these microseconds. Hashes are compared first: most runs have no duplicates, and then nothing is
     shuffled.
     """
     bounds = (sf.timestamp_micros(sf.lit(us).cast("bigint")) for us in (first_us, last_us))
@@ -76,7 +76,7 @@ def _again(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int
 
 
 def write_status(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
-    """What the stream `xray_status` brings."""
+    """Write the stream `xray_status`; append its refused rows to `refused`."""
     found = parsed(source, run.spark, parsing.statuses, parsing.STATUSES).persist()
     try:
         bad = found.where("reason is not null").count()

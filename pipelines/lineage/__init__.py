@@ -1,6 +1,6 @@
-"""What came of what, for a catalog of lineage, in OpenLineage's events: of runs of the ingest, and of every other job.
+"""Emits lineage, as OpenLineage events, for runs of the ingest and for every other job.
 
-With the setting `lineage_url` empty nobody is told, and nothing is looked up.
+With the setting `lineage_url` empty, nothing is emitted and nothing is looked up.
 """
 
 from pipelines.lineage._emit import emits_lineage

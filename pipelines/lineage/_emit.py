@@ -1,6 +1,6 @@
-"""`@emits_lineage`: a job that changes tables or queues tells that it began, what it read and wrote, and how it ended.
+"""`@emits_lineage`: emits the start of a job that changes tables or queues, its inputs and outputs, and how it ended.
 
-Stages decorate their functions with it, so nothing is loaded here before there is an event to send.
+Stages decorate their functions with it, so nothing is imported here before there is an event to send.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ R = TypeVar("R")
 def emits_lineage(
     job: str, *, reads: "Sequence[Table | Place]" = (), writes: Sequence[Place] = (), unless: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Tell of each run of a function that takes the settings, as the job `manifold.<job>`.
+    """Emit lineage for each run of a function that takes the settings, as the job `manifold.<job>`.
 
-    `reads` are inputs besides the tables that it changes, `writes` outputs besides them; `unless` names an argument with which it
-    changes nothing, and is not told. Nothing that goes wrong in telling reaches the job, and none of its arguments is told.
+    `reads` are inputs besides the tables that it changes, `writes` outputs besides them; with the argument named by `unless`, it
+    changes nothing and emits nothing. Errors in emitting do not reach the job, and none of its arguments is emitted.
     """
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""What jobs read and write besides tables."""
+"""What jobs read and write, besides tables."""
 
 from typing import Literal
 

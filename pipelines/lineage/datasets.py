@@ -1,4 +1,4 @@
-"""The OpenLineage names of datasets: the location of a table or of the archive, the address of Redis for the queues."""
+"""OpenLineage names of datasets: the location of a table or of the archive, the address of Redis for the queues."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ ADDED = {"rowCount": "added-records", "fileCount": "added-data-files", "size": "
 
 
 def dataset(url: str, **facets: Json) -> Json:
-    """Of a file its path, of an object its bucket and its key."""
+    """A dataset by its URL: the path of a file, or the bucket and key of an object."""
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
         return {"namespace": "file", "name": parts.path, "facets": facets}
@@ -23,7 +23,7 @@ def dataset(url: str, **facets: Json) -> Json:
 
 
 def place(settings: Settings, name: Place) -> Json:
-    """All that was recorded, the keys of signals, or all queues: in Redis, without its login."""
+    """The archive, the signal keys, or the queues as a dataset; the address of Redis without its login."""
     match name:
         case "archive":
             return dataset(settings.archive)
@@ -35,7 +35,7 @@ def place(settings: Settings, name: Place) -> Json:
 
 
 def table(settings: Settings, loaded: IcebergTable, version: int | None = None) -> Json:
-    """A table by its place, as Spark's listener names it, and by its name in the catalog; at that snapshot, if one is given."""
+    """A table as a dataset: its location, as Spark's listener names it, and its catalog name; at `version`, if given."""
     known = [{"namespace": settings.lineage_namespace, "name": f"{NAMESPACE}.{loaded.name()[-1]}", "type": "TABLE"}]
     facets = {"symlinks": facet("1-0-1", "SymlinksDatasetFacet", identifiers=known)}
     if version is not None:
@@ -44,7 +44,7 @@ def table(settings: Settings, loaded: IcebergTable, version: int | None = None) 
 
 
 def written(settings: Settings, loaded: IcebergTable, snapshots: Sequence[Snapshot], version: int) -> Json:
-    """A table at that version, with what these snapshots have brought."""
+    """A table at that version, with the counts of what these snapshots added."""
     counts = dict.fromkeys(ADDED, 0)
     for snapshot in snapshots:
         said = snapshot.summary.additional_properties if snapshot.summary else {}

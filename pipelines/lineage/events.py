@@ -1,4 +1,4 @@
-"""The OpenLineage events (2-0-2) of a run: its start, and its end."""
+"""OpenLineage events (2-0-2) of a run: its start and its end."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -11,7 +11,7 @@ from manifold.settings import Settings
 
 SPEC = "https://openlineage.io/spec"
 PRODUCER = "urn:manifold:lineage"
-MESSAGE = 2000  # characters of an error
+MESSAGE = 2000  # maximum length of an error, in characters
 
 Json = dict[str, Any]
 
@@ -24,17 +24,17 @@ class Ended(StrEnum):
     ABORT = "ABORT"  # it was stopped, or began again in another way
 
 
-# The job inside which something is done here, if it is told itself.
+# The enclosing job, if it emits lineage itself.
 UNDER: ContextVar[RunName | None] = ContextVar("UNDER", default=None)
 
 
 def facet(version: str, name: str, **content: object) -> Json:
-    """A facet of the specification."""
+    """A facet of the OpenLineage specification."""
     return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{version}/{name}.json#/$defs/{name}", **content}
 
 
 def begun(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json] = (), **facets: Json) -> Json:
-    """The event that a run has begun. Its parent is the job that does it here, else the one that `lineage_parent` names."""
+    """The start event of a run. Its parent is the enclosing job, else the run that `lineage_parent` names."""
     parent = UNDER.get() or (RunName.parse(settings.lineage_parent) if settings.lineage_parent else None)
     if parent is not None:
         known = {"run": {"runId": parent.run_id}, "job": {"namespace": parent.namespace, "name": parent.job}}
@@ -52,7 +52,7 @@ def begun(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json]
 
 
 def ended(start: Json, how: Ended, at: datetime, outputs: Sequence[Json] = (), why: str = "", **more: object) -> Json:
-    """The event that the run of `start` has ended; `why` it failed must have no values of rows."""
+    """The end event of the run begun by `start`; `why` it failed must contain no row values."""
     facets = dict(start["run"]["facets"])
     if why:
         facets["errorMessage"] = facet("1-0-0", "ErrorMessageRunFacet", message=why[:MESSAGE], programmingLanguage="PYTHON")

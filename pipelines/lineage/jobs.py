@@ -1,7 +1,7 @@
-"""The lineage of one run of one job.
+"""Lineage of one run of one job.
 
-Its outputs are the commits of this process and of its Spark applications that are on main, and not what the job says. Commits
-of other processes in the meantime are not counted.
+Its outputs are the commits on main by this process and its Spark applications, whatever the job itself reports. Concurrent
+commits of other processes are not counted.
 """
 
 import secrets
@@ -26,10 +26,10 @@ from pipelines.lineage._place import Place
 from pipelines.lineage.datasets import place, table, written
 from pipelines.lineage.events import UNDER, Ended, Json, begun, ended
 
-APPLICATION = "app-id"  # in the summary of a snapshot: Iceberg's word for who has made it
-CLOCKS = timedelta(seconds=60)  # by which a snapshot may seem older than the job that makes it
+APPLICATION = "app-id"  # in a snapshot's summary: the Spark application that made it
+CLOCKS = timedelta(seconds=60)  # clock skew: a snapshot may seem this much older than the job that makes it
 PROBLEM = "it has a problem, which its result names"
-ERROR = "{}; the job's log has the rest"  # which may name a vehicle
+ERROR = "{}; the job's log has the rest"  # the exception's text may name a vehicle
 
 R = TypeVar("R")
 
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class JobRun:
-    """Begins with `of`."""
+    """One run of a job, which begins at construction; `of` does the work."""
 
     def __init__(self, settings: Settings, job: str, reads: Sequence[Table | Place], writes: Sequence[Place]) -> None:
         self._settings, self._reads, self._writes = settings, reads, writes
@@ -45,7 +45,7 @@ class JobRun:
         self._run = RunName(settings.lineage_namespace, f"manifold.{job}", run_uuid(self._began, secrets.token_hex(16)))
 
     def of(self, work: Callable[[], R]) -> R:
-        """What `work` returns, or raises, with what became of it told."""
+        """Run `work` and return its result, emitting its start and its end."""
         start = begun(self._settings, self._run, self._began, self._places(self._reads))
         with self._quietly():
             tell(self._settings, [start])
@@ -65,7 +65,7 @@ class JobRun:
                     self._end(start, how, why, seen)
 
     def _end(self, start: Json, how: Ended, why: str, seen: Committed) -> None:
-        """Tell how it ended, with the tables that it has changed, however far it came."""
+        """Emit the end event, with the tables that the job changed, even if it failed."""
         inputs, outputs = list(start["inputs"]), []
         with self._quietly():
             catalog = open_catalog(self._settings)
@@ -87,14 +87,14 @@ class JobRun:
     def _quietly(self) -> Iterator[None]:
         try:
             yield
-        except Exception as exc:  # noqa: BLE001  # the job is done, whatever is told of it
+        except Exception as exc:  # noqa: BLE001  # the job is done, with or without lineage
             log.warning("the lineage of a job was not told whole", job=self._run.job, reason=type(exc).__name__)
 
 
 def _changed(
     catalog: Catalog, tables: Sequence[Table], seen: Committed, since: datetime
 ) -> Iterator[tuple[IcebergTable, list[Snapshot]]]:
-    """The tables that were changed, each with the snapshots that were put on its main, oldest first."""
+    """The changed tables, each with the snapshots added to its main, oldest first."""
     ours = {name[-1]: set(snapshots) for name, snapshots in seen.mains.items()}
     for each in tables:
         if not seen.applications and each.name not in ours:

@@ -1,7 +1,7 @@
 """Compares archive, ledger and tables, segment by segment: `python -m pipelines check`. No Spark.
 
-The archive is read again with ingest's own parsers, some segments at a time, and what they brought is counted in the tables as
-they are at one moment. A run that counts and is not in every main yet is finished first.
+The archive is read again with the parsers of ingest, some segments at a time, and the rows that it should have brought are
+counted in the tables as of one moment. A committed run that is not in every main yet is finished first.
 """
 
 import json
@@ -51,9 +51,9 @@ from pipelines.maintenance.garbage_signals import signals_cut
 from pipelines.maintenance.signal_check import FoundSignals, SignalKey
 
 MESSAGE_BATCH_SIZE = 200_000
-LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
-COMPACTION_DELAY = timedelta(days=1)  # states of compacted queues that are younger are not compacted
-MAX_FINDINGS = 1000  # findings that the result names
+LATE = timedelta(days=1)  # no scheduled run ingests segments that have been in the archive for longer
+COMPACTION_DELAY = timedelta(days=1)  # younger states of compacted queues are not compacted
+MAX_FINDINGS = 1000  # findings listed in the result
 
 log = structlog.get_logger(__name__)
 
@@ -64,13 +64,13 @@ class Checked:
 
     segments: int
     messages: int
-    troubles: dict[str, int]  # by kind, how many segments and tables
-    findings: list[Finding] = field(default_factory=list)  # the first thousand
-    repaired: int = 0  # segments that were taken in again
+    troubles: dict[str, int]  # by kind, the number of segments and tables
+    findings: list[Finding] = field(default_factory=list)  # the first MAX_FINDINGS
+    repaired: int = 0  # segments that were ingested again
 
     @property
     def agree(self) -> bool:
-        """Whether nothing is wrong, or all of it was repaired."""
+        """Whether nothing is wrong, or everything was repaired."""
         return not self.troubles
 
     def to_json(self) -> str:
@@ -79,7 +79,7 @@ class Checked:
 
 
 def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None) -> Checked:
-    """Compare what the archive has (of what began in `interval`) with the ledger, and that with the tables."""
+    """Compare the archive (segments that began in `interval`) with the ledger, and the ledger with the tables."""
     findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
     result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:MAX_FINDINGS])
     log.info("archive, ledger and tables are compared", agree=result.agree, segments=segments, troubles=result.troubles)
@@ -89,7 +89,7 @@ def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Inte
 def disagreements(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
 ) -> tuple[list[Finding], int, int]:
-    """Every disagreement; how many segments and messages were looked at."""
+    """Return every disagreement, and how many segments and messages were compared."""
     ensure_tables(catalog)
     ledger = catalog.load_table(SEGMENTS.identifier)
     comparison = Comparison(catalog, settings, main_snapshots(catalog, ledger), now)
@@ -119,7 +119,7 @@ def _groups(segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> Ite
 
 
 class Comparison:
-    """The tables at one moment, against what segments brought."""
+    """Compares the tables, as of one moment, with what segments should have brought."""
 
     def __init__(self, catalog: Catalog, settings: Settings, base: dict[str, int], now: datetime) -> None:
         self.archive = Archive(settings.archive, settings.s3)
@@ -136,13 +136,13 @@ class Comparison:
         }
 
     def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
-        """The findings about these segments, which are in the ledger."""
+        """Findings about these segments, which are in the ledger."""
         group = [self.brought(segment, refused=rows[segment.path]["refused_because"] is not None) for segment in segments]
         found = self.found(group)
         return [finding for one in group for finding in judge(one, found, **self._since)]
 
     def brought(self, segment: Segment, *, refused: bool = False) -> Brought:
-        """What a segment has brought; a file that was refused as a whole, one row in quarantine."""
+        """The keys that a segment should have brought; for a file refused as a whole, one row in quarantine."""
         try:
             if refused:
                 raise Unreadable
@@ -152,7 +152,7 @@ class Comparison:
             return Brought(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
 
     def found(self, group: Sequence[Brought]) -> Found:
-        """The rows of the tables that these segments should have brought."""
+        """The rows in the tables that these segments should have brought."""
         entries = {seq for one in group for seq in one.entries}
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}
@@ -181,7 +181,7 @@ class Comparison:
         )
 
     def _statuses(self, brought: dict[int, SignalKey]) -> Counter[SignalKey]:
-        """Rows by key; those of an earlier release have no digest, and are known by their seq."""
+        """Rows by key; rows of an earlier release have no digest, and are matched by seq."""
         found = Counter[SignalKey]()
         columns = ("device_id", "seen_at", "content_digest", "seq")
         for row, n in self._counted(XRAY_STATUS, columns, "seen_at", {key[1] for key in brought.values()}).items():
@@ -204,7 +204,7 @@ class Comparison:
         return found
 
     def _newest(self, wanted: set[tuple[str, str]], after: int) -> dict[tuple[str, str], int]:
-        """By client and key, the greatest seq after this one."""
+        """By client and key, the highest seq from `after` on."""
         newest: dict[tuple[str, str], int] = {}
         if not wanted:
             return newest
@@ -223,7 +223,7 @@ class Comparison:
     def _counted(
         self, table: Table, columns: tuple[str, ...], by: str, wanted: set[Any], day_of: str | None = None
     ) -> Counter[tuple[Any, ...]]:
-        """Rows whose value in `by` is wanted, counted by `columns`; `day_of`: the column whose day is that of the seq in `by`."""
+        """Count by `columns` the rows whose `by` is wanted; `day_of`: the column whose day is that of the seq in `by`."""
         counts = Counter[tuple[Any, ...]]()
         if not wanted:
             return counts

@@ -1,4 +1,4 @@
-"""Decides which rows a segment should have brought to the tables, by the parsers of ingest, and what is wrong. No Spark."""
+"""Decides which rows a segment should have brought to the tables, with the parsers of ingest, and what is wrong. No Spark."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Finding:
 
     path: str
     trouble: str
-    table: str  # "" where it is about the segment as a whole
+    table: str  # "" if it is about the segment as a whole
     expected: int = 0  # rows
     found: int = 0
 
@@ -57,21 +57,21 @@ class Brought:
     """The keys of the rows that one segment should have brought."""
 
     segment: Segment
-    entries: Counter[int] = field(default_factory=Counter)  # vehicles, by the seq of their trigger
+    entries: Counter[int] = field(default_factory=Counter)  # number of vehicles, by the seq of their trigger
     data: dict[int, str] = field(default_factory=dict)  # data_id, by the seq of the message that brought it
-    outcomes: dict[Key, int] = field(default_factory=dict)  # of what entry, the seq of the first message about it
+    outcomes: dict[Key, int] = field(default_factory=dict)  # (vin, seq of the entry) → seq of the first message about it
     refused: set[int] = field(default_factory=set)
-    instants: dict[int, datetime] = field(default_factory=dict)  # of data and what is refused, by seq: when it was received
+    instants: dict[int, datetime] = field(default_factory=dict)  # receive time of data and refused messages, by seq
     queues: BroughtToQueues = field(default_factory=BroughtToQueues)
     signals: BroughtSignals = field(default_factory=BroughtSignals)
 
     def seqs(self) -> set[int]:
-        """The seqs of all messages of the segment."""
+        """The seqs of all messages in the segment."""
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *self.queues.seqs(), *self.signals.seqs()}
 
 
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
-    """The rows that ingest makes of these messages, as keys."""
+    """The keys of the rows that ingest makes of these messages."""
     of = Brought(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):
         _note_refused(of, batch)
@@ -111,7 +111,7 @@ def _note_data(of: Brought, batch: pa.RecordBatch) -> None:
 
 @dataclass(slots=True)
 class Found:
-    """What the tables have of what some segments brought: rows, by key."""
+    """Rows in the tables that some segments should have brought, counted by key."""
 
     entries: Counter[int] = field(default_factory=Counter)
     data: Counter[str] = field(default_factory=Counter)
@@ -122,7 +122,7 @@ class Found:
     signals: FoundSignals = field(default_factory=FoundSignals)
 
     def add(self, other: "Found") -> None:
-        """And what the tables have of other segments; what both are about is the same rows."""
+        """Merge the rows found for other segments; a key in both counts the same rows."""
         self.entries |= other.entries
         self.data |= other.data
         self.meta |= other.meta
@@ -143,10 +143,10 @@ def judge(
     states_since: datetime,
     signals_since: datetime,
 ) -> Iterable[Finding]:
-    """The findings where the tables do not have exactly once what the segment brought.
+    """Yield a finding wherever the tables do not have exactly once what the segment brought.
 
-    A message is in quarantine, or its rows are in the tables; of a replay both. Older data, older refused messages and
-    older history may have gone by garbage collection; of compacted queues see `ecq_check`.
+    A message is in quarantine, or its rows are in the tables; for a replay, both. Older data, older refused messages and
+    older history may have been garbage-collected; for compacted queues see `ecq_check`.
     """
     since = first_seq_at(history_since)
     accounted = set(found.quarantine) if not of.segment.is_replay else set()

@@ -1,11 +1,11 @@
-"""Compacts tables into fewer, larger and sorted files: `python -m pipelines compact`. The answer of every query stays the same.
+"""Compacts tables into fewer, larger and sorted files: `python -m pipelines compact`. No query result changes.
 
-First, unneeded rows of compacted queues are removed (`ecq_compact`), which changes no answer either.
+First, unneeded rows of compacted queues are removed (`ecq_compact`), which changes no query result either.
 
-It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with rows written
-meanwhile, and publication puts what was written before on top of it (see `pipelines.ingest.publish`). Only `ingested_segments`
-is left alone while a run is open, because that run would have to start again. After a kill the next run does the rest. Other jobs
-that rewrite tables are kept away by the lease; what one of them left half done is finished first.
+It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with concurrent writes,
+and publication rebases earlier writes on top of it (see `pipelines.ingest.publish`). Only `ingested_segments` is skipped while a
+run is open, because that run would have to start again. After a kill, the next run does the rest. The lease keeps other jobs that
+rewrite tables away; what one of them left unfinished is finished first.
 """
 
 import json
@@ -58,22 +58,22 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class TableResult:
-    """What compaction did to one table."""
+    """Result of compacting one table."""
 
     before: Shape
     after: Shape
     packed_days: int = 0
     sorted_days: int = 0
     rewritten_files: int = 0
-    failed_files: int = 0  # another commit was in the way; they are rewritten the next time
+    failed_files: int = 0  # another commit was in the way; rewritten next time
     manifests_rewritten: bool = False
     seconds: float = 0.0
-    left_alone: str | None = None  # why
+    left_alone: str | None = None  # why the table was skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What compaction did, by table."""
+    """Result of a compaction, by table."""
 
     tables: dict[str, TableResult] = field(default_factory=dict)
     queues: QueuesCompacted = field(default_factory=QueuesCompacted)
@@ -84,7 +84,7 @@ class Compacted:
 
 
 def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
-    """Rewrite what pays, by the settings `compact_…`; `now` tells which days are settled. Doing it again finds nothing to do.
+    """Rewrite what pays, by the settings `compact_…`; `now` decides which days are settled. Idempotent.
 
     Without Spark (None) nothing is rewritten; the result has the shape of each table.
     """
@@ -105,7 +105,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
 
 
 def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
-    """Whether anything pays: else Spark need not be started."""
+    """Whether any rewrite pays; otherwise Spark need not be started."""
     ensure_tables(catalog)
     policy = compaction_policy(settings)
     tables = (
@@ -115,7 +115,7 @@ def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
 
 
 def compaction_policy(settings: Settings) -> CompactionPolicy:
-    """The thresholds that the settings give."""
+    """The compaction thresholds in the settings."""
     return CompactionPolicy(
         settings.compact_target_bytes, settings.compact_min_files, settings.compact_max_manifests, settings.compact_settled_days
     )
@@ -130,7 +130,7 @@ class _Compaction:
         self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
 
     def has_work(self, today: date) -> bool:
-        """Whether anything pays in this table."""
+        """Whether any rewrite of this table pays."""
         groups, shape = self._look()
         if self._table is SEGMENTS and self._open_run():
             return False
@@ -138,7 +138,7 @@ class _Compaction:
         return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
 
     def run(self, today: date) -> TableResult:
-        """Do what pays."""
+        """Rewrite what pays."""
         began = time.monotonic()
         groups, before = self._look()
         result = TableResult(before, before)
@@ -180,7 +180,7 @@ class _Compaction:
         result.packed_days, result.sorted_days = len(work.pack), len(work.cluster)
 
     def _apply_deletes(self, result: TableResult) -> None:
-        """Rewrite the files that delete files refer to, whatever their size, and drop delete files that refer to nothing."""
+        """Rewrite all files that delete files refer to, whatever their size, and drop delete files that refer to nothing."""
         whatever_size = {"min-file-size-bytes": 0, "max-file-size-bytes": 1 << 62, "min-input-files": 1 << 30}
         self._note(self._rewrite_files([None], "strategy => 'binpack'", whatever_size | {"delete-file-threshold": 1}), result)
         self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
@@ -201,7 +201,7 @@ class _Compaction:
         return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{end} 00:00:00+00:00')"
 
     def _call(self, procedure: str, arguments: str) -> Row:
-        assert self._spark is not None  # `run` has returned before, without
+        assert self._spark is not None  # `run` returns earlier without it
         check(self._catalog)
         catalog_name = self._name.split(".")[0]
         (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
@@ -214,7 +214,7 @@ class _Compaction:
 
 
 def _chunks(days: Sequence[date | None]) -> list[Sequence[date | None]]:
-    """Days that are rewritten together; what has no day, also of a table that got its days later, is the whole table's affair."""
+    """Split the days into batches that are rewritten together; files without a day need the whole table, `[None]`."""
     known = [day for day in days if day is not None]
     whole: list[Sequence[date | None]] = [[None]] if None in days else []
     return [*whole, *(known[start : start + DAYS_PER_CALL] for start in range(0, len(known), DAYS_PER_CALL))]

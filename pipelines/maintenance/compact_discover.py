@@ -1,4 +1,4 @@
-"""Reads the files of a table from its manifests. It needs no Spark, so that none is started if there is nothing to do."""
+"""Reads a table's files from its manifests, without Spark, so that none is started if there is nothing to do."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ EPOCH_DAY = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The files of a table at one moment, counted by kind."""
+    """Files of a table at one moment, counted by kind."""
 
     files: int
     small_files: int
@@ -29,7 +29,7 @@ class Shape:
 
 
 def discover(catalog: Catalog, table: Table, policy: CompactionPolicy, order_id: int) -> tuple[list[Group], Shape]:
-    """Main's files, grouped and counted; sorted are those that carry `order_id` (0: none is)."""
+    """Group and count main's files; a file is sorted if it carries `order_id` (0: none is)."""
     loaded = catalog.load_table(table.identifier)
     snapshot = loaded.current_snapshot()
     manifests = snapshot.manifests(loaded.io) if snapshot else []
@@ -59,7 +59,7 @@ def _data_files(loaded: IcebergTable, manifests: list[ManifestFile]) -> Iterator
 
 
 def _place_of_day(spec: PartitionSpec, table: Table) -> int | None:
-    """Which value of a file's partition is its day; None where files of this spec have none: the table got its days later."""
+    """The index of the day in a file's partition; None for a spec from before the table had days."""
     names = [field.name for field in spec.fields]
     return names.index(f"{table.day_of}_day") if f"{table.day_of}_day" in names else None
 

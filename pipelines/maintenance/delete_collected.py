@@ -1,4 +1,4 @@
-"""Removes the rows of a table that other rows name, on the branch of a run, with Spark."""
+"""Removes rows of a table by their keys, on the branch of a run, with Spark."""
 
 from pyspark.sql import DataFrame
 
@@ -8,7 +8,7 @@ from pipelines.ingest.branches import create_branch
 
 
 def remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
-    """Remove the rows whose values are among `named`; its columns are those by which they are."""
+    """Delete the rows that match `named` in all of its columns."""
     columns = named.columns
     same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
     sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM unneeded AS u WHERE {same})"  # noqa: S608  # our own names
@@ -18,7 +18,7 @@ def remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
 
 
 def replace_rows(run: Attempt, table: Table, named: DataFrame, flag: str, base: int) -> None:
-    """In one snapshot, remove the rows of `named` whose column `flag` is false, and add the others. `named` has all columns."""
+    """In one snapshot, delete the rows of `named` whose `flag` is false, and insert the others. `named` has all columns."""
     columns = [column for column in named.columns if column != flag]
     same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
     values = ", ".join(f"u.{column}" for column in columns)

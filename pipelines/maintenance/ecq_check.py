@@ -1,7 +1,7 @@
 """Compares what segments of the stream `ecq` should have brought with the tables. Pure.
 
 Compaction removes superseded messages and settled states; garbage collection removes messages past their retention.
-So a missing message is no error if a newer one of its key is there, and only states of the last day are compared.
+So a missing message is no error if there is a newer one of its key, and only states of the last day are compared.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ StateKey = tuple[str, int, int, str]  # as the key of ecq_state
 
 
 class BroughtState(NamedTuple):
-    """The message that brought it, and when it was acknowledged or rewound."""
+    """The message that brought a state, and when it was acknowledged or rewound."""
 
     seq: int
     at: datetime
@@ -34,13 +34,13 @@ def stored_keys(key: StateKey) -> tuple[StateKey, ...]:
 
 @dataclass(slots=True)
 class BroughtToQueues:
-    """What a segment's messages of compacted queues are about."""
+    """Messages and states that a segment brought to compacted queues."""
 
     messages: dict[int, Key] = field(default_factory=dict)  # by seq
     states: dict[StateKey, BroughtState] = field(default_factory=dict)
 
     def seqs(self) -> set[int]:
-        """Of all its messages."""
+        """The seqs of all its messages."""
         return {*self.messages, *(state.seq for state in self.states.values())}
 
     def note(self, accepted: pa.RecordBatch) -> None:
@@ -55,7 +55,7 @@ class BroughtToQueues:
 
 @dataclass(slots=True)
 class FoundInQueues:
-    """The rows that the tables have, by key, and the newest message of each key with a missing message."""
+    """Rows in the tables, by key, and the newest message of each key that lacks a message."""
 
     payloads: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class FoundInQueues:
     newest: dict[Key, int] = field(default_factory=dict)
 
     def add(self, other: "FoundInQueues") -> None:
-        """And what the tables have of other segments; what both are about is the same rows."""
+        """Merge the rows found for other segments; a key in both counts the same rows."""
         self.payloads |= other.payloads
         self.messages |= other.messages
         self.states |= other.states
@@ -71,7 +71,7 @@ class FoundInQueues:
 
 
 class Expected(NamedTuple):
-    """Rows of one table: how many of each key, and how many there are."""
+    """Rows of one table: how many are expected of each key, and how many there are."""
 
     table: str
     expected: Mapping[Any, int]
@@ -81,7 +81,7 @@ class Expected(NamedTuple):
 def expected(
     of: BroughtToQueues, found: FoundInQueues, accounted: Iterable[int], *, messages_since: datetime, states_since: datetime
 ) -> Iterator[Expected]:
-    """The rows of the segment that each table should have. Messages in `accounted` are in quarantine."""
+    """Yield the rows of the segment that each table should have. Messages in `accounted` are in quarantine."""
     known = set(accounted)
     for table, rows in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
         wanted = {

@@ -1,7 +1,7 @@
-"""Compaction of compacted queues in the lake: removes superseded messages and folds states, in a run of its own.
+"""Compacts compacted queues in the lake: removes superseded messages and folds states, in a run of its own.
 
-It changes no answer, but it removes rows, so it counts from one compare-and-swap on, as an ingest does: a run that began before
-is done again, and a rollback takes it back together with the runs on which it relied.
+It changes no query result, but it removes rows, so it takes effect by one compare-and-swap, as an ingest does: a run that began
+before is done again, and a rollback undoes it together with the runs on which it relied.
 """
 
 import json
@@ -31,8 +31,8 @@ from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compacti
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.populate.snapshot_range import range_since
 
-COMPACTION_DELAY = timedelta(days=1)  # an acknowledgement that comes later than this is not expected
-COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: the snapshots, by table, in which nothing was left to do
+COMPACTION_DELAY = timedelta(days=1)  # no acknowledgement is expected later than this
+COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: JSON, table → snapshot in which nothing was left to do
 WATCHED = (ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueuesCompacted:
-    """How many rows went, and how many came in their place."""
+    """Rows removed, and positions added in place of states."""
 
     messages: int = 0
     states: int = 0
@@ -49,27 +49,27 @@ class QueuesCompacted:
 
 
 def has_queue_work(catalog: Catalog) -> bool:
-    """Whether anything was added since the last time."""
+    """Whether anything was added since the last compaction."""
     text = catalog.load_table(ECQ_INDEX.identifier).properties.get(COMPACTED, "{}")
     try:
         known = {name: int(snapshot_id) for name, snapshot_id in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):  # somebody has written something else
+    except (ValueError, TypeError, AttributeError):  # the property is malformed
         known = {}
     return any(range_since(catalog, table, known.get(table.name)).rows for table in WATCHED)
 
 
 def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> QueuesCompacted:
-    """Remove what nobody needs; doing it again finds nothing to do.
+    """Remove rows that nobody needs. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
+        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
     """
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 
 
 @patiently
 def note_compacted(catalog: Catalog) -> None:
-    """All that main has now was looked at."""
+    """Record that everything in main now is compacted."""
     heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in WATCHED}
     with catalog.load_table(ECQ_INDEX.identifier).transaction() as change:
         change.set_properties({COMPACTED: json.dumps(heads)})
@@ -121,6 +121,6 @@ def _write(run: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataF
 
 
 def _older_seqnos(seqnos: DataFrame) -> DataFrame:
-    """Rows that a greater one of their client has replaced."""
+    """Rows that a greater one of the same client has replaced."""
     greatest = seqnos.groupBy("client_id").agg(sf.max("last_seq").alias("greatest"))
     return seqnos.join(greatest, "client_id").where("last_seq < greatest").select("client_id", "last_seq").distinct()

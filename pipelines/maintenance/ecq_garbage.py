@@ -1,6 +1,6 @@
-"""Removes messages of compacted queues past their retention, acknowledged or not: from Redis, then from the lake by a run.
+"""Removes messages of compacted queues past their retention, acknowledged or not: from Redis, then from the lake in a run.
 
-A pending message ends as expired, with a row in `ecq_state`. So does one that Redis lacks: no populate loads it any more.
+A pending message ends as expired, with a row in `ecq_state`. So does one that Redis lacks, because no populate loads it any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,14 +36,14 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def drop_messages(run: Run, *, dry_run: bool) -> Removal:
-    """Remove messages past `ecq_retention_days`, or, while they are pending, past `ecq_pending_retention_days`.
+    """Remove messages past `ecq_retention_days` or, while they are pending, past `ecq_pending_retention_days`.
 
-    What Redis has in flight, or knows to be acknowledged, is left to the outcome that is on its way.
-    Under the lock of whoever compares lake and queues: a populate that began earlier could bring them back into Redis.
+    Messages that Redis has in flight, or knows to be acknowledged, are left to the outcome that is on its way.
+    The populate lock is held: a populate that began earlier could load them into Redis again.
 
     Raises:
-        Retryable: something was away, or other runs were in the way; do it again.
-        redis.RedisError: Redis is away or refuses; nothing of the lake has changed.
+        Retryable: a service was unavailable, or other runs were in the way; run it again.
+        redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     if dry_run:
         base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
@@ -53,7 +53,7 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
 
 
 def _drop(run: Attempt) -> Removal:
-    """From Redis first. If the run dies in between, the next one finds the same messages, and Redis answers the same."""
+    """Remove from Redis first: if the run dies in between, the next one finds the same messages, and Redis answers the same."""
     catalog, settings = run.catalog, run.settings
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     found = _overdue(run, base).persist()
@@ -85,14 +85,14 @@ def _drop(run: Attempt) -> Removal:
 
 
 def _overdue(run: Attempt, base: dict[str, int]) -> DataFrame:
-    """(what, client_id, seq, epoch) of the messages that are to go."""
+    """(what, client_id, seq, epoch) of the messages to remove."""
     pending_from = Policy.of(run.settings).ecq_pending_from(_unix_ms(run.now))
     cut = Cut(first_seq_at(_cut(run.settings, run.now)), pending_from)
     return planned(run, base, partial(overdue, cut=cut)).select("what", "client_id", "seq", "epoch")
 
 
 def _expired(run: Attempt, pending: DataFrame) -> DataFrame:
-    """(client_id, seq, epoch) of those pending messages that have expired by what Redis says. It forgets them."""
+    """(client_id, seq, epoch) of the pending messages that Redis, too, finds expired. Redis forgets them."""
     expire = _expirer(run.settings.redis, Policy.of(run.settings), _unix_ms(run.now))
     columns = "client_id string, seq bigint, epoch bigint"
     return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)

@@ -1,6 +1,6 @@
-"""Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; Spark's workers run it.
+"""Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; runs on Spark workers.
 
-Compaction removes rows that change no answer: superseded messages, and rows of the state (`manifold.contracts.ecq_rows`).
+Compaction removes rows that change no query result: superseded messages, and rows of the state (`manifold.contracts.ecq_rows`).
 Garbage collection removes messages past their retention: acknowledged, expired and superseded ones, and pending ones, which
 expire.
 """
@@ -17,7 +17,7 @@ from manifold.contracts.tables import INSTANT
 from pipelines.populate.ecq_fold import MESSAGE, folded, newest_of_keys
 
 SUPERSEDED, STATE, POSITION, OVERDUE, EXPIRING = "superseded", "state", "position", "overdue", "expiring"
-# `what` is one of these words; of a message client_id and seq are told, of an expiring one the epoch, of a state all its columns.
+# `what` is one of these words. A message has client_id and seq, an expiring one also the epoch, a state all columns.
 CHANGES = pa.schema(
     [
         ("what", pa.string()),
@@ -32,7 +32,7 @@ CHANGES_IN_SPARK = "what string, client_id string, seq bigint, at timestamp, epo
 
 
 def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table]:
-    """Superseded messages and states that go, and positions that come in the place of states."""
+    """Yield superseded messages and states to remove, and the positions that replace states."""
     messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "seq"])
     live = newest_of_keys(rows)["seq"]
     yield _told(SUPERSEDED, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
@@ -46,14 +46,14 @@ def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table
 
 
 class Cut(NamedTuple):
-    """The first seqs that are within the retentions."""
+    """The lowest seqs within the retentions."""
 
     acknowledged: int
     pending: int  # 0: pending messages are kept
 
 
 def overdue(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
-    """Messages past their retention: `EXPIRING` where they are pending, else `OVERDUE`."""
+    """Yield messages past their retention: `EXPIRING` if they are pending, else `OVERDUE`."""
     latest = max(cut)
     messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])
     live = newest_of_keys(rows)["seq"]

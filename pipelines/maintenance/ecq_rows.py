@@ -1,4 +1,4 @@
-"""Rows of compacted queues on Spark: brings all rows of a client into one partition, and applies a function to them there."""
+"""Brings all rows of a compacted-queue client into one Spark partition, and applies a function to them there."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ Plan = Callable[[pa.Table], Iterator[pa.Table]]
 
 
 def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
-    """What `plan` makes of index and state as they were in `base`: rows as `ecq_plan.CHANGES`."""
+    """Apply `plan` to index and state as of `base`; the result has the columns of `ecq_plan.CHANGES`."""
     rows = united(run.main(ECQ_INDEX, base[ECQ_INDEX.name]), run.main(ECQ_STATE, base[ECQ_STATE.name]))
     count = sum(_total(run, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
     parts = max(parallelism(run.spark), -(-count // ROWS_PER_PARTITION))

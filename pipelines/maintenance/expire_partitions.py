@@ -1,4 +1,4 @@
-"""Whole days of some tables, past their retention: a run of its own takes them out of all at once. No row is rewritten."""
+"""Removes whole days past their retention from several tables at once, in a run of its own. No row is rewritten."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
-MayGo = Callable[[Catalog, dict[str, int], date, int], bool]  # by main's snapshots of tables; a day and its counted rows
+MayGo = Callable[[Catalog, dict[str, int], date, int], bool]  # of catalog, snapshot ids by table, day, counted rows of the day
 
 
 def midnight(now: datetime, days: float) -> datetime:
-    """The midnight, UTC, that ends what was more than so many days ago."""
+    """The UTC midnight at or before the instant that many days ago."""
     return (now - timedelta(days=days)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OldDays:
-    """The days of some tables that go together, and of which of the tables the rows are told."""
+    """Tables whose days are removed together, and those among them whose rows are counted."""
 
     name: str
     tables: Sequence[Table]
     counted: Sequence[Table]
-    kept_because: str  # where there is no retention
+    kept_because: str  # reported if there is no retention
     may_go: MayGo = lambda *_: True
 
     def drop(self, catalog: Catalog, cut: datetime | None, *, now: datetime, dry_run: bool) -> Removal:
-        """Take the days before `cut` out of the tables; how many rows. None: all are kept. `dry_run`: only say it.
+        """Remove the days before `cut` (None: keep all) from the tables; return the number of rows. `dry_run` only counts.
 
         Raises:
-            ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
+            ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
         """
         if cut is None:
             return Removal(kept_because=self.kept_because)
@@ -65,8 +65,8 @@ class OldDays:
 
 
 def _rows_by_day(catalog: Catalog, table: Table, at: int, cut: datetime) -> dict[date, int]:
-    """The days before the cut, and how many rows they have."""
-    assert table.day_of is not None  # the tables asked here have days
+    """The number of rows on each day before the cut."""
+    assert table.day_of is not None  # true of every table passed in
     loaded = catalog.load_table(table.identifier)
     rows: dict[date, int] = {}
     for task in loaded.scan(where(LessThan, table.day_of, cut), snapshot_id=at).plan_files():

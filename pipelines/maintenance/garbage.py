@@ -61,14 +61,14 @@ class Collected:
 def collect_garbage(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, dry_run: bool = False
 ) -> Collected:
-    """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions.
+    """Expire entries, then remove data, refused messages, snapshots, orphans and segments past their retentions.
 
-    `now` is taken first, and everything recorded is ingested after it: a trigger that came while its data was within the
-    retention is therefore a row when it is decided what goes. A dry run changes nothing, and lists what would go if nothing new
-    has been recorded.
+    `now` is taken first, and everything recorded is ingested after it: a trigger that arrived while its data was within the
+    retention is therefore a row when removals are decided. A dry run changes nothing, and lists what would be removed if nothing
+    new has been recorded.
 
     Raises:
-        Retryable: something was away, or other runs were in the way; do it again.
+        Retryable: a service was unavailable, or other runs were in the way; run it again.
     """
     ensure_tables(catalog)
     cut = now - timedelta(days=settings.retention_days)
@@ -77,7 +77,7 @@ def collect_garbage(
         messages = drop_messages(Run(spark, catalog, settings, run_id, now), dry_run=True)
     else:
         reason = None if flush(settings) else UNASKED
-        # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
+        # New run ids for each attempt: a committed run is not done again, and here there may be more to do.
         attempt = f"{run_id}_{secrets.token_hex(3)}"
         try:
             ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
@@ -85,7 +85,7 @@ def collect_garbage(
             log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)
         else:
-            populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
+            populate(spark, catalog, settings, now=now)  # entries of this ingest must not wait for the next populate
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
             messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
             finish(catalog)
@@ -98,7 +98,7 @@ def collect_garbage(
         history=drop_history(catalog, settings, now=now, dry_run=dry_run),
         signals=drop_signals(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
-        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that it is about
+        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that the rows are about
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
@@ -110,7 +110,7 @@ def collect_garbage(
 def _collect_rows(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, keep_data_because: str | None
 ) -> tuple[Removal, Removal]:
-    """Under the lock of whoever compares lake and queues: a populate that began earlier could queue what expires here."""
+    """Expire entries and remove data under the populate lock: a populate that began earlier could queue what expires here."""
     cut = now - timedelta(days=settings.retention_days)
     with connect(settings.redis) as redis, populate_lock(redis):
         return until_not_overtaken()(

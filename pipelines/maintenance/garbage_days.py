@@ -1,12 +1,12 @@
-"""Days that are over: a comparison of all their rows found that every entry has an outcome. No Spark.
+"""Remembers days that are over: all of their rows were compared, and every entry has an outcome. No Spark.
 
-A table's days cannot be compared by how many rows they have: an outcome without an entry (its trigger was set aside, or erased)
-would hide an entry that is open. So a day is read until none of its entries is open, and then remembered in a property of
-`sdv_fanout_ids`, with its number of entries and with the snapshots of both tables in which that was found.
+Row counts cannot tell this: an outcome without an entry (its trigger was set aside, or erased) would hide an open entry. So
+a day is read until none of its entries is open, and then remembered in a property of `sdv_fanout_ids`, with its number of
+entries and the snapshots of both tables in which that was found.
 
-This stays valid for every snapshot that follows from these by appending and rewriting alone: outcomes stay, and a day with the
-same number of entries has no new entry. After any other change (a rollback, a restore, an erasure, a repair, a DELETE by hand)
-all days are forgotten, so code that removes rows need not know of this. If whole days were removed, only those are forgotten.
+This stays valid for every snapshot that follows from these by appends and rewrites alone: outcomes stay, and a day with the
+same number of entries has no new entry. After any other change (rollback, restore, erasure, repair, a manual DELETE) all days
+are forgotten, so code that removes rows need not know of this. If whole days were removed, only those are forgotten.
 """
 
 import json
@@ -25,22 +25,22 @@ from pipelines.ingest.branches import properties_of
 from pipelines.ingest.delete_rows import REMOVES_DAYS
 
 DAYS_OVER = "manifold.days-over"  # property of `sdv_fanout_ids`
-MAX_REMEMBERED = 10_000  # days, the newest of them; some eight characters each, in metadata that every commit writes anew
-KEEPING = (Operation.APPEND, Operation.REPLACE)  # snapshots that take no row away
+MAX_REMEMBERED = 10_000  # the newest days; about eight characters each, in metadata that every commit rewrites
+KEEPING = (Operation.APPEND, Operation.REPLACE)  # operations that remove no row
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DaysOver:
-    """By day, how many entries it had when all of them had outcomes: in these snapshots of entries and outcomes."""
+    """The number of entries on each day that was over in these snapshots of entries and outcomes."""
 
     ids: int
     outcomes: int
     entries: Mapping[date, int]
 
     def to_text(self) -> str:
-        """JSON: the two snapshots, and runs of days that follow each other: the first one, and the numbers of all."""
+        """JSON: the two snapshots, and runs of consecutive days, each as its first day and its numbers of entries."""
         runs: list[tuple[date, list[int]]] = []
         for day, count in sorted(self.entries.items())[-MAX_REMEMBERED:]:
             if not runs or runs[-1][0] + timedelta(days=len(runs[-1][1])) != day:
@@ -51,7 +51,7 @@ class DaysOver:
 
     @classmethod
     def from_text(cls, text: str) -> "DaysOver | None":
-        """The value that `to_text` wrote; None if `text` is anything else."""
+        """Parse the output of `to_text`; None if `text` is anything else."""
         try:
             content = json.loads(text)
             ids, outcomes = map(int, content["at"])
@@ -65,7 +65,7 @@ class DaysOver:
 
 
 def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
-    """What is remembered and still holds in these snapshots, by table name: a day with as many entries is over. Else nothing."""
+    """The remembered days that still hold in the snapshots `base`: a day with the same number of entries is over."""
     ids, outcomes = (catalog.load_table(table.identifier) for table in (IDS, OUTCOMES))
     text = ids.properties.get(DAYS_OVER)
     remembered = DaysOver.from_text(text) if text is not None else None
@@ -88,12 +88,12 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
 
 
 def remember(catalog: Catalog, base: Mapping[str, int], entries: Mapping[date, int]) -> None:
-    """These days, with so many entries, are over in these snapshots, by table name."""
+    """Remember that these days, with these numbers of entries, are over in the snapshots `base`."""
     _write(catalog, DaysOver(base[IDS.name], base[OUTCOMES.name], entries).to_text())
 
 
 def carry_over(catalog: Catalog) -> None:
-    """Remember for main as it is now what is remembered: the snapshots in between are about to go, which tell that it holds."""
+    """Remember the days for main as it is now, because the snapshots in between, which prove that they hold, will be expired."""
     loaded = {table.name: catalog.load_table(table.identifier) for table in (IDS, OUTCOMES)}
     base = {name: head.snapshot_id for name, table in loaded.items() if (head := table.current_snapshot()) is not None}
     if len(base) == len(loaded) and (entries := days_over(catalog, base)):
@@ -101,11 +101,15 @@ def carry_over(catalog: Catalog) -> None:
 
 
 class _NotTheSame(Exception):
-    """The table may have lost rows since then."""
+    """The table may have lost rows in the meantime."""
 
 
 def _removed(table: IcebergTable, then: int, now: int) -> Iterator[date]:
-    """The days that were removed as such between these two snapshots."""
+    """Yield the days removed as a whole between these two snapshots.
+
+    Raises:
+        _NotTheSame: other rows may have been removed, too.
+    """
     for snapshot in ancestors_of(table.snapshot_by_id(now), table.metadata):
         if snapshot.snapshot_id == then:
             return

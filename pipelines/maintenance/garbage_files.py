@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Whole days of `quarantine` that are past its retention."""
+    """Remove whole days of `quarantine` past its retention."""
     name = f"{settings.catalog_name}.{QUARANTINE.identifier}"
     cut = now - timedelta(days=settings.quarantine_retention_days)
     midnight = cut.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -46,17 +46,17 @@ def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_
 def expire_snapshots(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool
 ) -> dict[str, Removal]:
-    """Old snapshots of every table, with the files that only they know."""
+    """Expire old snapshots of every table, with the files that only they reference."""
     removed: dict[str, Removal] = {}
     if not dry_run:
         carry_over(catalog)
-    # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
+    # The commit point's table first: once its snapshot there is gone, a run can no longer be published on top of others that go.
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
         removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
         if old and not dry_run:
-            # Those named, and none by age alone: what Iceberg itself would take for old may be what a run began from.
+            # Exactly these and none by age: a snapshot that Iceberg considers old may be the base of a run.
             named = f"snapshot_ids => array({', '.join(map(str, old))}), older_than => TIMESTAMP '1970-01-01 00:00:00+00:00'"
             _call(spark, settings, table, "expire_snapshots", f"{named}, stream_results => true")
     return removed
@@ -65,12 +65,12 @@ def expire_snapshots(
 def remove_orphans(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool
 ) -> dict[str, Removal]:
-    """Files in the tables' folders that no snapshot knows; listed first, then removed."""
+    """Remove files in the tables' folders that no snapshot references; they are listed first."""
     older_than = f"older_than => TIMESTAMP '{now - timedelta(days=settings.orphan_days):%Y-%m-%d %H:%M:%S}+00:00'"
     removed: dict[str, Removal] = {}
     for table in tables_of(catalog):
         arguments = older_than
-        # Iceberg lists a folder by Hadoop, which knows no s3://, unless it is told to list as it reads and writes.
+        # Iceberg lists folders through Hadoop, which does not know s3://, unless it lists by prefix, through the table's FileIO.
         if not catalog.load_table(table.identifier).location().startswith(ON_DISK):
             arguments += ", prefix_listing => true"
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
@@ -93,7 +93,7 @@ def _call(spark: SparkSession, settings: Settings, table: Table, procedure: str,
 
 
 def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Segments past the archive's retention whose messages are in the lake. What was refused as a whole file stays."""
+    """Remove segments past the archive's retention whose messages are in the lake. Files refused as a whole stay."""
     archive = Archive(settings.archive, settings.s3)
     cut = now - timedelta(days=settings.archive_retention_days)
     ledger, newest, removed = ledger_of(catalog), _Newest(archive), Removal(bytes=0)
@@ -101,7 +101,7 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
         segments = {segment.path: segment for segment in group}
         aged = [_archived_segment(segment) for segment in group if segment.age[0] < cut]
         if not aged and any(FOLDER in path for path in segments):
-            break  # what follows began later
+            break  # later groups began later
         rows = ledger.rows((segment.path for segment in aged), "refused_because").to_pylist()
         ingested = {row["path"] for row in rows if row["refused_because"] is None}
         last = {newest.of(place) for place in {(each.stream, each.node) for each in aged}}
@@ -116,7 +116,7 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
 
 
 class _Newest:
-    """Each recorder's newest segment of a stream; the archive is listed from its end, only as far as somebody asks."""
+    """Each recorder's newest segment per stream; the archive is listed from its end, only as far as needed."""
 
     def __init__(self, archive: Archive) -> None:
         self._groups = archive.walk(newest_first=True)
@@ -124,13 +124,13 @@ class _Newest:
         self._settled: set[tuple[str, str]] = set()
 
     def of(self, place: tuple[str, str]) -> ArchivedSegment:
-        """The newest of this stream and recorder, which has one."""
+        """The newest segment of this stream and recorder, which must have one."""
         while place not in self._settled and (group := next(self._groups, None)) is not None:
             for each in map(_archived_segment, group):
                 known = self._found.setdefault((each.stream, each.node), each)
                 if each.began_at > known.began_at:
                     self._found[each.stream, each.node] = each
-                if FOLDER in each.path:  # what has no day comes first, whenever it began
+                if FOLDER in each.path:  # segments without a day are listed first, whenever they began
                     self._settled.add((each.stream, each.node))
         return self._found[place]
 
@@ -141,7 +141,7 @@ def _archived_segment(segment: Segment) -> ArchivedSegment:
 
 
 def _remove_empty_folders(archive: Archive, gone: list[ArchivedSegment]) -> None:
-    """On a disk, an hour's and a day's folder; `rmdir` refuses where somebody has put a file in meanwhile."""
+    """Remove empty hour and day folders on a disk; `rmdir` refuses if a file was added in the meantime."""
     if not archive.url.startswith(FILE):
         return
     root = Path(archive.url.removeprefix(FILE))

@@ -1,7 +1,7 @@
 """Removes history past its retention: whole days of ended entries, with their outcomes. By default it is kept.
 
-A run of its own removes the days from both tables at once, file by file: no row is rewritten. A day with a single entry that
-has no outcome stays as it is, because the entry is pending and its data is needed.
+One run removes the days from both tables at once, file by file: no row is rewritten. A day with a single entry that has no
+outcome stays, because the entry is pending and its data is needed.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,22 +22,22 @@ KEYS = ("vin", "seq")
 
 
 def history_cut(settings: Settings, now: datetime) -> datetime | None:
-    """The midnight before which history may go; None: it is kept. Never what may still be pending by its retention."""
+    """The midnight before which history may be removed, never within `retention_days`; None: history is kept."""
     days = settings.history_retention_days
     return midnight(now, max(days, settings.retention_days)) if days else None
 
 
 def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Take the days out that have passed; how many entries. `dry_run`: only say it.
+    """Remove the days past the retention; return the number of entries. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
+        ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
     """
     return OLD_HISTORY.drop(catalog, history_cut(settings, now), now=now, dry_run=dry_run)
 
 
 def _all_ended(catalog: Catalog, base: dict[str, int], day: date, rows: int) -> bool:
-    """Whether every entry of this day has an outcome; looked at in parts of the day, where it has very many."""
+    """Whether every entry of this day has an outcome; a large day is compared in parts."""
     parts = 1 + rows // ROW_BATCH_SIZE
     start = datetime.combine(day, time(), UTC)
     for part in range(parts):

@@ -1,8 +1,8 @@
-"""Prunes the ledger with its archive: removes rows of segments whose files are gone after their retention. No Spark.
+"""Prunes the ledger with the archive: removes rows of segments whose files are gone after their retention. No Spark.
 
-The file is removed first and the row later, so that no file of the archive is ever unknown. Before the first row is removed, the
-table records the instant from which it is complete. Segments with older seqs (a copy brought back, a recorder that was away for
-long) are from then on compared with the tables themselves, and not with the ledger.
+The file is removed before the row, so that no file in the archive is ever unknown. Before the first row is removed, the table
+records the instant from which it is complete. From then on, segments with older seqs (a restored copy, a recorder that was
+offline for long) are compared with the tables themselves, not with the ledger.
 """
 
 from datetime import UTC, datetime, time, timedelta
@@ -30,10 +30,10 @@ log = structlog.get_logger(__name__)
 
 
 def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the rows of whole days that are past the archive's retention, as far as the archive has their files no more.
+    """Remove the rows of whole days past the archive's retention whose files are gone from the archive.
 
     Raises:
-        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
+        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
     """
     cut = datetime.combine((now - timedelta(days=settings.archive_retention_days)).astimezone(UTC).date(), time(), UTC)
     return until_not_overtaken()(lambda: _prune(catalog, Archive(settings.archive, settings.s3), cut, now, dry_run=dry_run))
@@ -54,7 +54,7 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
 
 
 def _gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
-    """The paths of segments from before the cut that the archive does not have."""
+    """Paths of segments from before the cut that the archive does not have."""
     dayless = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
     found: set[str] = set()
     for old in (where(LessThan, "began_at", cut), dayless):
@@ -67,7 +67,7 @@ def _gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
 
 @patiently
 def _say_pruned(catalog: Catalog, cut: datetime) -> None:
-    """It never goes back: what was pruned once is not there, whatever the retention is by now."""
+    """Record the instant from which the ledger is complete. It never moves back: pruned rows stay gone if the retention grows."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     before = pruned_before(loaded)
     if before is None or before < cut:

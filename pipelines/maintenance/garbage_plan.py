@@ -1,12 +1,12 @@
 """Decides which days are read, and which snapshots and segments may be removed. Pure, without a clock.
 
-The order of the steps is part of the promise. Nothing that an earlier step leaves behind needs what a later step removes,
+The order of the steps is part of the guarantee. Nothing that an earlier step leaves behind needs what a later step removes,
 even if the run dies in between:
 
 1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data is a row;
 2. entries past the retention end as `expired`: first in the queues, so that none is sent any more, then in the lake;
-3. data is removed that is past the retention and to which no entry without an outcome refers;
-4. only then files: snapshots that nobody can be reading, files that no snapshot knows, segments that the lake has.
+3. data past the retention is removed, unless an entry without an outcome refers to it;
+4. only then files: snapshots that no reader can be using, files that no snapshot references, segments that are in the lake.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -16,7 +16,7 @@ from datetime import date, datetime
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One snapshot of a table. `parent` is None for the first, and where the parent has gone already."""
+    """One snapshot of a table. `parent` is None for the first, and if the parent is gone."""
 
     id: int
     parent: int | None
@@ -25,7 +25,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedSegment:
-    """One segment of the archive: `node` is the recorder that wrote it, as its name says."""
+    """One segment of the archive; `node` is the recorder named by the file."""
 
     path: str
     stream: str
@@ -34,18 +34,18 @@ class ArchivedSegment:
 
 
 def days_to_read(entries: Mapping[date, int], over: Mapping[date, int], *, before: date) -> list[date]:
-    """Days before `before` on which an entry may be open: those that are not over with as many entries as there are now."""
+    """Days before `before` that may have an open entry: those not known to be over with their current number of entries."""
     return sorted(day for day, count in entries.items() if day < before and over.get(day) != count)
 
 
 def old_versions(
     versions: Iterable[Version], heads: Collection[int], main: int, *, keep: Collection[int], cut: datetime
 ) -> set[int]:
-    """Snapshots that can go.
+    """Snapshots that can be expired.
 
-    Main's stay for as long as they were the newest at some moment since `cut`: whoever began to read one then can finish. They
-    also stay down to the oldest of `keep`, because publication looks for the newest run among main's ancestors. Of any other
-    branch the head and its parent stay: the parent is what its run began from. What no branch has goes by its age.
+    Snapshots that were main's newest at some moment since `cut` stay, so that readers that began then can finish. So does main's
+    history down to the oldest of `keep`, because publication looks for the newest run among main's ancestors. Of any other
+    branch, the head and its parent stay: the parent is the run's base. Snapshots on no branch go by age.
     """
     known = {version.id: version for version in versions}
     staying = set(heads)
@@ -62,7 +62,7 @@ def old_versions(
 
 
 def old_segments(segments: Iterable[ArchivedSegment], ingested: Set[str], *, cut: datetime) -> list[ArchivedSegment]:
-    """Segments that began before `cut` and are in the lake; never a recorder's newest of a stream: it tells its last seq."""
+    """Segments begun before `cut` that are in the lake, except each recorder's newest per stream, which tells its last seq."""
     newest: dict[tuple[str, str], ArchivedSegment] = {}
     known = list(segments)
     for segment in known:

@@ -1,7 +1,7 @@
 """Finds overdue entries and unneeded data in Spark. A test compares it with the same rules over plain rows.
 
-All entries accepted since the cut-off are compared with the outcomes. Of older entries only those of days that are not known to
-be over are compared (`garbage_days`), so the cost of a collection does not grow with the years.
+All entries accepted since the cut-off are compared with the outcomes; of older entries, only those of days not known to be over
+(`garbage_days`), so that the cost of a collection does not grow with the years.
 """
 
 from collections.abc import Collection
@@ -21,12 +21,12 @@ from pipelines.populate.pending import KEYS, pending
 from pipelines.spark.parallelism import parallelism
 
 ROWS_PER_PARTITION = 400_000
-MAX_DAYS = 60  # old days that are read one by one; if there are more, all are read
+MAX_DAYS = 60  # old days that are read one by one; above this, all are read
 ONE_DAY = timedelta(days=1)
 
 
 class Rows:
-    """Overdue entries and unneeded data, in main as it was when this was made."""
+    """Overdue entries and unneeded data, in main as of construction."""
 
     def __init__(self, run: Attempt, *, cut: datetime) -> None:
         self._run, self._cut = run, cut.astimezone(UTC)
@@ -40,14 +40,14 @@ class Rows:
         return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
 
     def remember(self, overdue: DataFrame) -> int:
-        """Remember which old days are over, by what `overdue` has named; on how many days something is overdue."""
+        """Remember which old days are over, given the `overdue` entries; return on how many days something is overdue."""
         still_open: Collection[date] = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
         old = {day: count for day, count in self._entries.items() if day < self._cut.date() and day not in still_open}
         remember(self._run.catalog, self.base, old)
         return len(still_open)
 
     def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
-        """data_id of data last seen before the cut-off, to which no entry refers that is not among `ended` (vin, seq).
+        """data_id of data last seen before the cut-off to which no entry refers, except entries in `ended` (vin, seq).
 
         With `and_overdue`, overdue entries count as ended, too.
         """
@@ -57,12 +57,12 @@ class Rows:
         return old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
 
     def main(self, table: Table) -> DataFrame:
-        """The table as it was when this was made."""
+        """The table as of construction."""
         return self._run.main(table, self.base[table.name])
 
     def _counts(self, table: Table) -> dict[date, int]:
-        """Rows by day, by the files' own counts; by the rows, where a site has partitioned the table so that files lack a day."""
-        assert table.day_of is not None  # the table asked here has days
+        """Rows by day, from the files' record counts; from the rows if the table is partitioned so that files lack a day."""
+        assert table.day_of is not None  # true of every table passed in
         then = self._run.spark.read.option("versionAsOf", self.base[table.name])
         files, day = then.table(f"{self._run.name(table)}.partitions"), f"{table.day_of}_day"
         of = files.schema["partition"].dataType if "partition" in files.columns else None
@@ -74,7 +74,7 @@ class Rows:
         return {row["day"]: row["rows"] for row in counted.collect()}
 
     def _pending(self, ended: DataFrame) -> DataFrame:
-        """Entries without an outcome: young ones, and old ones of the days that are not known to be over."""
+        """Entries without an outcome: recent ones, and old ones of days not known to be over."""
         entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
         return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
 

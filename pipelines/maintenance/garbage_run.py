@@ -1,7 +1,7 @@
-"""Ends overdue entries and removes unneeded data, in a run of its own, so that no ingest relies on rows that are about to go.
+"""Ends overdue entries and removes unneeded data, in a run of its own, so that no ingest relies on rows about to be removed.
 
-As an ingest, it writes to branches and counts from the moment at which main of `ingested_segments` is moved. An ingest that
-began before is overtaken and done again; a later one sees the remaining rows. `garbage_plan` explains the order.
+Like an ingest, it writes to branches and takes effect when main of `ingested_segments` moves. An ingest that began before is
+overtaken and done again; a later one sees the remaining rows. `garbage_plan` explains the order.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,12 +34,12 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The removed rows, or those that would be: how many, a sample, and their bytes if known."""
+    """Rows that were or would be removed: how many, a sample, and their bytes if known."""
 
     count: int = 0
     sample: list[str] = field(default_factory=list)
     bytes: int | None = None
-    kept_because: str | None = None  # nothing went, although something might have
+    kept_because: str | None = None  # why nothing was removed, although something might have been
 
 
 def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
@@ -53,11 +53,11 @@ def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
 
 
 def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
-    """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish that.
+    """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish the run.
 
     Raises:
-        ConcurrentPublish: another run was published meanwhile; nothing of the lake has changed, do it again.
-        redis.RedisError: Redis is away or refuses; nothing of the lake has changed.
+        ConcurrentPublish: another run was published in the meantime; the lake is unchanged, run it again.
+        redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     finish(run.catalog)
     close_run(run.catalog, branch_of(run.run_id))
@@ -77,8 +77,8 @@ def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None
 def _write_expired(run: Attempt, rows: Rows) -> Removal:
     """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
 
-    In the queues first: if the run dies in between, the same entries are overdue again, and the queues answer the same. An entry
-    that the queues have in flight, or know to have ended otherwise, is left to the outcome that is on its way.
+    The queues come first: if the run dies in between, the same entries are overdue again, and the queues answer the same.
+    Entries that the queues have in flight, or know to have ended otherwise, are left to the outcome that is on its way.
     """
     overdue = rows.overdue().persist()
     try:

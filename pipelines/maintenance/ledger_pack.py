@@ -1,4 +1,4 @@
-"""Packs the ledger's small files between two compactions: each micro-batch leaves one, and each discovery reads a day of them."""
+"""Packs the ledger's small files between compactions: each micro-batch adds one, and each discovery reads a day of them."""
 
 from collections import defaultdict
 from datetime import datetime, timedelta
@@ -15,14 +15,14 @@ from manifold.lake.data_files import read_files, write_files
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 
-DAYS = timedelta(days=2)  # older ones are left to compaction
+DAYS = timedelta(days=2)  # older files are left to compaction
 SMALL_BYTES, MIN_FILES = 1 << 20, 8
 
 log = structlog.get_logger(__name__)
 
 
 def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
-    """How many small files have become one a day; 0 where there are few, or another run was published meanwhile."""
+    """Pack the small files of each day; return how many, or 0 if there are few or another run was published in the meantime."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     by_day: dict[object, list[FileScanTask]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Repairs what a check found: the lake forgets the segments concerned, and ingests them again.
+"""Repairs what a check found: the lake forgets the affected segments, and ingests them again.
 
-Forgetting is a run of its own: rows and ledger are removed in one commit. If the process ends afterwards, the segments count as
-new, and the next run ingests them.
+Forgetting is a run of its own: rows and ledger entries are removed in one commit. If the process dies afterwards, the segments
+are new to the next run, which ingests them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ log = structlog.get_logger(__name__)
 def repair(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
 ) -> Checked:
-    """Take in again what the lake does not have as the archive has it, and what was left lying; then compare once more.
+    """Ingest again the segments whose rows are wrong in the lake, and those that were never ingested; then check once more.
 
     Raises:
-        AuditFailed: what is taken in breaks a rule; it stays out until the cause is repaired.
-        Retryable: something was away, or other runs were in the way; do it again.
+        AuditFailed: an ingested segment breaks a rule; it stays out until the cause is repaired.
+        Retryable: a service was unavailable, or other runs were in the way; run it again.
     """
     findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
     archive = {segment.path: segment for segment in Archive(settings.archive, settings.s3).find({f.path for f in findings})}
@@ -54,7 +54,7 @@ def repair(
 
 
 def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *, now: datetime) -> None:
-    """Remove from ledger and tables what these segments brought; what cannot be doubled by taking them in again stays."""
+    """Remove from ledger and tables what these segments brought, except rows that ingesting them again cannot duplicate."""
     until_not_overtaken()(lambda: _forget(catalog, settings, segments, now))
 
 
@@ -71,11 +71,11 @@ def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], n
 def _to_remove(
     catalog: Catalog, comparison: Comparison, segments: Sequence[Segment], base: dict[str, int]
 ) -> Iterator[tuple[tables.Table, pa.Table]]:
-    """Entries and refused messages of the segments; outcomes only where they are there more than once.
+    """Yield the rows to remove: entries and refused messages of the segments; outcomes only if duplicated.
 
-    A payload is known by its row in the index. Both stay where each is there once, and else both go: a row without its payload
-    would keep it from coming again, and a payload without its row would be stored twice. But what was refused because its data_id
-    stood for other bytes stays so (`refused_bytes`), and what nothing else here brings again does not go for its sake.
+    A payload is known by its index row. Both stay if each exists once; otherwise both go: a row without its payload would keep
+    the payload from being stored again, and a payload without its row would be stored twice. But messages refused because their
+    data_id had other bytes stay refused (`conflict_history`), and a payload that only they would bring again is not removed.
     """
     all_brought = [comparison.brought(segment) for segment in segments]
     found = Found()

@@ -1,4 +1,4 @@
-"""Makes the whole lake again from the archive: empties every table in one run, then ingests the archive, oldest first."""
+"""Rebuilds the lake from the archive: empties every table in one run, then ingests the archive, oldest first."""
 
 import json
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 class Restored:
     """The result of a restore."""
 
-    run_id: str  # of the run that emptied the tables: while its history is kept, it can be taken back
+    run_id: str  # of the run that emptied the tables, which can be rolled back while its history is kept
     segments: int
     runs: int
 
@@ -50,7 +50,7 @@ class Restored:
 
 @emits_lineage("restore", reads=["archive"])
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
-    """`restore` of the lake of these settings, with all that the recorder has written until now."""
+    """`restore` for these settings, with everything that the recorder has written until now."""
     flush(settings)
     catalog = await_catalog(settings)
     with session(settings, "restore", meanwhile=GREAT_EXPECTATIONS) as spark:
@@ -60,12 +60,12 @@ def restore_lake(settings: Settings, *, without_history: bool = False) -> Restor
 def restore(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, without_history: bool = False
 ) -> Restored:
-    """Empty every table that runs write, and take in the whole archive, oldest first. Meanwhile nobody fills the queues.
+    """Empty every table that runs write, and ingest the whole archive, oldest first. Nobody fills the queues meanwhile.
 
     Raises:
-        Permanent: the lake has segments that the archive has no more; `without_history`: they are given up.
-        AuditFailed: what the archive has breaks a rule; repair the cause, then `manifold ingest` goes on.
-        LeaseHeld: another job rewrites tables; all that happened is that tables which could not be read were made anew, empty.
+        Permanent: the lake has segments that the archive lacks; with `without_history`, they are given up instead.
+        AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` continues.
+        LeaseHeld: another job is rewriting tables; nothing happened, except that unreadable tables were recreated, empty.
     """
     lost = _unreadable(catalog)
     if not without_history:
@@ -82,10 +82,10 @@ def restore(
 
 
 def empty(catalog: Catalog, now: datetime) -> str:
-    """A run that leaves nothing in any table that runs write; its id.
+    """Publish a run that empties every table that runs write; return its id.
 
     Raises:
-        ConcurrentPublish: another run was published meanwhile; nothing happened.
+        ConcurrentPublish: another run was published in the meantime; nothing happened.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:
@@ -102,7 +102,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
 
 
 def _unreadable(catalog: Catalog) -> list[Table]:
-    """The tables whose metadata cannot be read; the ledger also where there is none."""
+    """The tables whose metadata cannot be read, and the ledger if it is missing."""
     lost = []
     for table in EVERY_RUN_TABLE:
         try:
@@ -116,10 +116,10 @@ def _unreadable(catalog: Catalog) -> list[Table]:
 
 
 def _drop(catalog: Catalog, lost: Sequence[Table]) -> None:
-    """Drop them from the catalog, so that they can be made anew.
+    """Drop these tables from the catalog, so that they can be recreated.
 
-    Where the ledger is lost, all go, and it goes last: an empty ledger beside full tables would double all that they have, and an
-    unreadable one stops whoever comes before this is done.
+    If the ledger is lost, all tables are dropped, the ledger last: an empty ledger beside full tables would double all their
+    rows, and an unreadable one stops other processes until this is done.
     """
     all_of_them = EVERY_RUN_TABLE if SEGMENTS in lost else lost
     for table in [*(table for table in all_of_them if table is not SEGMENTS), *([SEGMENTS] if SEGMENTS in lost else [])]:

@@ -1,8 +1,8 @@
-"""Takes back a published run and all runs after it, in one run of its own, so that nothing can come between. No Spark.
+"""Rolls back a published run and all runs after it, in one run of its own, so that nothing can come between. No Spark.
 
-No main is moved backwards, because a process that finishes the run in that moment would move it forward again. Each table gets a
-snapshot with the files of the one before the run. Main of `ingested_segments` moves first, as with every run: a run that began
-before is overtaken, and a later one finds the segments unknown and ingests them again. The rollback can itself be taken back.
+No main moves backwards, because a process finishing the run at that moment would move it forward again. Instead, each table gets
+a snapshot with the files from before the run. Main of `ingested_segments` moves first, as with every run: a run that began
+before is overtaken, and a later one finds the segments unknown and ingests them again. A rollback can itself be rolled back.
 """
 
 import json
@@ -42,11 +42,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The runs that were taken back."""
+    """Result of a rollback."""
 
-    run_id: str  # of the rollback: it can be taken back itself
+    run_id: str  # of the rollback, which can itself be rolled back
     undone: list[str]  # runs, newest first
-    segments: int  # that the next ingest takes in again
+    segments: int  # that the next ingest ingests again
     tables: list[str]
 
     def to_json(self) -> str:
@@ -56,10 +56,10 @@ class RolledBack:
 
 @emits_lineage("rollback")
 def rollback_run(settings: Settings, run_id: str) -> RolledBack:
-    """`rollback` in the lake of these settings, now.
+    """`rollback` for these settings, as of now.
 
     Raises:
-        LeaseHeld: another job rewrites tables.
+        LeaseHeld: another job is rewriting tables.
     """
     catalog = await_catalog(settings)
     with rewriting(catalog, "rollback"):
@@ -67,10 +67,10 @@ def rollback_run(settings: Settings, run_id: str) -> RolledBack:
 
 
 def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> RolledBack:
-    """Give every table what it had before the run was published; that and all later runs do not count any more.
+    """Give every table the content it had before the run was published; that run and all later ones are undone.
 
     Raises:
-        Permanent: no such run counts, its history is gone, or the archive lacks a segment that would have to be taken in again.
+        Permanent: the run is not committed, its history is gone, or the archive lacks a segment that must be ingested again.
     """
     ensure_tables(catalog)
     return until_not_overtaken()(lambda: _rollback(catalog, settings, run_id, now))
@@ -109,7 +109,7 @@ def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
 
 
 def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot]:
-    """By table that these runs have changed: the snapshot before the first of them."""
+    """By table that these runs changed: the snapshot before the first of them."""
     written: dict[str, set[int]] = {SEGMENTS.name: {run.snapshot_id for run in undone}}
     for run in undone:
         for pinned in pins_in(run):
@@ -128,7 +128,7 @@ def _before(table: IcebergTable, written: set[int]) -> Snapshot:
 
 
 def _again(segments: IcebergTable, now: int, before: int, undone: Sequence[Snapshot]) -> set[str]:
-    """The segments that these runs have taken in, and that were not in the lake before them."""
+    """The segments that these runs ingested, and that were not in the lake before them."""
     mine = In(term="run_id", literals={properties_of(one)[RUN_ID] for one in undone})
     taken = {path for batch in Ledger(segments, now).scan(mine, "path") for path in batch["path"].to_pylist()}
     return taken - Ledger(segments, before).known(taken)

@@ -1,4 +1,4 @@
-"""Remembers millions of keys that a walk has passed, since a walk over Redis may name a key twice."""
+"""Remembers millions of keys that a SCAN of Redis has returned, since it may return a key twice."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,16 +8,16 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Seen:
-    """The keys that were passed, as hashes of 64 bits: eight bytes each, in a few sorted runs, each longer than the next.
+    """Keys seen so far, as 64-bit hashes: eight bytes each, in a few sorted runs, each longer than the next.
 
-    If two keys ever had one hash, the second would not be read, its bucket would differ, and be compared entry by entry.
+    If two keys ever had one hash, the second would not be read; its bucket would differ, and be compared entry by entry.
     """
 
     def __init__(self) -> None:
         self._runs: list[Hashes] = []
 
     def note(self, hashes: Hashes) -> Flags:
-        """Which of them come for the first time; all have come by then."""
+        """Flag the hashes that were not seen before, and remember all of them."""
         is_new = np.zeros(len(hashes), np.bool_)
         is_new[np.unique(hashes, return_index=True)[1]] = True
         for run in self._runs:

@@ -1,6 +1,6 @@
 """Compares what segments of signals should have brought with the tables. Pure.
 
-A signal is found by its key, not by its message, because another message may have brought the row first. So are statuses and
+A signal is matched by its key, not by its message, because another message may have brought the row first. So are statuses and
 refused messages, which may have been delivered twice.
 """
 
@@ -21,14 +21,14 @@ SignalKey = tuple[str, datetime, str]  # as the key of xray_raw_signals
 
 @dataclass(slots=True)
 class BroughtSignals:
-    """What a segment's messages are about."""
+    """Signals, statuses and refused messages that a segment brought."""
 
     signals: dict[int, SignalKey] = field(default_factory=dict)  # by seq
-    statuses: dict[int, SignalKey] = field(default_factory=dict)  # by seq: device, when it was seen, digest
-    refused: dict[int, str] = field(default_factory=dict)  # digests of what may be delivered twice, by seq
+    statuses: dict[int, SignalKey] = field(default_factory=dict)  # by seq: device, instant at which it was seen, digest
+    refused: dict[int, str] = field(default_factory=dict)  # by seq: digests of messages that may be delivered twice
 
     def seqs(self) -> set[int]:
-        """Of all its messages."""
+        """The seqs of its signals and statuses."""
         return {*self.signals, *self.statuses}
 
     def note(self, stream: Stream, accepted: pa.RecordBatch) -> None:
@@ -39,14 +39,14 @@ class BroughtSignals:
             into[seq] = (key[0], key[1], key[2])
 
     def note_refused(self, refused: pa.RecordBatch) -> None:
-        """Add these parsed messages, which were refused."""
+        """Add these parsed messages that were refused."""
         digests = zip(refused["seq"].to_pylist(), refused["digest"].to_pylist(), strict=True)
         self.refused.update({seq: digest for seq, digest in digests if digest is not None})
 
 
 @dataclass(slots=True)
 class FoundSignals:
-    """What the tables have of that: rows, by key."""
+    """Rows in the tables, by key."""
 
     raw: Counter[SignalKey] = field(default_factory=Counter)
     processed: Counter[SignalKey] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class FoundSignals:
     refused: Counter[str] = field(default_factory=Counter)  # digests
 
     def add(self, other: "FoundSignals") -> None:
-        """And what the tables have of other segments; what both are about is the same rows."""
+        """Merge the rows found for other segments; a key in both counts the same rows."""
         self.raw |= other.raw
         self.processed |= other.processed
         self.statuses |= other.statuses
@@ -62,7 +62,7 @@ class FoundSignals:
 
 
 def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterable[int], *, since: datetime) -> Iterator[Expected]:
-    """The rows of the segment that each table should have, of messages since `since`. Those in `accounted` are in quarantine."""
+    """Yield the rows since `since` that each table should have of the segment. Messages in `accounted` are in quarantine."""
     known = set(accounted)
     keys = {key: 1 for seq, key in of.signals.items() if seq not in known and datetime_of(seq) >= since}
     yield Expected(XRAY_RAW.name, keys, found.raw)

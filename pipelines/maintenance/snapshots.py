@@ -1,8 +1,8 @@
 """Decides which snapshots of the tables are kept: by age, and by count where runs follow each other quickly. No Spark.
 
-Every commit writes the metadata of a table anew, with an item for each snapshot: a stream that commits every half minute would
-write more and more of it. Here snapshots are removed from the metadata alone; garbage collection removes their files as files
-that no snapshot knows.
+Every commit rewrites the metadata of a table, with an item for each snapshot: a stream that commits every half minute would
+write more and more of it. Here snapshots are removed from the metadata alone; garbage collection removes their files as
+orphans.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,16 +20,16 @@ from pipelines.ingest.publish import unfinished
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import Version, old_versions
 
-READING = timedelta(hours=1)  # whoever began to read so lately can finish, however many snapshots there are
+READING = timedelta(hours=1)  # readers that began this recently can finish, however many snapshots there are
 
 log = structlog.get_logger(__name__)
 
 
 def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> dict[str, int]:
-    """By table, how many snapshots went from its metadata; those that runs still need stay."""
+    """Remove snapshots that no run needs from each table's metadata; return how many by table."""
     removed: dict[str, int] = {}
     carry_over(catalog)
-    # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
+    # The commit point's table first: once its snapshot there is gone, a run can no longer be published on top of others that go.
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
@@ -48,12 +48,12 @@ def _expire(catalog: Catalog, settings: Settings, table: Table, now: datetime) -
 
 
 def needed_runs(catalog: Catalog) -> set[str]:
-    """The runs that count and may not be in every main."""
+    """Ids of the committed runs that may be missing from some main."""
     return {properties_of(s)[RUN_ID] for s in unfinished(catalog.load_table(SEGMENTS.identifier))}
 
 
 def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
-    """Before this, snapshots can go: past their retention, or more than `snapshot_max` and not being read any more."""
+    """The instant before which snapshots can go: past their retention, or beyond `snapshot_max` and no longer being read."""
     by_age = now - timedelta(days=settings.snapshot_retention_days)
     newest = [made_at(snapshot.timestamp_ms) for _, snapshot in zip(range(settings.snapshot_max), ancestors(table), strict=False)]
     if len(newest) < settings.snapshot_max:
@@ -62,7 +62,7 @@ def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
 
 
 def old_snapshots(table: IcebergTable, needed: set[str], cut: datetime) -> set[int]:
-    """Those that can go; what runs have written that are `needed` (by run id) stays, with main's history down to it."""
+    """Snapshots that can go; those written by the `needed` runs (ids) stay, with main's history down to them."""
     versions = [Version(s.snapshot_id, s.parent_snapshot_id, made_at(s.timestamp_ms)) for s in table.snapshots()]
     main = table.current_snapshot()
     if main is None:
@@ -73,5 +73,5 @@ def old_snapshots(table: IcebergTable, needed: set[str], cut: datetime) -> set[i
 
 
 def made_at(timestamp_ms: int) -> datetime:
-    """The instant that a snapshot's timestamp names."""
+    """A snapshot's timestamp in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

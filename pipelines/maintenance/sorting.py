@@ -1,4 +1,4 @@
-"""The sort orders that compaction gives to files. The table knows them, so each file says by a number whether it is sorted."""
+"""Registers the sort orders of compacted files with the table, so that each file names its order by an id."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from manifold.contracts.tables import Table
 
-NULLS = "NULLS FIRST"  # as in the orders made here; Spark's must be the same to be recognised
+NULLS = "NULLS FIRST"  # as in the orders made here; Spark's must match to be recognised
 
 
 @retry(
     retry=retry_if_exception_type(CommitFailedException), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True
 )
 def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int:
-    """The number of this ascending order in the table's metadata; noted there first, where it is new.
+    """Return the id of this ascending order in the table's metadata; add the order if it is new.
 
-    It does not become the table's own order: writers still append in arrival order.
+    It does not become the table's default order: writers still append in arrival order.
     """
     loaded = catalog.load_table(table.identifier)
     wanted = [loaded.schema().find_field(column).field_id for column in columns]

@@ -1,7 +1,7 @@
 """Compares queues with the lake (missing, extra, out of order) and repairs: `python -m pipelines verify`.
 
-It may run beside everything else. First both sides are compared by digests, which show where they may differ (`verify_digest`);
-there they are compared entry by entry (`verify_entries`).
+It may run beside everything else. First, digests of both sides show where they may differ (`verify_digest`); there they are
+compared entry by entry (`verify_entries`).
 """
 
 import io
@@ -26,7 +26,7 @@ from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import Difference
 from pipelines.maintenance.verify_repair import repair_queues
 
-MAX_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
+MAX_REPORTED = 1_000_000  # differences listed in the report; all are counted
 
 log = structlog.get_logger(__name__)
 
@@ -37,16 +37,16 @@ class Verified:
 
     loaded: bool  # false: Redis was wiped, and a rebuild is needed
     in_queues: int  # pending and parked entries
-    too_young: int  # of them, not ingested yet
-    differences: dict[str, int]  # by kind; kinds without any are there, too
-    repaired: dict[str, int] = field(default_factory=dict)  # by kind, where it was asked for
-    report: str | None = None  # folder; None: there was no difference
-    compacted: dict[str, int] = field(default_factory=dict)  # of compacted queues: clients, by kind of difference
-    compacted_repaired: dict[str, int] = field(default_factory=dict)  # the same, where it was asked for
+    too_young: int  # of those, not ingested yet
+    differences: dict[str, int]  # by kind, including kinds without any
+    repaired: dict[str, int] = field(default_factory=dict)  # by kind, if requested
+    report: str | None = None  # address of the folder; None: there is no difference
+    compacted: dict[str, int] = field(default_factory=dict)  # of compacted queues: number of clients, by kind of difference
+    compacted_repaired: dict[str, int] = field(default_factory=dict)  # the same, repaired
 
     @property
     def agree(self) -> bool:
-        """Whether nothing differs that was not repaired; an overdue entry or message is no difference."""
+        """Whether every difference was repaired; an overdue entry or message is no difference."""
         kinds = (kind for kind in Difference if kind is not Difference.OVERDUE)
         entries = all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
         compacted = ((kind, count) for kind, count in self.compacted.items() if kind != QueueDifference.OVERDUE)
@@ -58,11 +58,11 @@ class Verified:
 
 
 def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, repair: bool = False) -> Verified:
-    """Compare, report to `<reports>/queues/<instant>/`, and with `repair` make good what either side is sure of.
+    """Compare, report to `<reports>/queues/<instant>/`, and with `repair` fix what either side is certain of.
 
     Raises:
-        Retryable: with `repair`, another process that compares lake and queues is at work.
-        redis.RedisError: Redis is away or refuses.
+        Retryable: with `repair`, another process holds the populate lock.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     ensure_tables(catalog)
     lake = PinnedLake(spark, catalog, settings, now)

@@ -1,9 +1,8 @@
-"""Finds the queues that may differ from the lake: one digest of each side for each bucket of vehicles, without a shuffle.
+"""Finds the queues that may differ from the lake: one digest of each side per bucket of vehicles, without a shuffle.
 
-A digest is the XOR of a hash of each entry. So the digest of the pending entries of the lake is that of all entries and all
-outcomes together, without a join; and if queues and lake agree, everything cancels out. Buckets that differ are compared entry by
-entry (`verify_entries`), which is the only cost of an outcome without an entry. A key that a walk over Redis names twice is read
-once.
+A digest is the XOR of a hash of each entry. So the digest of the lake's pending entries is that of all entries and all
+outcomes together, without a join; and if queues and lake agree, everything cancels out. Buckets that differ are compared entry
+by entry (`verify_entries`); an outcome without an entry costs no more than that. A key that SCAN returns twice is read once.
 """
 
 import zlib
@@ -36,9 +35,9 @@ from pipelines.maintenance.verify_redis import (
 )
 from pipelines.spark.parallelism import parallelism
 
-BUCKETS = 1 << 18  # a vehicle that differs has those of its bucket compared with it
-SEED = np.uint64(42)  # that of Spark's `xxhash64`
-MAX_WALKERS = 8  # Redis answers one after the other
+BUCKETS = 1 << 18  # a vehicle that differs has its whole bucket compared
+SEED = np.uint64(42)  # as in Spark's `xxhash64`
+MAX_WALKERS = 8  # Redis serves one at a time
 COLUMNS = ("waiting", "young", "odd", "entries", "digest")
 ROWS = ", ".join(f"{column} bigint" for column in ("bucket", *COLUMNS))
 ROW_SCHEMA = pa.schema([(column, pa.int64()) for column in ("bucket", *COLUMNS)])
@@ -47,7 +46,7 @@ WALKED = (QueueKey.PENDING, QueueKey.PARKED, QueueKey.IN_FLIGHT)
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What came of it: the buckets to compare entry by entry, pending and parked entries, and those not ingested yet."""
+    """The buckets to compare entry by entry, and how many entries are pending or parked, and not ingested yet."""
 
     differing: list[int]
     in_queues: int
@@ -56,25 +55,25 @@ class Digests:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Some of the buckets, on both sides."""
+    """A set of buckets, on both sides."""
 
     numbers: frozenset[int]
 
     def have(self, owner: str) -> bool:
-        """Whether an owner is in one of them."""
+        """Whether the owner is in one of them."""
         return _bucket(owner) in self.numbers
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """The rows of vehicles (column vin) in one of them."""
+        """Keep the rows of vehicles (column `vin`) in one of them."""
         mine = rows.sparkSession.createDataFrame(pa.table({"bucket": pa.array(self.numbers, pa.int64())}))
         return rows.join(sf.broadcast(mine), _bucket_of("vin") == mine["bucket"], "left_semi")
 
 
 def compare_digests(lake: PinnedLake) -> Digests:
-    """Digests of what is pending in the lake, against those of the queues; what the lake cannot know yet is left out.
+    """Compare digests of the lake's pending entries with those of the queues, without entries that the lake cannot know yet.
 
     Raises:
-        redis.RedisError: Redis is away or refuses.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     walkers = min(parallelism(lake.spark), MAX_WALKERS)
     walk = _walk(lake.settings.redis, walkers, lake.newest_of_node)
@@ -99,7 +98,7 @@ def _in_lake(rows: DataFrame, sign: int) -> DataFrame:
 
 
 def _walk(url: str, walkers: int, newest_of_node: dict[int, int]) -> Batches:
-    """Rows of `ROWS`: each walker looks for the owners of its share of the buckets."""
+    """Make the function that yields rows of `ROWS`; each walker reads the owners in its share of the buckets."""
     newest = np.full(MAX_NODE + 1, -1, np.int64)
     for node, seq in newest_of_node.items():
         newest[node] = seq
@@ -124,7 +123,7 @@ class _Sums:
         self._sums = {column: np.zeros(BUCKETS, np.int64) for column in COLUMNS}
 
     def add(self, page: Page) -> None:
-        """The entries of a page of keys; of a key that was there before, nothing more."""
+        """Add the entries of a page of keys, except keys that were read before."""
         page = [key for key, is_new in zip(page, self._seen.note(_hashes(page)), strict=True) if is_new]
         entries = entries_of(page, replies_to(self._redis, page))
         starts = np.flatnonzero(np.diff(entries.of_queue, prepend=-1))
@@ -148,13 +147,13 @@ class _Sums:
         np.bitwise_xor.at(self._sums["digest"], buckets, np.bitwise_xor.reduceat(digests, starts))
 
     def rows(self) -> pa.RecordBatch:
-        """One row a bucket in which there is anything."""
+        """One row per bucket that is not empty."""
         (buckets,) = np.nonzero(np.logical_or.reduce([each != 0 for each in self._sums.values()]))
         columns = [pa.array(self._sums[column][buckets]) for column in COLUMNS]
         return pa.RecordBatch.from_arrays([pa.array(buckets), *columns], schema=ROW_SCHEMA)
 
     def _strays(self, page: Page, entries: Entries, is_flying: Flags) -> Flags:
-        """Which entries are in flight without being pending."""
+        """Flag the entries that are in flight without being pending."""
         found = np.zeros(len(is_flying), np.bool_)
         places = np.flatnonzero(is_flying)
         pipe = self._redis.pipeline(transaction=False)
@@ -165,7 +164,7 @@ class _Sums:
 
 
 def _hashes(page: Page) -> Hashes:
-    """One for each key, of its owner and its kind."""
+    """One hash per key, of its owner and its kind."""
     kinds = np.array([WALKED.index(queue_key) for _, queue_key in page], np.uint64)
     hashes: Hashes = hash_long(kinds, np.array([_vehicle(owner) for owner, _ in page], np.uint64))
     return hashes
@@ -176,12 +175,12 @@ def _bucket(owner: str) -> int:
 
 
 def _vehicle(owner: str) -> int:
-    """Two checksums: with one of 32 bits, some of a million vehicles share theirs."""
+    """Two checksums: with one of 32 bits, some of a million vehicles would share theirs."""
     return zlib.crc32(owner.encode()) << 32 | zlib.crc32(owner[::-1].encode())
 
 
 def hash_long(values: Any, seeds: Any) -> Any:
-    """XXH64 of 64-bit integers, as Spark's `xxhash64` has it for a bigint; arrays of uint64.
+    """XXH64 of 64-bit integers, as Spark's `xxhash64` computes it for a bigint; arrays of uint64.
 
     Source: `XXH64.hashLong` in org.apache.spark.sql.catalyst.expressions, and the definition of XXH64 for inputs of 8 bytes.
     """
@@ -189,7 +188,7 @@ def hash_long(values: Any, seeds: Any) -> Any:
         np.uint64(prime)
         for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
     )
-    with np.errstate(over="ignore"):  # it is meant modulo 2**64
+    with np.errstate(over="ignore"):  # the arithmetic is modulo 2**64
         mixed = seeds + five + np.uint64(8) ^ _rotated(values * two, 31) * one
         mixed = _rotated(mixed, 27) * one + four
         mixed = (mixed ^ mixed >> np.uint64(33)) * two

@@ -1,7 +1,7 @@
 """Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
 
-The queue of each client is read once, after the lake. What only Redis knows yet is no difference: a newer
-message of a key, a later epoch, an acknowledgement that may be on its way to the lake. Neither is a message past its retention.
+Each client's queue is read once, after the lake. What only Redis can know yet is no difference: a newer message of a key,
+a later epoch, an acknowledgement that may be on its way to the lake. Nor is a message past its retention.
 """
 
 from collections import Counter
@@ -26,21 +26,21 @@ from pipelines.populate.workers import counted
 from pipelines.spark.parallelism import parallelism
 
 CLIENT_BATCH_SIZE = 1000
-ON_ITS_WAY = timedelta(hours=1)  # by then an acknowledgement is in the lake, and a dispatcher has ended what expired
-COLLECTED = timedelta(days=1)  # by then garbage collection has ended what expired and is in no queue
+ON_ITS_WAY = timedelta(hours=1)  # by then an acknowledgement is in the lake, and a dispatcher has ended expired messages
+COLLECTED = timedelta(days=1)  # by then garbage collection has ended expired messages that are in no queue
 
 Base = dict[str, int]
 
 
 class QueueDifference(StrEnum):
-    """How a compacted queue and the lake disagree; each client counts once for each."""
+    """How a compacted queue and the lake disagree; each client counts once per kind."""
 
     MISSING = "missing"  # live in the lake; the queue has neither it nor a newer message of its key
-    ACKNOWLEDGED = "acknowledged"  # in the lake, and pending in the queue
-    UNRECORDED = "unrecorded"  # acknowledged in the queue for an hour, and nothing in the lake says so
-    POSITION = "position"  # behind that of the lake, in the same epoch
+    ACKNOWLEDGED = "acknowledged"  # acknowledged in the lake, pending in the queue
+    UNRECORDED = "unrecorded"  # acknowledged in the queue for an hour, but not in the lake
+    POSITION = "position"  # behind the lake's position, in the same epoch
     SPOILT = "spoilt"  # a key of the queue holds another type
-    OVERDUE = "overdue"  # should have expired, and is still pending, in the queue or in the lake
+    OVERDUE = "overdue"  # should have expired, but is still pending in the queue or in the lake
 
 
 REPAIRABLE = (QueueDifference.MISSING, QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION)
@@ -48,7 +48,7 @@ REPAIRED = "repaired"
 
 
 def _column(kind: QueueDifference) -> str:
-    return f"queues_{kind.value}"  # other columns of counts have such names, too
+    return f"queues_{kind.value}"  # a prefix, because other count columns have the same words
 
 
 NAMES = (*map(_column, QueueDifference), REPAIRED)
@@ -57,10 +57,10 @@ NAMES = (*map(_column, QueueDifference), REPAIRED)
 def compare_queues(
     spark: SparkSession, settings: Settings, base: Base, *, now: datetime, repair: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """How many clients differ in which way, and how many of them were repaired.
+    """Count the clients that differ, by kind, and those that were repaired.
 
     Raises:
-        redis.RedisError: Redis is away or refuses.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     index, state = (
         spark.read.option("versionAsOf", base[table.name]).table(f"{settings.catalog_name}.{table.identifier}")
@@ -74,7 +74,7 @@ def compare_queues(
 
 
 def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
-    """How this queue and the lake disagree. The queue need not have messages past their retention."""
+    """Yield how this queue and the lake disagree. The queue need not have messages past their retention."""
     if queue is None:
         yield QueueDifference.SPOILT
         return
@@ -100,7 +100,7 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, po
                 yield QueueDifference.UNRECORDED
     if any(not m.is_delivered and m.seq < queued_from and m.seq != queue.in_flight for m in queue.messages):
         yield QueueDifference.OVERDUE
-    # A queue of which nothing is live has no position in Redis.
+    # A queue without live messages has no position in Redis.
     if held and state.acked_seq is not None and queue.epoch == state.epoch and (queue.acked_seq or 0) < state.acked_seq:
         yield QueueDifference.POSITION
 

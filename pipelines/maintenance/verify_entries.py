@@ -1,7 +1,7 @@
 """Compares queues and lake entry by entry, where their digests differ.
 
-The lake is read at one moment and the queues after it, so a difference may be a change in between: each one is checked
-once more in the queues, live, and against the newest outcomes, before it counts.
+The lake is read at one moment and the queues after it, so a difference may be a change in between: each one is rechecked
+in the live queues, and against the newest outcomes, before it counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ DIFFERENCES = "difference string, vin string, seq bigint, request_id string, dat
 
 @contextmanager
 def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Iterator[DataFrame]:
-    """One row a difference of the vehicles in these buckets, as `DIFFERENCES` says; each has been looked at once more.
+    """One row of `DIFFERENCES` per difference of the vehicles in these buckets; each has been rechecked.
 
-    `in_queues`: how many entries all queues hold.
+    `in_queues`: the number of entries in all queues.
     """
     comparison = _Comparison(
         lake, Buckets(frozenset(buckets)), parts=-(-in_queues * len(buckets) // (BUCKETS * ROWS_PER_PARTITION))
@@ -46,17 +46,17 @@ class _Comparison:
         self._lake, self._buckets = lake, buckets
         self._parts = max(parallelism(lake.spark), parts)
         walked = lake.spark.range(0, 1, 1, 1).mapInArrow(walk(lake.settings.redis, buckets.have), ROWS)
-        # A walk may come by twice. By vehicle, as the joins need them, so that they are shuffled once.
+        # SCAN may return a key twice. Partitioned by vehicle, as the joins need it, so that rows are shuffled once.
         self._queues = walked.repartition(self._parts, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()
         self._kept = [self._queues]
 
     def close(self) -> None:
-        """Let go of what was kept: Spark knows a frame by its plan, and the next comparison's would have these rows."""
+        """Unpersist the cached frames: Spark identifies a frame by its plan, so the next comparison would get these rows."""
         for frame in self._kept:
             frame.unpersist()
 
     def differences(self) -> DataFrame:
-        """Rows of `DIFFERENCES`."""
+        """Rows of `DIFFERENCES`, rechecked."""
         kinds = [self._open_in_lake(), *self._waiting_otherwise(), self._disordered(), self._stray()]
         columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
         first = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in kinds))
@@ -73,19 +73,19 @@ class _Comparison:
 
     @property
     def _is_young(self) -> Column:
-        """Younger than everything that is ingested of the same recorder."""
+        """Whether an entry is younger than everything ingested from the same recorder."""
         newest = sf.lit(-1)
         for node, seq in self._lake.newest_of_node.items():
             newest = sf.when(_node("seq") == node, sf.lit(seq)).otherwise(newest)
         return sf.col("seq") > newest
 
     def _since_oldest(self, instant: str) -> Column:
-        """Rows that can be about an entry that waits in the queues."""
+        """Whether a row can be about an entry that waits in the queues."""
         row = self._waiting.agg(sf.min("seq").alias("oldest")).first()
         return sf.col(instant) >= sf.lit(datetime_of(row["oldest"] if row is not None and row["oldest"] is not None else MAX_SEQ))
 
     def _open_in_lake(self) -> DataFrame:
-        """Pending in the lake, and missing in the queues, or remembered there as ended though nothing says so on its way here."""
+        """Entries pending in the lake that the queues lack, or remember as ended with no outcome recorded or on its way here."""
         entries = self._buckets.of(self._lake.entries()).select(*KEYS, "request_id", "data_id")
         ended = self._buckets.of(self._lake.ended())
         waiting = pending(entries, ended, parts=self._parts, few=False)
@@ -99,12 +99,12 @@ class _Comparison:
         if not odd.where(is_unrecorded).head(1):
             return odd
         moving = on_their_way(self._lake.spark, self._lake.catalog, self._lake.settings)
-        if moving is None:  # then none is said to be recorded nowhere
+        if moving is None:  # then no entry can be called unrecorded
             return odd.where(~is_unrecorded)
         return odd.where(~is_unrecorded).unionByName(odd.where(is_unrecorded).join(moving, KEYS, "left_anti"))
 
     def _waiting_otherwise(self) -> list[DataFrame]:
-        """The entries that wait in the queues and have ended, are unknown to the lake, or are overdue."""
+        """Entries that wait in the queues although they have ended, are unknown to the lake, or are overdue."""
         waiting = self._waiting.where(~self._is_young).select(*KEYS)
         ids = self._buckets.of(self._lake.main(IDS)).where(self._since_oldest("ts"))
         known = ids.select(*KEYS, "ts", "request_id", "data_id").repartition(self._parts, "vin")

@@ -1,4 +1,4 @@
-"""The lake at one moment, for the comparison of the queues with it."""
+"""The lake at one moment, for comparing the queues with it."""
 
 from datetime import datetime, timedelta
 
@@ -13,16 +13,16 @@ from pipelines.populate.snapshot_range import newest_seqs
 
 
 class PinnedLake:
-    """Spark's frames of the main branches, of one publication; `now` says what is past its retention."""
+    """Spark frames of consistent main branches; `now` decides what is past its retention."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> None:
         self.spark, self.catalog, self.settings = spark, catalog, settings
         self.since = now - timedelta(days=settings.retention_days)
-        self.base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))  # by table
+        self.base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))  # snapshot ids by table name
         self.newest_of_node = newest_seqs(catalog, self.base[SEGMENTS.name])
 
     def entries(self) -> DataFrame:
-        """Those that are not past their retention: vin, ts, request_id, seq, data_id, applied."""
+        """Entries within their retention: vin, ts, request_id, seq, data_id, applied."""
         return self.main(IDS).where(sf.col("ts") >= sf.lit(self.since))
 
     def ended(self) -> DataFrame:
@@ -30,7 +30,7 @@ class PinnedLake:
         return self.main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self.since))
 
     def main(self, table: Table) -> DataFrame:
-        """All rows of a table."""
+        """All rows of a table at its pinned snapshot."""
         return self.spark.read.option("versionAsOf", self.base[table.name]).table(self._name(table))
 
     def current(self, table: Table) -> DataFrame:

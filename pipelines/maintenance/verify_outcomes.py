@@ -1,7 +1,7 @@
-"""Finds outcomes that are on their way to the lake, to tell them from those that are recorded nowhere.
+"""Finds outcomes that are on their way to the lake, as opposed to outcomes that are recorded nowhere.
 
-An outcome moves from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. The search goes in
-the same order, so that it finds an outcome that moves meanwhile in at least one place.
+An outcome moves from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. The search follows
+the same order, so that an outcome that moves in the meantime is found in at least one place.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 
 def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> DataFrame | None:
-    """(vin, seq) of outcomes that are recorded and not in the lake; None where a recorder does not say what it has.
+    """(vin, seq) of outcomes that are recorded but not in the lake; None if a recorder cannot be flushed.
 
     Raises:
-        redis.RedisError: Redis is away or refuses.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     with connect(settings.redis) as redis:
         waiting = list(_in_stream(redis))
@@ -55,13 +55,13 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
 
 
 def _in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
-    """The outcomes that no recorder has settled."""
+    """Yield the outcomes in the stream that no recorder has settled."""
     start = "-"
     while page := cast(Page, redis.xrange(keys.OUTCOMES, start, "+", count=RECORDS_PER_PAGE)):
         for _, fields in page:
             try:
                 record = OutcomeRecord.from_wire(fields.get(b"o", b""))
             except ValueError:
-                continue  # the recorder puts it into quarantine
+                continue  # the recorder quarantines it
             yield record.vin, record.seq
         start = f"({page[-1][0].decode()}"

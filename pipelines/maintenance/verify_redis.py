@@ -1,4 +1,4 @@
-"""Reads the entries of the queues as rows: all of them in one walk, or some of them again. Spark's workers run it."""
+"""Reads entries of the queues as rows: all of them in one walk, or some of them again. Runs on Spark workers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ ENTRIES_PER_FLUSH = 5000
 log = structlog.get_logger(__name__)
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Page = list[tuple[str, "QueueKey"]]  # owners, and which of their keys
+Page = list[tuple[str, "QueueKey"]]  # owner and kind of each key
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 class QueueKey(StrEnum):
-    """The keys of an owner that can hold an entry: the last word of the key."""
+    """The keys of an owner that can hold an entry; the value is the key's last word."""
 
     PENDING = "pending"
     PARKED = "parked"
-    DONE = "done"  # ended lately
+    DONE = "done"  # ended recently
     IN_FLIGHT = "inflight"
 
 
@@ -47,12 +47,12 @@ KEY_OF = {
 class Difference(StrEnum):
     """How queues and lake disagree about an entry."""
 
-    MISSING = "missing"  # pending in the lake; the queues do not have it, and do not remember that it ended
+    MISSING = "missing"  # pending in the lake; the queues neither have it nor remember that it ended
     UNRECORDED = "unrecorded"  # the queues remember that it ended; neither the lake nor anything on its way there does
-    ENDED = "ended"  # has an outcome in the lake, and still waits in the queues
-    EXTRA = "extra"  # waits in the queues, and the lake does not know it although it knows younger ones of that recorder
+    ENDED = "ended"  # has an outcome in the lake, but still waits in the queues
+    EXTRA = "extra"  # waits in the queues, but the lake lacks it although it has younger ones of that recorder
     OVERDUE = "overdue"  # waits in both past its retention: the next garbage collection, or a claim, ends it
-    DISORDERED = "disordered"  # stands before an older entry of the same queue
+    DISORDERED = "disordered"  # precedes an older entry of the same queue
     STRAY = "stray"  # in flight without being pending
 
 
@@ -62,15 +62,15 @@ ROW_SCHEMA = pa.schema([("vin", pa.string()), ("seq", pa.int64()), ("queue_key",
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The entries of a page of keys, of each key together."""
+    """The entries of a page of keys, grouped by key."""
 
     seqs: Integers
-    of_queue: Integers  # the place in the page of the key that holds it
-    disordered: Flags  # stands before an older one
+    of_queue: Integers  # index in the page of the key that holds it
+    disordered: Flags  # precedes an older one
 
 
 def walk(url: str, of_whom: Callable[[str], bool]) -> Batches:
-    """Rows of these owners' queues. Who changes while this walks is seen before or after; what is there all the time is seen."""
+    """Make the function that yields rows of these owners' queues. It sees every entry that is there during the whole walk."""
 
     def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
@@ -82,7 +82,7 @@ def walk(url: str, of_whom: Callable[[str], bool]) -> Batches:
 
 
 def recheck(url: str) -> Batches:
-    """Of rows (difference, vin, seq, …), those whose difference is still there, as far as the queues can tell."""
+    """Keep the rows (difference, vin, seq, …) whose difference still exists, as far as the queues can tell."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
@@ -95,7 +95,7 @@ def recheck(url: str) -> Batches:
 
 
 def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
-    """Owner and kind of every key of these kinds, some at a time; a key may come twice."""
+    """Yield the owner and kind of every key of these kinds, in pages; a key may come twice."""
     queue_keys = {queue_key.value: queue_key for queue_key in kinds}
     page: Page = []
     for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_PER_PAGE):
@@ -109,7 +109,7 @@ def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
 
 
 def replies_to(redis: Redis, page: Page) -> list[Any]:
-    """What each of these keys holds: members, a value, nothing, or the error with which Redis refuses."""
+    """The content of each key: members, a value, nothing, or the error that Redis returned."""
     pipe = redis.pipeline(transaction=False)
     for owner, queue_key in page:
         if queue_key is QueueKey.IN_FLIGHT:
@@ -120,7 +120,7 @@ def replies_to(redis: Redis, page: Page) -> list[Any]:
 
 
 def entries_of(page: Page, replies: list[Any]) -> Entries:
-    """What these keys hold. All are made into columns at once: as rows of Python, each costs several microseconds."""
+    """The entries in these keys, as columns: as Python rows, each would cost several microseconds."""
     held = [reply if isinstance(reply, list) else [] if reply is None else [reply] for reply in replies]
     seqs = (
         None if any(isinstance(reply, RedisError) for reply in replies) else _as_integers([one for each in held for one in each])
@@ -144,7 +144,7 @@ def _rows(page: Page, replies: list[Any]) -> pa.RecordBatch:
 
 
 def _as_integers(held: list[bytes]) -> pa.Array | None:
-    """The members as seqs; None where one of them is none."""
+    """The members as seqs; None if any of them is not a seq."""
     try:
         words = pa.array(held, pa.binary()).cast(pa.string())
         return words.cast(pa.int64()) if pc.all(pc.ascii_is_decimal(words), min_count=0).as_py() else None
@@ -153,7 +153,7 @@ def _as_integers(held: list[bytes]) -> pa.Array | None:
 
 
 def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
-    """Whether each entry is before an older one of its queue. Entries that ended lately have no order."""
+    """Flag the entries that precede an older entry of their queue. Entries that ended recently have no order."""
     found = np.zeros(len(seqs), np.bool_)
     falls = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
     for queue in np.unique(of_queue[1:][falls]):
@@ -165,7 +165,7 @@ def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
 
 
 def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
-    """Without what is none: a key that is spoilt keeps no other from being compared."""
+    """The seqs in a reply, without invalid members, so that a corrupt key does not keep others from being compared."""
     members = sound(reply)
     held = [members] if queue_key is QueueKey.IN_FLIGHT else members or []
     seqs = _numbers(held)
@@ -179,7 +179,7 @@ def _numbers(held: Iterable[bytes | None]) -> list[int]:
 
 
 def sound(reply: Any) -> Any:
-    """The reply; what a key that is spoilt would hold is nothing."""
+    """The reply, or None for a key of another type; any other Redis error is raised."""
     if isinstance(reply, RedisError) and not is_spoilt(reply):
         raise reply
     return None if is_spoilt(reply) else reply

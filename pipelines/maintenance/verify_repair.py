@@ -1,4 +1,4 @@
-"""Repairs the differences that verification found, where the lake is certain; the others are left as they are."""
+"""Repairs differences that verification found, where the lake is certain; others are left as they are."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -23,10 +23,10 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
-    """Queue missing entries, end ended ones, record outcomes, restore order; returns how many of each kind. The rest stays.
+    """Queue missing entries, end ended ones, record outcomes, restore order; return how many of each kind. Others stay.
 
     Raises:
-        Retryable: another process that compares lake and queues is at work.
+        Retryable: another process holds the populate lock.
     """
     now_ms = round(now.timestamp() * 1000)
     repair_batches = _repairer(settings.redis, Policy.of(settings), now_ms)
@@ -56,7 +56,7 @@ def _repairer(url: str, policy: Policy, now_ms: int) -> Batches:
                     Difference.ENDED: _end(loader, [r for r in rows if r["difference"] == Difference.ENDED], now_ms),
                 }
                 disordered = [r for r in rows if r["difference"] == Difference.DISORDERED]
-                for row in disordered:  # XX: what has ended meanwhile does not come back
+                for row in disordered:  # XX: entries that ended in the meantime are not added again
                     redis.zadd(keys.pending(row["vin"]), {str(row["seq"]): row["seq"]}, xx=True)
                 done[Difference.DISORDERED] = len(disordered)
                 counts = [{"difference": kind.value, "repaired": count} for kind, count in done.items() if count]
@@ -77,7 +77,7 @@ def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
 
 
 def _record(redis: Redis, loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
-    """Hand outcomes that the queues remember to the recorder; time and attempts are not known any more. Returns how many."""
+    """Send outcomes that the queues remember to the recorder; time and attempts are no longer known. Return how many."""
     pipe = redis.pipeline(transaction=False)
     for row in rows:
         pipe.zscore(keys.done(row["vin"]), row["seq"])
@@ -87,7 +87,7 @@ def _record(redis: Redis, loader: Loader, rows: list[dict[str, str]], now_ms: in
 
 
 def _end(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
-    """The lake has the outcomes: the queues need not remember them. What is in flight ends when acknowledged or released."""
+    """End entries whose outcomes the lake has, and let the queues forget them. Those in flight end when acked or released."""
     ended = 0
     for outcome in Outcome:
         owners: dict[str, list[int]] = {}

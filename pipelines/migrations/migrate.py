@@ -1,8 +1,8 @@
-"""`manifold lake migrate`: finds the steps that are due, and takes them. Safe to repeat, at once, and beside ingestion. No Spark.
+"""`manifold lake migrate`: finds the steps that are due and takes them. Safe to repeat, concurrently and beside ingest. No Spark.
 
-A step is three commits: the new metadata and version, with a note that the step is under way; an empty run, which overtakes runs
-that began on the table as it was; and the removal of the note. The run moves main of the table, and a step begins only if main is
-where it was when the table was read: a late process never sets the version back, even if a catalog (REST) compares nothing else.
+A step is three commits: the new metadata and version, with a note that the step is in progress; an empty run, which overtakes
+runs that began on the old table; and the removal of the note. The run moves main of the table, and a step begins only if main is
+where it was when the table was read: a delayed process never sets the version back, even if a REST catalog compares nothing else.
 """
 
 import json
@@ -28,7 +28,7 @@ from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import Step
 
-MAX_ATTEMPTS = 50  # at a run of one's own, each overtaken by another's
+MAX_ATTEMPTS = 50  # at publishing the empty run, while other runs are published first
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +38,20 @@ class Due:
     """A step that a table needs."""
 
     table: str
-    version: int  # to which it leads
+    version: int  # that it leads to
     step: str
     says: str
-    resumed: bool = False  # an earlier migration began it and did not complete it
-    seconds: float | None = None  # that it took; None: it was not taken
+    resumed: bool = False  # begun, but not completed, by an earlier migration
+    seconds: float | None = None  # duration; None: it was not taken
 
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """The steps of a migration that were taken, or are due."""
+    """Steps of a migration that were taken, or are due."""
 
     steps: list[Due] = field(default_factory=list)
-    made: list[str] = field(default_factory=list)  # tables that were missing
-    versions: dict[str, int] = field(default_factory=dict)  # by table, now
+    made: list[str] = field(default_factory=list)  # missing tables that were created, or would be
+    versions: dict[str, int] = field(default_factory=dict)  # current, by table
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -59,7 +59,7 @@ class Migrated:
 
 
 def plan(catalog: Catalog) -> Migrated:
-    """What `migrate` would do. Nothing is changed.
+    """Return what `migrate` would do, without changing anything.
 
     Raises:
         Permanent: a table is newer than this code.
@@ -79,11 +79,11 @@ def plan(catalog: Catalog) -> Migrated:
 
 
 def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) -> Migrated:
-    """Make the tables that are missing, and take every step that is due. `say` hears of each step as it begins.
+    """Create missing tables, and take every step that is due. `say` is called with each step as it begins.
 
     Raises:
         Permanent: a table is newer than this code.
-        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
+        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
     """
     made = plan(catalog).made
     make_missing_tables(catalog)
@@ -101,7 +101,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
-    """(version, step) of the steps that were begun and not completed, and of those that were not begun."""
+    """(version, step) of the steps that are in progress or not begun."""
     require_not_newer(loaded, table)
     version = version_of(loaded)
     for leads_to, step in enumerate(STEPS[table.name], start=FIRST + 1):
@@ -114,7 +114,7 @@ def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
 
 
 def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
-    finish(catalog)  # what counts already is best brought to the table as it was
+    finish(catalog)  # committed runs are best brought to the old table
     _begin(catalog, table, version, step)
     _fence(catalog, table)
     _settle(catalog, table, step)
@@ -122,7 +122,7 @@ def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
 
 @patiently
 def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
-    """The metadata, the version, and the note that the step is under way: one commit. Nothing where another has begun it."""
+    """Commit metadata, version and the in-progress note at once; no effect if another process has begun the step."""
     loaded = catalog.load_table(table.identifier)
     if version_of(loaded) >= version:
         return
@@ -134,7 +134,7 @@ def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
 
 
 def _fence(catalog: Catalog, table: Table) -> None:
-    """A snapshot with the new schema, published as a run; of a table that is no part of runs, on main at once."""
+    """Publish a snapshot with the new schema as a run; for a table outside runs, commit it to main directly."""
     if table not in EVERY_RUN_TABLE:
         append_nothing(catalog, table, MAIN, {})
         return
@@ -151,7 +151,7 @@ def _fence_run(catalog: Catalog, table: Table) -> None:
 
 @patiently
 def _settle(catalog: Catalog, table: Table, step: Step) -> None:
-    """Remove the note that the step is under way."""
+    """Remove the in-progress note."""
     loaded = catalog.load_table(table.identifier)
     if MIGRATING + step.name in loaded.properties:
         with loaded.transaction() as change:

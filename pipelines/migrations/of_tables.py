@@ -1,4 +1,4 @@
-"""The steps of each table, in the order of its versions: the first leads from version 1 to version 2."""
+"""The migration steps of each table, in the order of its versions: the first leads from version 1 to version 2."""
 
 from manifold.contracts.tables import EVERY_TABLE
 from pipelines.migrations.steps import Step

@@ -1,4 +1,4 @@
-"""The kinds of step that change a table's metadata. Each leaves alone what is already as it should be."""
+"""The kinds of steps that change a table's metadata. Each skips what is already done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,31 +12,31 @@ from manifold.lake.schema import ICEBERG_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From one version of a table to the next."""
+    """A step from one version of a table to the next."""
 
     name: str  # unique in its table; words with hyphens
 
     def says(self) -> str:
-        """The step in words, for people."""
+        """Describe the step for people."""
         raise NotImplementedError
 
     def change(self, change: Transaction) -> None:
-        """Change the table's metadata, where it is not changed yet."""
+        """Change the table's metadata, unless it is done already."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetProperties(Step):
-    """Set the properties that the table lacks, or has as an earlier release set them; a site's own values stay."""
+    """Set properties that the table lacks, or has as an earlier release set them; a site's own values stay."""
 
     values: Mapping[str, str]
-    instead_of: Mapping[str, str] = field(default_factory=dict)  # what an earlier release set
+    instead_of: Mapping[str, str] = field(default_factory=dict)  # values that an earlier release set
 
     def says(self) -> str:
-        """Which."""
+        """Name the properties."""
         return f"properties: {', '.join(f'{name}={value}' for name, value in self.values.items())}"
 
     def change(self, change: Transaction) -> None:
-        """Those that the site has not set itself."""
+        """Set the properties that the site has not set itself."""
         has = change.table_metadata.properties
         new = {name: value for name, value in self.values.items() if has.get(name) in {None, self.instead_of.get(name)}}
         if new:
@@ -45,16 +45,16 @@ class SetProperties(Step):
 
 @dataclass(frozen=True, slots=True)
 class AddColumns(Step):
-    """Add optional columns; rows that are there have null in them, and no file is written again."""
+    """Add optional columns; existing rows have null in them, and no file is rewritten."""
 
     columns: tuple[Column, ...]
 
     def says(self) -> str:
-        """Which."""
+        """Name the columns."""
         return f"new columns: {', '.join(column.name for column in self.columns)}"
 
     def change(self, change: Transaction) -> None:
-        """Those that are missing."""
+        """Add the missing columns."""
         has = {field.name for field in change.table_metadata.schema().fields}
         missing = [column for column in self.columns if column.name not in has]
         if missing:
@@ -65,17 +65,17 @@ class AddColumns(Step):
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn(Step):
-    """Give a column another name; its rows stay, for Iceberg knows columns by number."""
+    """Rename a column; its rows stay, because Iceberg identifies columns by id."""
 
     old: str
     new: str
 
     def says(self) -> str:
-        """From what to what."""
+        """Name the old and the new column."""
         return f"column {self.old} becomes {self.new}"
 
     def change(self, change: Transaction) -> None:
-        """Unless it is renamed."""
+        """Rename the column, unless it is done already."""
         if self.new not in {field.name for field in change.table_metadata.schema().fields}:
             with change.update_schema() as schema:
                 schema.rename_column(self.old, self.new)
@@ -83,18 +83,18 @@ class RenameColumn(Step):
 
 @dataclass(frozen=True, slots=True)
 class WidenColumn(Step):
-    """Give a column a type that holds more (int to bigint), or let it be empty; no file is written again."""
+    """Widen a column's type (int to bigint), or make the column optional; no file is rewritten."""
 
     column: str
     type: pa.DataType
     required: bool = True
 
     def says(self) -> str:
-        """What it becomes."""
+        """Name the column and its new type."""
         return f"column {self.column} becomes {self.type}{'' if self.required else ', and may be empty'}"
 
     def change(self, change: Transaction) -> None:
-        """Unless it is so."""
+        """Widen the column, unless it is done already."""
         has, wanted = change.table_metadata.schema().find_field(self.column), ICEBERG_TYPES[self.type]
         if has.field_type != wanted or has.required > self.required:
             with change.update_schema() as schema:
@@ -103,19 +103,19 @@ class WidenColumn(Step):
 
 @dataclass(frozen=True, slots=True)
 class PartitionBy(Step):
-    """Partition what is written from now on by these (column, transform), and nothing else.
+    """Partition new files by these (column, transform) pairs, and nothing else.
 
-    What is there stays where it is until compaction writes it again; readers find it by the partitions that it was written with.
+    Existing files stay where they are until compaction rewrites them; readers find them by the spec with which they were written.
     """
 
-    fields: tuple[tuple[str, str], ...]  # transforms as Iceberg names them: day, identity, bucket[16]
+    fields: tuple[tuple[str, str], ...]  # transforms by Iceberg's names: day, identity, bucket[16]
 
     def says(self) -> str:
-        """By what."""
+        """Name the partition fields."""
         return f"partitions: {', '.join(f'{transform} of {column}' for column, transform in self.fields) or 'none'}"
 
     def change(self, change: Transaction) -> None:
-        """Unless it is so."""
+        """Change the partition spec, unless it is done already."""
         metadata = change.table_metadata
         names = {field.name for field in metadata.spec().fields}
         wanted = {_field_name(column, transform): (column, transform) for column, transform in self.fields}
@@ -129,5 +129,5 @@ class PartitionBy(Step):
 
 
 def _field_name(column: str, transform: str) -> str:
-    """As `manifold.lake.catalog` names fields: `ts_day`."""
+    """The field's name, as in `manifold.lake.catalog`: `ts_day`."""
     return column if transform == "identity" else f"{column}_{transform.split('[')[0]}"

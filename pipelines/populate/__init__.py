@@ -1,1 +1,1 @@
-"""Lake to queues: what is pending and was not handed over."""
+"""Lake to queues: pending entries that were not enqueued directly."""

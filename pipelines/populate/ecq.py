@@ -1,4 +1,4 @@
-"""Populates compacted queues from the lake: merges live messages and their states into Redis, and undoes nothing newer there.
+"""Populates compacted queues from the lake: merges live messages and states into Redis, without undoing newer ones there.
 
 Payloads stay in the lake until a dispatcher needs them (`manifold.lake.ecq_payloads`).
 """
@@ -24,19 +24,19 @@ from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
 from pipelines.spark.parallelism import parallelism
 
-ROWS_PER_PARTITION = 400_000  # of one partition: a worker folds them in memory
+ROWS_PER_PARTITION = 400_000  # per partition: a worker folds them in memory
 
 
 def load_queues(
     spark: SparkSession, catalog: Catalog, settings: Settings, redis: Redis, *, now: datetime, everything: bool
 ) -> LoadResult:
-    """Merge into Redis the queues about which something is new in the lake; with `everything` all that have a live message.
+    """Merge into Redis the queues with something new in the lake; with `everything`, all that have a live message.
 
-    New is a message that direct enqueue did not bring, or one from about when the queues were loaded, which may have come
-    too late for that; and a rewind.
+    New are rewinds, messages that direct enqueue did not bring, and messages from about when the queues were loaded, which may
+    have come too late for it.
 
     Raises:
-        redis.RedisError: Redis is away or refuses.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     added = unpopulated(redis, catalog, everything=everything)
     since = None if everything else loaded_at(redis)
@@ -49,7 +49,7 @@ def load_queues(
 
 
 def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
-    """The united rows of the clients concerned, all of a client's in one partition."""
+    """The united rows of the affected clients, all of a client's in one partition."""
     index, state = (_whole(spark, settings, each) for each in (added.index, added.state))
     if not added.is_everything:
         late = sf.col("applied") == sf.lit(False)
@@ -69,14 +69,14 @@ def _whole(spark: SparkSession, settings: Settings, added: SnapshotRange) -> Dat
 
 
 def _new(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
-    if not added.rows:  # of no snapshots Spark makes no incremental scan
+    if not added.rows:  # Spark rejects an incremental scan of no snapshots
         return _whole(spark, settings, added).limit(0)
     reader = spark.read.option("start-snapshot-id", str(added.start)).option("end-snapshot-id", added.end)
     return reader.table(f"{settings.catalog_name}.{added.table.identifier}")
 
 
 def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
-    """What each worker does with its clients."""
+    """Make the function that loads the queues of a partition's clients."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.concat_tables([pa.Table.from_batches([b]).cast(UNITED) for b in batches] or [UNITED.empty_table()])
@@ -89,9 +89,9 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
 
 
 def as_loaded(queue: FoldedQueue, pending_from: int) -> LakeQueue:
-    """A queue as Redis takes it, without messages that have expired: on record, or pending with a seq below `pending_from`.
+    """The queue in the form that Redis loads, without messages that have expired, by record or by a seq below `pending_from`.
 
-    Garbage collection records the latter.
+    Garbage collection records the latter as expired.
     """
     if not queue.rows:
         pending = [LiveMessage(seq, key, False) for seq, key in queue.live if seq >= pending_from]

@@ -1,7 +1,7 @@
-"""Folds index and state of compacted queues, client by client, over Arrow tables, in Spark's workers.
+"""Folds index and state of compacted queues, client by client, over Arrow tables, on Spark workers.
 
 It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both
-tables are brought into one form first, so that Spark groups those of a client in one shuffle.
+tables are first brought into one schema, so that Spark groups those of a client in one shuffle.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from manifold.contracts.ecq_rows import RecordedState, StateRow
 from manifold.contracts.tables import INSTANT
 
 CLIENT_BATCH_SIZE = 1000
-MESSAGE = "message"  # kind of a row that is of the index; the other kinds are those of the state
+MESSAGE = "message"  # kind of a row of the index; the other kinds are those of the state
 UNITED = pa.schema(
     [
         ("client_id", pa.string()),
@@ -30,19 +30,19 @@ UNITED = pa.schema(
 
 
 class FoldedQueue(NamedTuple):
-    """A client's queue as the lake knows it."""
+    """A client's queue as recorded in the lake."""
 
     client_id: str
     live: list[tuple[int, str]]  # (seq, key) of the newest message of each key, oldest first
     rows: Sequence[StateRow]
 
     def state(self) -> RecordedState:
-        """What the rows come to."""
+        """The state that results from the rows."""
         return RecordedState(self.rows)
 
 
 def united(index: DataFrame, state: DataFrame) -> DataFrame:
-    """The rows of both tables in one form."""
+    """The rows of both tables in the schema `UNITED`."""
     none = {name: sf.lit(None).cast(kind) for name, kind in (("key", "string"), ("at", "timestamp"), ("epoch", "bigint"))}
     messages = index.select("client_id", "seq", "key", none["at"].alias("at"), none["epoch"].alias("epoch"), sf.lit(MESSAGE))
     seqs = sf.col("acked_seq").alias("seq")
@@ -58,7 +58,7 @@ def newest_of_keys(rows: pa.Table) -> pa.Table:
 
 
 def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
-    """Every client of these united rows, which have all of each client's."""
+    """Fold each client's united rows; `rows` must have all of each client's."""
     states = _states(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
     lists = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
     for batch in lists.to_batches(max_chunksize=CLIENT_BATCH_SIZE):

@@ -19,24 +19,24 @@ REWOUND = where(EqualTo, "kind", StateKind.REWOUND.value)
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What index and state have that nobody has looked at since Redis remembers; or all of both."""
+    """Rows of index and state added since the last populate that Redis remembers; or all of both."""
 
     index: SnapshotRange
     state: SnapshotRange
 
     @property
     def is_everything(self) -> bool:
-        """Whether all queues are to be loaded."""
+        """Whether all queues must be loaded."""
         return self.index.start is None or self.state.start is None
 
 
 def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> Added:
-    """What was added to index and state since the last time."""
+    """Rows added to index and state since the last populate."""
     return Added(*(range_since(catalog, table, None if everything else _remembered(redis, table)) for table in TABLES_READ))
 
 
 def remember(redis: Redis, catalog: Catalog, *, settled: datetime) -> None:
-    """What lay in the lake at `settled` is in the queues: Redis may lose its last seconds, and those are to be offered again."""
+    """Record that the queues have what was in the lake at `settled`: Redis may lose its last seconds, which are offered again."""
     for table in TABLES_READ:
         snapshot_id = newest_before(catalog, table, settled)
         if snapshot_id is not None:
@@ -44,12 +44,12 @@ def remember(redis: Redis, catalog: Catalog, *, settled: datetime) -> None:
 
 
 def is_behind(redis: Redis, catalog: Catalog) -> bool:
-    """Whether something of compacted queues is to be populated."""
+    """Whether compacted queues must be populated."""
     return has_rows(catalog, unpopulated(redis, catalog), loaded_at(redis))
 
 
 def loaded_at(redis: Redis) -> datetime | None:
-    """When the queues were loaded; None: they are not."""
+    """When the queues were loaded; None if they are not."""
     loaded_ms = redis.get(keys.LOADED)
     try:
         return None if loaded_ms is None else datetime.fromtimestamp(int(loaded_ms) / 1000, UTC)
@@ -63,13 +63,13 @@ def _remembered(redis: Redis, table: Table) -> int | None:
 
 
 def left_over(since: datetime | None) -> BooleanExpression:
-    """Messages that may not be in the queues."""
+    """Filter for messages that may be missing from the queues."""
     not_applied = where(EqualTo, "applied", False)
     return not_applied if since is None else Or(not_applied, where(LessThanOrEqual, "ts", since + AROUND_LOADING))
 
 
 def has_rows(catalog: Catalog, added: Added, since: datetime | None) -> bool:
-    """Whether queues may have to be loaded. The queues were loaded at `since`."""
+    """Whether any queue may have to be loaded. `since`: when the queues were loaded."""
     if added.is_everything:
         return bool(added.index.rows)
     return bool(added.index.most(catalog, left_over(since)) or added.state.most(catalog, REWOUND))

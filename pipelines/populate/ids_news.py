@@ -14,18 +14,18 @@ from manifold.settings import Settings
 from pipelines.populate import ecq_news
 from pipelines.populate.snapshot_range import SnapshotRange, range_since
 
-# When the queues forget entries that ended: they need not at once, and a start of Spark for a few would cost more than it frees.
+# When the queues forget ended entries: it is not urgent, and starting Spark for a few would cost more than it frees.
 FORGET_ROWS, FORGET_AFTER = 100_000, timedelta(hours=1)
 
 
 def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
-    """What ids and outcomes have that was not looked at since Redis remembers; or all of both."""
+    """Rows of ids and outcomes added since the last populate that Redis remembers; or all of both."""
     populated, pruned = (None if everything else _remembered(redis, key) for key in (keys.POPULATED, keys.DONE_PRUNED))
     return range_since(catalog, IDS, populated), range_since(catalog, OUTCOMES, pruned)
 
 
 def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether populate has anything to do, or to say: queues that are not loaded need a rebuild."""
+    """Whether populate has work, or must report that the queues need a rebuild."""
     if not Loader(redis, Policy.of(settings)).is_loaded():
         return True
     ids, ended = unpopulated(redis, catalog)
@@ -35,12 +35,12 @@ def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime)
 
 
 def _wanted_since(since: datetime) -> BooleanExpression:
-    """Entries accepted at or after `since` that direct enqueue did not bring into the queues."""
+    """Filter for entries accepted at or after `since` that direct enqueue did not bring into the queues."""
     return And(where(GreaterThanOrEqual, "ts", since), where(EqualTo, "applied", False))
 
 
 def _may_be_forgotten(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether so many entries have ended since the queues last forgot some, or so much time has passed, that they shall again."""
+    """Whether enough entries have ended, or enough time has passed, since the queues last forgot some."""
     if not ended.rows or ended.start is None or ended.rows >= FORGET_ROWS:
         return bool(ended.rows)
     last = catalog.load_table(OUTCOMES.identifier).snapshot_by_id(ended.start)

@@ -1,6 +1,6 @@
-"""Populates the queues with pending entries of the lake, and lets them forget ended ones: `python -m pipelines populate`.
+"""Populates the queues with pending entries of the lake, and prunes ended ones: `python -m pipelines populate`.
 
-Safe beside running dispatchers, and safe to repeat: an entry that the queues have, or had until lately, is not queued again.
+Safe beside running dispatchers, and safe to repeat: an entry that the queues hold, or held until recently, is not queued again.
 """
 
 import json
@@ -30,12 +30,12 @@ from pipelines.populate.worker_errors import SPOILT, TRIGGERS
 from pipelines.populate.workers import counted, forget_ended, loading
 from pipelines.spark.parallelism import parallelism
 
-MAX_BROADCAST_ROWS = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
-ROWS_PER_PARTITION = 400_000  # entries of one partition: a worker groups them in memory
-MAX_NAMED = 20  # vehicles, where something is to be said of many
+MAX_BROADCAST_ROWS = 200_000  # entries whose keys are broadcast, so that the outcomes are not shuffled
+ROWS_PER_PARTITION = 400_000  # per partition: a worker groups them in memory
+MAX_NAMED = 20  # vehicles that a result names
 REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger rebuild_queues, or run `manifold rebuild`"
-ENDED_LOOKBACK = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
-PERSISTED_AFTER = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
+ENDED_LOOKBACK = timedelta(days=2)  # how far back ended entries are read for an unknown Redis
+PERSISTED_AFTER = timedelta(minutes=10)  # Redis has persisted for good what was loaded this long ago
 
 READ = (DATA, META, IDS, OUTCOMES, ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE)
 
@@ -44,24 +44,24 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Populated:
-    """What became of what was pending."""
+    """Result of a populate."""
 
     vehicles: int = 0
     offered: int = 0
-    queued: int = 0  # of them, new to the queues
+    queued: int = 0  # of those offered, new to the queues
     superseded: int = 0
-    forgotten: int = 0  # ended entries that the queues need not remember any more
-    rebuild_needed: bool = False  # the queues are not loaded: nothing was done
-    spoilt: int = 0  # vehicles that got nothing, because a key of theirs in Redis holds another type
-    spoilt_named: tuple[str, ...] = ()  # some of them, with that key
-    spoilt_triggers: int = 0  # triggers whose key in Redis holds another type: dispatchers find in the lake what they say
+    forgotten: int = 0  # ended entries pruned from the queues
+    rebuild_needed: bool = False  # the queues are not loaded, and nothing was done
+    spoilt: int = 0  # vehicles that got nothing, because a Redis key of theirs has another type
+    spoilt_named: tuple[str, ...] = ()  # some of them, each with that key
+    spoilt_triggers: int = 0  # triggers whose Redis key has another type; dispatchers read them from the lake
     spoilt_triggers_named: tuple[str, ...] = ()  # some of these keys
-    compacted: int = 0  # compacted queues about which the lake knew something new
-    compacted_queued: int = 0  # their messages that are pending by it
+    compacted: int = 0  # compacted queues with something new in the lake
+    compacted_queued: int = 0  # their messages that became pending
 
     @property
     def problem(self) -> str | None:
-        """What is not in the queues, and the remedy; None where all is."""
+        """What is missing from the queues, and the remedy; None if nothing is."""
         if self.rebuild_needed:
             return REBUILD_NEEDED
         if not self.spoilt:
@@ -79,41 +79,41 @@ class Populated:
 
 @emits_lineage("populate", reads=READ, writes=["queues"])
 def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
-    """Offer what is pending to the queues, and prune what they remember of ended entries.
+    """Offer pending entries to the queues, and prune the ended ones that they remember.
 
     Args:
         spark: a session over the catalog.
         catalog: the same catalog in PyIceberg.
-        settings: where Redis is, and how entries wait.
+        settings: the address of Redis, and the queue policy.
         now: the instant, timezone-aware, from which the retention counts back.
-        everything: all that is pending, and mark the queues as loaded; else what was not enqueued directly
-            since the last time, if the queues are loaded. If they are not, nothing is done, and the result says so.
+        everything: offer all pending entries, and mark the queues as loaded; otherwise offer what was not enqueued directly
+            since the last populate. Without `everything`, queues that are not loaded stay as they are, and the result says so.
 
     Raises:
-        Retryable: another process is at it, or Redis lost the lock; nothing is lost, do it again.
-        redis.RedisError: Redis is away or refuses.
+        Retryable: another process is populating, or Redis lost the lock; nothing is lost, run it again.
+        redis.RedisError: Redis is unavailable or refuses.
     """
     redis = connect(settings.redis)
     with populate_lock(redis) as lock:
         if not everything and not Loader(redis, Policy.of(settings)).is_loaded():
-            log.warning(REBUILD_NEEDED)  # what came here now would be in front of what is older, and is not here
+            log.warning(REBUILD_NEEDED)  # entries queued now would precede older ones that are missing
             return Populated(rebuild_needed=True)
         taken, taken_ecq = (newest_seqs(catalog, stream=s) if everything else {} for s in (Stream.TRIGGER, Stream.ECQ))
         if everything:
-            finish(catalog)  # a segment counts before its rows are in every table: those that were seen to count have to be there
+            finish(catalog)  # a segment is committed before its rows are in every table: those in `taken` must be there
         ids, ended = unpopulated(redis, catalog, everything=everything)
         waiting, gone = _pending_and_ended(spark, settings, ids, ended, now, everything=everything)
         compacted = ecq.load_queues(spark, catalog, settings, redis, now=now, everything=everything)
         loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
-        # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
+        # Only now: an entry offered above may have ended in between, and only the queues' memory prevents a second delivery.
         forgotten, kept = forget_ended(gone, settings) if ended.rows else (0, 0)
         lock.check()
-        if not kept:  # else the next populate looks at the same outcomes again
+        if not kept:  # otherwise the next populate reads the same outcomes again
             redis.set(keys.DONE_PRUNED, ended.end)
         settled = newest_before(
             catalog, IDS, now - PERSISTED_AFTER
-        )  # Redis may lose its last second, and that must be offered again
+        )  # Redis may lose its last second, which must then be offered again
         if settled is not None:
             redis.set(keys.POPULATED, settled)
         ecq_news.remember(redis, catalog, settled=now - PERSISTED_AFTER)
@@ -135,7 +135,7 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
 def _pending_and_ended(
     spark: SparkSession, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """The pending entries, and (vin, seq) of those that ended lately."""
+    """The pending entries, and (vin, seq) of those that ended recently."""
     since = now - timedelta(days=settings.retention_days)
     entries = candidates(_rows(spark, settings, ids), since=since, everything=everything)
     outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
@@ -144,7 +144,7 @@ def _pending_and_ended(
         entries, outcomes.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= MAX_BROADCAST_ROWS
     )
     gone = _rows(spark, settings, ended)
-    if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else
+    if ended.start is None:  # a new Redis remembers little; an entry that it does not forget costs a few bytes
         gone = gone.where(sf.col("ended_at") >= sf.lit(now - ENDED_LOOKBACK))
     return waiting, gone.select("vin", "seq")
 
@@ -157,11 +157,11 @@ def _rows(spark: SparkSession, settings: Settings, added: SnapshotRange) -> Data
 
 
 def _load(waiting: DataFrame, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
-    """What became of the entries, and the keys of triggers that are spoilt."""
+    """Load the entries; return the counts, and the keys of triggers that have another type."""
     load = loading(settings.redis, Policy.of(settings), _unix_ms(now))
     done, words = counted(waiting, load, ("owners", "offered", "queued", "superseded"))
     result = LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"], words[SPOILT])
-    return result, sorted(set(words[TRIGGERS]))  # a trigger is stored by each worker that has entries of it
+    return result, sorted(set(words[TRIGGERS]))  # every worker with entries of a trigger stores it
 
 
 def _unix_ms(instant: datetime) -> int:

@@ -1,4 +1,4 @@
-"""The Redis lock of a process that compares the lake with the queues, held for as long as that takes."""
+"""The populate lock in Redis: held by a process that compares the lake with the queues, for as long as that takes."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from redis.lock import Lock
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 
-LEASE_S = 60.0  # a holder that died lets go after this long
+LEASE_S = 60.0  # expiry of the lock of a dead holder
 RENEW_S = 15.0
 WAIT_S = 900.0
 
@@ -23,10 +23,10 @@ class Held:
         self._lock = lock
 
     def check(self) -> None:
-        """Make sure that the lock is still ours.
+        """Verify that the lock is still held.
 
         Raises:
-            Retryable: it is not: Redis was wiped or restarted meanwhile, or was away for too long.
+            Retryable: it is not: Redis was wiped or restarted, or was unavailable for too long.
         """
         if not self._lock.owned():
             raise Retryable("Redis lost the lock of this run, and perhaps entries with it; run it again")
@@ -61,6 +61,6 @@ def _renew(lock: Lock, ended: threading.Event) -> None:
         try:
             lock.reacquire()
         except LockError:
-            return  # `check` will say so
+            return  # `check` raises
         except RedisError:
-            continue  # away for a moment, perhaps: the lease is longer than that
+            continue  # perhaps a short outage: the lease outlasts it

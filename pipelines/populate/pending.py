@@ -1,4 +1,4 @@
-"""The pending entries: those of the lake without an outcome. DataFrame in, DataFrame out."""
+"""Pending entries: those of the lake without an outcome. DataFrame in, DataFrame out."""
 
 from datetime import datetime
 
@@ -9,17 +9,17 @@ KEYS = ["vin", "seq"]
 
 
 def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFrame:
-    """Entries accepted at or after `since`: those that direct enqueue did not bring into the queues, or all of them."""
+    """Entries accepted at or after `since`: those not enqueued directly, or all of them."""
     young = ids.where(sf.col("ts") >= sf.lit(since))
     wanted = young if everything else young.where("not applied")
     return wanted.select("vin", "seq", "request_id", "data_id")
 
 
 def pending(entries: DataFrame, ended: DataFrame, *, parts: int, few: bool) -> DataFrame:
-    """Entries that are not among those that `ended` (vin, seq), each vehicle's in one of `parts` partitions, in no order.
+    """Entries that are not in `ended` (vin, seq), unordered, each vehicle's in one of `parts` partitions.
 
-    One shuffle by vehicle serves the join and whoever groups afterwards, and nothing is sorted: on ten million entries the
-    hash join takes a third of the time of a sort-merge join. Of `few` entries the keys are sent to where the outcomes are.
+    One shuffle by vehicle serves the join and later grouping, and nothing is sorted: on ten million entries the hash join takes
+    a third of the time of a sort-merge join. The keys of `few` entries are broadcast to filter the outcomes first.
     """
     if few:
         ended = ended.join(sf.broadcast(entries.select(*KEYS)), KEYS, "left_semi")

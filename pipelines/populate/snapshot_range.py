@@ -1,4 +1,4 @@
-"""The rows that were added to a table between two of its snapshots. No Spark."""
+"""Rows added to a table between two of its snapshots. No Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ALL_ROWS = AlwaysTrue()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange:
-    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and how many rows they added."""
+    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and the number of rows they added."""
 
     table: Table
     start: int | None
@@ -32,11 +32,11 @@ class SnapshotRange:
     def scan(
         self, catalog: Catalog, row_filter: BooleanExpression = ALL_ROWS, columns: Iterable[str] = ("*",)
     ) -> DataScan | IncrementalAppendScan:
-        """PyIceberg's scan of the rows that these snapshots added."""
+        """A PyIceberg scan of the rows that these snapshots added."""
         loaded, fields = catalog.load_table(self.table.identifier), tuple(columns)
         if self.start is None:
             return loaded.scan(row_filter, fields, snapshot_id=self.end)
-        if not self.rows:  # of no snapshots PyIceberg makes no incremental scan
+        if not self.rows:  # PyIceberg rejects an incremental scan of no snapshots
             return loaded.scan(AlwaysFalse(), fields, snapshot_id=self.end)
         return loaded.incremental_append_scan(
             from_snapshot_id_exclusive=self.start,
@@ -46,17 +46,17 @@ class SnapshotRange:
         )
 
     def most(self, catalog: Catalog, row_filter: BooleanExpression) -> int:
-        """At most so many rows pass the filter: those of the files that the metadata cannot rule out."""
+        """An upper bound of the rows that pass the filter: those in files that the metadata cannot rule out."""
         tasks: Iterable[FileScanTask] = self.scan(catalog, row_filter).plan_files()
         return sum(task.file.record_count for task in tasks)
 
     def read(self, catalog: Catalog, row_filter: BooleanExpression, columns: Iterable[str]) -> pa.Table:
-        """The rows that pass the filter, in this process's memory."""
+        """Read the rows that pass the filter into memory."""
         return self.scan(catalog, row_filter, columns).to_arrow()
 
 
 def range_since(catalog: Catalog, table: Table, since: int | None) -> SnapshotRange:
-    """The rows added since the snapshot `since`; all rows, if that is None or the table does not have it any more."""
+    """The rows added since the snapshot `since`; all rows if it is None or has expired."""
     history = list(ancestors(catalog.load_table(table.identifier)))
     start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
     if start is not None:
@@ -72,14 +72,14 @@ def _added(snapshots: Iterable[Snapshot]) -> Iterator[int]:
 
 
 def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | None:
-    """The newest snapshot of main that was made at `instant` or before; None where there is none."""
+    """The newest snapshot of main made at or before `instant`; None if there is none."""
     latest_ms = round(instant.timestamp() * 1000)
     old = (s.snapshot_id for s in ancestors(catalog.load_table(table.identifier)) if s.timestamp_ms <= latest_ms)
     return next(old, None)
 
 
 def newest_seqs(catalog: Catalog, segments: int | None = None, stream: Stream = Stream.TRIGGER) -> dict[int, int]:
-    """By recorder, the greatest seq of a stream that is ingested, by this snapshot of `ingested_segments` (None: the newest)."""
+    """By recorder, the highest ingested seq of a stream, as of this snapshot of `ingested_segments` (None: the newest)."""
     of_stream = where(EqualTo, "stream", stream.value)
     scan = catalog.load_table(SEGMENTS.identifier).scan(of_stream, ("last_seq",), snapshot_id=segments)
     newest: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""How a worker of Spark reports an error of Redis: in a row, because an exception would fill pages of Spark's log."""
+"""Reports a Redis error of a Spark worker in a row, because an exception would fill pages of Spark's log."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -6,14 +6,14 @@ import pyarrow as pa
 from redis import exceptions
 from redis.exceptions import RedisError
 
-SPOILT = "spoilt"  # the column that names owners whose keys hold another type than they should, a line each
-TRIGGERS = "spoilt_triggers"  # the same of keys of triggers
+SPOILT = "spoilt"  # column: owners with a key of another type, one per line
+TRIGGERS = "spoilt_triggers"  # column: trigger keys of another type, one per line
 WORDS = (SPOILT, TRIGGERS)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def reporting_errors(work: Batches, names: Sequence[str]) -> Batches:
-    """The same work, whose rows of counts (`names`) and words get a column `problem`: null, or what Redis said; then it ends."""
+    """Wrap `work`: its rows of counts (`names`) and words get a column `problem`: null, or the Redis error that ended it."""
     schema = pa.schema([*((name, pa.string()) for name in ("problem", *WORDS)), *((name, pa.int64()) for name in names)])
 
     def reporting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -23,14 +23,14 @@ def reporting_errors(work: Batches, names: Sequence[str]) -> Batches:
                 yield pa.RecordBatch.from_pylist(counts.to_pylist(), schema=schema)
         except RedisError as exc:
             yield pa.RecordBatch.from_pylist([{"problem": f"{type(exc).__name__}: {exc}"}], schema=schema)
-            for _ in left:  # Spark expects that all of its input is taken
+            for _ in left:  # Spark expects that all input is consumed
                 pass
 
     return reporting
 
 
 def error_of(problem: str) -> RedisError:
-    """The error that a worker has reported in `problem`."""
+    """Recreate the error that a worker reported in `problem`."""
     name, _, message = problem.partition(": ")
     error: type[RedisError] = getattr(exceptions, name, RedisError)
     return error(message)

@@ -1,4 +1,4 @@
-"""Loads entries into the queues and drops ended ones, where the rows are: in Spark's workers."""
+"""Loads entries into the queues and drops ended ones, on Spark workers."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,16 +13,16 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, error_of, reporting_errors
 
-MAX_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
+MAX_ROWS = 2_000_000  # that a worker holds at once; a larger partition is split
 VEHICLE_BATCH_SIZE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 
 
 def counted(rows: DataFrame, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Run `work` in Spark's workers; its sums and its words, by column.
+    """Run `work` on Spark workers; return its sums and its words, by column.
 
     Raises:
-        redis.RedisError: a worker failed at Redis.
+        redis.RedisError: Redis failed on a worker.
     """
     schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
     counts = rows.mapInArrow(reporting_errors(work, names), schema)
@@ -36,7 +36,7 @@ def counted(rows: DataFrame, work: Batches, names: tuple[str, ...]) -> tuple[dic
 
 
 def loading(url: str, policy: Policy, now_ms: int) -> Batches:
-    """The work that loads rows into the queues: first their triggers, so that no entry is there without its trigger."""
+    """Make the function that loads rows into the queues, triggers first, so that no entry is there without its trigger."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         redis = connect(url)
@@ -56,7 +56,7 @@ def loading(url: str, policy: Policy, now_ms: int) -> Batches:
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """A partition as a whole, or, where it has grown too large for that, in pieces."""
+    """Yield a partition as a whole, or in pieces if it is too large for that."""
     piece: list[pa.RecordBatch] = []
     for batch in batches:
         piece.append(batch)
@@ -68,14 +68,14 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
-    """request_id and data_id of each seq among the rows."""
+    """request_id and data_id of each seq in the rows."""
     distinct = rows.group_by("seq", use_threads=False).aggregate([("request_id", "first"), ("data_id", "first")]).to_pydict()
     triggers = zip(distinct["request_id_first"], distinct["data_id_first"], strict=True)
     return dict(zip(distinct["seq"], triggers, strict=True))
 
 
 def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing costs a fraction of sorting all rows."""
+    """Yield each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing is far cheaper than sorting."""
     lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
     grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
     for batch in grouped.to_batches(max_chunksize=VEHICLE_BATCH_SIZE):
@@ -89,7 +89,7 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
 
 
 def forget_ended(ended: DataFrame, settings: Settings) -> Forgotten:
-    """Let the queues forget these ended entries (vin, seq); how many they forgot, and how many they keep."""
+    """Let the queues forget these ended entries (vin, seq); return how many they forgot, and how many they kept."""
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,1 +1,1 @@
-"""Signals that are in the lake: processed again, day by day."""
+"""Reprocesses the signals in the lake, day by day."""

@@ -1,7 +1,7 @@
-"""Makes processed signals again from raw ones, by the present rules: `python -m pipelines process_signals`. No Spark.
+"""Reprocesses raw signals by the current rules: `python -m pipelines process_signals`. No Spark.
 
-Each day is a run of its own that replaces all rows of the day. It counts from one commit on, as an ingest does, and a
-concurrent ingest begins again. Rows are made in portions, so a day may have any size.
+Each day is a run of its own that replaces all rows of the day. It takes effect in one commit, as an ingest does, and
+a concurrent ingest starts again. Rows are made in batches, so a day may have any size.
 """
 
 import json
@@ -37,11 +37,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Processed:
-    """What was processed again."""
+    """Days and rows that were reprocessed."""
 
     days: list[str] = field(default_factory=list)
     rows: int = 0
-    unread: int = 0  # of them: whose payload could not be opened
+    unread: int = 0  # of those, rows whose payload could not be opened
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -58,14 +58,14 @@ def process_again(
     end: datetime | None = None,
     again: bool = False,
 ) -> Processed:
-    """Days on which signals came, from `start` to `end` (None: all), that other rules have made, or with payloads not read.
+    """Reprocess the days from `start` to `end` (None: all) with rows made by other rules, or with payloads not read.
 
-    `again`: all of these days, for rules are settings, too (`signals_bounds`). Doing it again finds nothing to do.
+    `again`: all of these days, because rules are settings, too (`signals_bounds`). Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs were published all the time; days that are done stay done.
-        SettingsError: the key ring cannot be read: rows that are there would be made empty.
-        OSError: the storage of keys failed.
+        ConcurrentPublish: other runs kept being published first; finished days stay finished.
+        SettingsError: the key ring cannot be read: existing rows would be emptied.
+        OSError: the key storage failed.
     """
     done = Processed()
     if not has_signals(catalog):
@@ -91,7 +91,7 @@ def _days(catalog: Catalog, start: datetime | None, end: datetime | None) -> lis
 
 
 def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, again: bool, done: Processed) -> int | None:
-    """How many rows were made; None: there was nothing to do."""
+    """Reprocess one day; return the number of rows, or None if there was nothing to do."""
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     if not again and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
         return None

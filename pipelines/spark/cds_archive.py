@@ -1,7 +1,7 @@
-"""Makes the JVM's class archive of Spark's jars, once, which shortens Spark's start: `python -m pipelines.spark.cds_archive`.
+"""Makes the JVM's class archive of Spark's jars, once, to shorten Spark's start: `python -m pipelines.spark.cds_archive`.
 
-A start of Spark then takes a third less CPU. A small ingest is run for it, with its audit, in a home of its own that is
-removed; the JVM writes the classes down as it ends.
+A start of Spark then takes a third less CPU. A small ingest, with its audit, runs for it in a temporary home; the JVM writes
+the archive as it exits.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def make(settings: Settings) -> bool:
-    """Make the class archive beside the jars, unless it is there for these jars and this Java; whether it had to be made.
+    """Make the class archive beside the jars, unless one exists for these jars and this Java; whether it was made.
 
     Raises:
-        Retryable: the run did not end well; Spark works without the archive all the same.
+        Retryable: the run failed; Spark works without the archive.
     """
     target, note = settings.jars / CLASS_ARCHIVE, settings.jars / f"{CLASS_ARCHIVE}.txt"
     fits = _fits(settings)
@@ -45,13 +45,13 @@ def make(settings: Settings) -> bool:
         _run(Path(folder), made, settings)
         part = target.with_suffix(".part")
         part.write_bytes(made.read_bytes())
-        part.replace(target)  # whole or not at all: a JVM may be starting
+        part.replace(target)  # atomically: a JVM may be starting
     note.write_text(fits)
     return True
 
 
 def _fits(settings: Settings) -> str:
-    """The fingerprint for which a class archive is valid: this Java, and these jars."""
+    """Fingerprint of this Java and these jars, for which a class archive is valid."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
     names = [*(str(jar) for jar in jars), *(str(settings.jars / name) for name in jars_for(settings))]
@@ -61,7 +61,7 @@ def _fits(settings: Settings) -> str:
 def _run(home: Path, made: Path, settings: Settings) -> None:
     own = Settings(home=home, jars=settings.jars)
     _record(own)
-    (settings.jars / CLASS_ARCHIVE).unlink(missing_ok=True)  # a JVM that uses one cannot write one
+    (settings.jars / CLASS_ARCHIVE).unlink(missing_ok=True)  # a JVM that uses an archive cannot write one
     defaults = write_defaults(own, home) / "spark-defaults.conf"
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(submit), "--properties-file", str(defaults), "--master", "local[2]"]
@@ -77,7 +77,7 @@ def _run(home: Path, made: Path, settings: Settings) -> None:
 
 
 def _record(settings: Settings) -> None:
-    """An archive of one message of each kind."""
+    """Write an archive with one message of each kind."""
     seq = first_seq_at(datetime.now(UTC))
     trigger = {"ids": ["V1", "V2"], "request_id": "task_classes_1", "data_id": "d1"}
     ended = OutcomeRecord("V1", seq + 1, Outcome.DELIVERED, time.time_ns() // 1_000_000)
@@ -93,7 +93,7 @@ def _record(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Make it for the settings of the environment; the exit status."""
+    """Make the class archive for the settings of the environment; return the exit status."""
 
     def work() -> str:
         settings = load_settings()

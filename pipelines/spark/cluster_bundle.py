@@ -1,4 +1,4 @@
-"""Writes what a cluster needs: the code, an environment of Python for the workers, jars, and Spark's defaults that name them.
+"""Writes the bundle for a cluster: code, a Python environment for the workers, jars, and Spark defaults that name them.
 
 Nodes need Java, Spark, and the same version of Python at the same path; nothing of Manifold has to be installed there.
 """
@@ -27,7 +27,7 @@ from pipelines.spark.conf import jars_for, launch_conf
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
 ROOMS = ("archive", "contracts", "lake", "queues", "runtime", "settings")
 PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in ROOMS))
-# Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
+# Distributions that workers import, with their dependencies. PySpark comes with Spark on each node.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
     *("pyiceberg-core", "redis", "sqlalchemy", "structlog", "tenacity"),
@@ -42,20 +42,20 @@ FOR_DRIVERS = (
     "psycopg-binary",
     "ruamel-yaml",
 )
-FOR_SIGNATURES = ("boto3",)  # Manifold does not bring it
+FOR_SIGNATURES = ("boto3",)  # not a dependency of Manifold
 LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")
-QUICK = 1  # a level of gzip: an archive is unpacked again and again
+QUICK = 1  # gzip level: speed before size, as the archive is unpacked again and again
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """The files that were written for a cluster."""
+    """Files that were written for a cluster."""
 
     defaults: str
     code: str
     environment: str
     jars: tuple[str, ...]
-    bytes: int  # of all of it
+    bytes: int  # total size
 
     def to_json(self) -> dict[str, object]:
         """The JSON that `manifold ship --json` prints."""
@@ -63,10 +63,10 @@ class Shipped:
 
 
 def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_driver: bool = False) -> Shipped:
-    """Write all of it into `folder`, whose files take the place of those of an earlier time.
+    """Write the bundle into `folder`, replacing the files of an earlier one.
 
-    `python` is the interpreter of the nodes, of this one's version; None: at this one's path. `with_driver`: drivers, too, run on
-    the cluster (deploy mode `cluster`).
+    `python` is the nodes' interpreter, of the same version as this one; None: at the same path. `with_driver`: drivers run on
+    the cluster, too (deploy mode `cluster`).
 
     Raises:
         Permanent: a jar or a library is missing here.
@@ -88,13 +88,13 @@ def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_d
 
 
 def libraries_for(settings: Settings, *, with_driver: bool) -> tuple[str, ...]:
-    """The distributions that nodes are given, without those that they need in their turn."""
+    """Distributions that nodes are given, without their dependencies."""
     signing = FOR_SIGNATURES if signs(settings.catalog_options) else ()
     return (*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ()), *signing)
 
 
 def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_driver: bool) -> dict[str, str]:
-    """Spark's defaults for jobs on a cluster; has no secret."""
+    """Spark's defaults for jobs on a cluster; contains no secret."""
     unpacked = Path(ENVIRONMENT.split(".")[0])
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
@@ -112,7 +112,7 @@ def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_
 
 
 def _beside_the_driver(jars: Sequence[str]) -> dict[str, str]:
-    """Java finds a JDBC driver only where it looks for classes from the start."""
+    """Put the jars on the driver's class path: Java finds a JDBC driver only there."""
     return {"spark.driver.extraClassPath": ":".join(jars)}
 
 
@@ -123,7 +123,7 @@ def _write_code(target: Path) -> None:
         for package in PACKAGES:
             for name, file in _below(files(package), package.replace(".", "/")):
                 archive.writestr(name, file.read_bytes())
-    part.replace(target)  # whole or not at all: a job may be starting
+    part.replace(target)  # atomically: a job may be starting
 
 
 def _below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
@@ -135,7 +135,7 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
 
 
 def _with_needs(roots: Sequence[str]) -> list[Distribution]:
-    """The distributions of these names and of all that they need here, once each."""
+    """These distributions and all their dependencies, as installed here, once each."""
     found: dict[str, Distribution] = {}
     waiting = [Requirement(name) for name in roots]
     while waiting:
@@ -158,7 +158,7 @@ def _is_due(need: Requirement, extras: Set[str]) -> bool:
 
 
 def _write_environment(target: Path, needed: Sequence[Distribution], python: Path) -> None:
-    """A virtual environment as an archive: `bin/python` is the node's own, the libraries are those that are installed here."""
+    """Write a virtual environment as an archive: `bin/python` links to the node's own, the libraries are those installed here."""
     part = target.with_suffix(".part")
     packages = f"lib/python{_version()}/site-packages"
     with tarfile.open(part, "w:gz", compresslevel=QUICK) as archive:
@@ -178,7 +178,7 @@ def _write_environment(target: Path, needed: Sequence[Distribution], python: Pat
 
 
 def _add_compiled(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """What Python has compiled of a module, or every worker would do so again."""
+    """Add the compiled module, or every worker would compile it again."""
     if path.suffix == ".py":
         compiled = Path(cache_from_source(str(path)))
         if compiled.is_file():

@@ -6,9 +6,9 @@ from pyspark import SparkConf, SparkContext
 
 
 def site_conf(options: Mapping[str, str], name: str) -> str:
-    """Return a setting of Spark's defaults, empty if they do not have it; starts the JVM with `options`.
+    """Return a setting of Spark's defaults, empty if it is not set; starts the JVM with `options`.
 
-    Only the JVM has read the defaults, and a context that has begun takes no more extensions, so a session cannot be asked.
+    Only the JVM reads the defaults, and a running context accepts no more extensions, so a session comes too late.
     """
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))  # as Spark's own shell does
     return SparkConf().get(name, "") or ""

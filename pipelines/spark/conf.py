@@ -1,4 +1,4 @@
-"""Spark's configuration, made from the settings. Plain dictionaries: nothing here imports Spark.
+"""Builds Spark's configuration from the settings, as plain dictionaries; nothing here imports Spark.
 
 `python -m pipelines.spark.conf <folder>` writes what spark-submit needs into `<folder>/spark-defaults.conf`.
 """
@@ -19,41 +19,41 @@ LOCAL_SHUFFLE_PARTITIONS = 8
 LOOPBACK = "127.0.0.1"
 EXTENSIONS = "spark.sql.extensions"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-REDACTED = "spark.sql.redaction.options.regex"  # names of what no page, no event log and no plan of Spark shows
-CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.cds_archive` makes it)
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
-GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three seconds of CPU
+REDACTED = "spark.sql.redaction.options.regex"  # pattern of option names whose values Spark redacts everywhere
+CLASS_ARCHIVE = "spark.jsa"  # beside the jars: their classes as the JVM has parsed them (made by `pipelines.spark.cds_archive`)
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set if spark-submit has started the JVM, with its own master and memory
+GREAT_EXPECTATIONS = ("great_expectations",)  # imported by an audit: three seconds of CPU
 # A short job ends before the optimising compiler has paid for itself.
 C1_COMPILER = "-XX:TieredStopAtLevel=1"
-MAX_SMALL_RUN_BYTES = 16 << 20  # of the archive: some 1.5 million entries
-SMALL_RUN_CONF = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so many bytes
+MAX_SMALL_RUN_BYTES = 16 << 20  # of the archive: about 1.5 million entries
+SMALL_RUN_CONF = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so few bytes
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """What every session needs besides `extensions_with`, whoever started its JVM: the catalog, UTC, how tables are read.
+    """The options that every session needs besides `extensions_with`: the catalog, UTC, how tables are read.
 
-    It has secrets. A session that runs is given it: what Spark is started with, its pages and its event log show.
+    They contain secrets, and are set on the running session: Spark's pages and event log show what it was started with.
     """
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items() if value},
-        f"{catalog}.cache-enabled": "false",  # others commit to the same tables
+        f"{catalog}.cache-enabled": "false",  # other processes commit to the same tables
         "spark.sql.session.timeZone": "UTC",
-        # Grouped by the tables' partitions, the rows of a day would be read by one task. No join here is by day.
+        # Grouping by partition would make one task read all rows of a day. No join here is by day.
         "spark.sql.iceberg.planning.preserve-data-grouping": "false",
         "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
     }
 
 
 def extensions_with(already: str) -> str:
-    """Those of a site that are named `already`, in their order, and Iceberg's after them, unless it is one of them."""
+    """The extensions that a site names in `already`, in their order, then Iceberg's, unless it is among them."""
     named = [name for each in already.split(",") if (name := each.strip())]
     return ",".join(dict.fromkeys([*named, ICEBERG_EXTENSIONS]))
 
 
 def redacted(settings: Settings, already: str) -> str:
-    """The pattern `already`, for what `session_conf` says of the catalog, too: any of it may be a secret."""
+    """Extend the pattern `already` to the catalog's options in `session_conf`, any of which may be a secret."""
     return rf"{already}|^spark\.sql\.catalog\.{re.escape(settings.catalog_name)}\."
 
 
@@ -63,13 +63,13 @@ def _catalog_conf(settings: Settings) -> dict[str, str]:
         conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
         return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
-    from pipelines.spark.jdbc import jdbc  # here, because SQLAlchemy takes its time, and stages are listed without it
+    from pipelines.spark.jdbc import jdbc  # imported here: SQLAlchemy is slow to import, and listing the stages does not need it
 
     return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc(settings.catalog) | settings.catalog_options
 
 
 def jars_for(settings: Settings) -> list[str]:
-    """Names of the jars that Spark needs for the catalog and the storage of the settings."""
+    """Names of the jars that Spark needs for the settings' catalog and storage."""
     jars = [ICEBERG_JAR]
     if settings.catalog_type == "sql":
         jars.append(POSTGRESQL_JAR if settings.catalog.startswith("postgresql") else SQLITE_JAR)
@@ -79,12 +79,12 @@ def jars_for(settings: Settings) -> list[str]:
 
 
 def java_options(size: int) -> str:
-    """The driver's options for a job over so many bytes of the archive."""
+    """JVM options of the driver, for a job over `size` bytes of the archive."""
     return C1_COMPILER if size <= MAX_SMALL_RUN_BYTES else ""
 
 
 def launch_conf(settings: Settings) -> dict[str, str]:
-    """What must be known before the driver's JVM starts: jars, memory, and no open port beyond loopback on a local master."""
+    """Options that the driver's JVM needs at its start: jars, memory, and on a local master no open port beyond loopback."""
     jars = [str(settings.jars / name) for name in jars_for(settings)]
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
@@ -93,13 +93,13 @@ def launch_conf(settings: Settings) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",
-        "spark.sql.ui.explainMode": "simple",  # plans at length, for pages that nobody sees, are a tenth of a short job's CPU
+        "spark.sql.ui.explainMode": "simple",  # detailed plans, for pages that nobody sees, take a tenth of a short job's CPU
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
     classes = settings.jars / CLASS_ARCHIVE
-    if classes.is_file():  # where it does not fit this JVM or these jars, the JVM goes without
-        silent = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # a JVM says that on standard output, where results are
+    if classes.is_file():  # the JVM ignores one that does not fit it or the jars
+        silent = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # otherwise the JVM logs to standard output, which carries results
         conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto {silent}'
     if settings.spark_master.startswith("local"):
         local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -108,11 +108,11 @@ def launch_conf(settings: Settings) -> dict[str, str]:
 
 
 def write_defaults(settings: Settings, folder: Path) -> Path:
-    """Write `spark-defaults.conf` into `folder` for spark-submit's option --properties-file; the folder again.
+    """Write `spark-defaults.conf` into `folder`, for spark-submit's option --properties-file; return the folder.
 
     Not for SPARK_CONF_DIR: that folder would be on the class path, and the JVM refuses the class archive with a folder there.
 
-    The catalog's password is not among it: the jobs themselves add `session_conf`.
+    It does not contain the catalog's password: jobs add `session_conf` themselves.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} {value}" for name, value in sorted(launch_conf(settings).items())]
@@ -121,7 +121,7 @@ def write_defaults(settings: Settings, folder: Path) -> Path:
 
 
 def main() -> int:
-    """Write the defaults into the folder that the first argument names."""
+    """Write the defaults into the folder named by the first argument."""
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m pipelines.spark.conf <folder for spark-defaults.conf>\n")
         return 2

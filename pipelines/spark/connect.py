@@ -18,11 +18,11 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.settings import Settings
 from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, jars_for
 
-# Tries of a call to a server that does not answer: some 20 seconds. A server that was restarted has lost the session anyway.
+# Retries of a call to a server that does not answer: about 20 seconds. A restarted server has lost the session anyway.
 TRIES: dict[str, Any] = {"max_retries": 8, "initial_backoff": 50, "backoff_multiplier": 4.0, "max_backoff": 4000}
 CONNECT = "sc://"
 WITHOUT_JARS = ("Cannot find catalog plugin class", "CATALOG_NOT_FOUND", "No suitable driver")
-AIRFLOW = "AIRFLOW_CTX_"  # variables by which Airflow tells a process its task
+AIRFLOW = "AIRFLOW_CTX_"  # prefix of the variables by which Airflow names a process its task
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the variable's name: PySpark reads it
 
 
@@ -33,9 +33,9 @@ def is_connect(settings: Settings) -> bool:
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[SparkSession]:
-    """A session on the server that `spark_master` names; what it has under way ends with the block.
+    """Open a session on the server that `spark_master` names; its work ends with the block.
 
-    The sessions of earlier tries of the same task are ended first: without its client, a server goes on and commits.
+    Sessions of earlier tries of the same task are ended first: without its client, a server keeps running, and commits.
 
     Raises:
         Permanent: the server refuses the token.
@@ -58,10 +58,10 @@ def connected(settings: Settings) -> Iterator[SparkSession]:
 
 
 def require(spark: SparkSession, settings: Settings) -> None:
-    """Check that the server has what jobs need, which no client can give it.
+    """Check that the server has what jobs need and no client can provide.
 
     Raises:
-        Permanent: it lacks something, which the message names with the remedy.
+        Permanent: it lacks something; the message names it, with the remedy.
         Retryable: it cannot open the catalog.
     """
     server = f"the Spark Connect server {settings.spark_master}"
@@ -84,7 +84,7 @@ def require(spark: SparkSession, settings: Settings) -> None:
 
 
 def session_ids(environment: Mapping[str, str]) -> list[str]:
-    """The ids of the sessions of a task's tries, the present one last; one of its own for what Airflow has not started."""
+    """The session ids of all tries of a task, the current one last; outside Airflow, one random id."""
     tries = int(environment.get(f"{AIRFLOW}TRY_NUMBER", "0"))
     if not tries:
         return [str(uuid4())]
@@ -93,8 +93,8 @@ def session_ids(environment: Mapping[str, str]) -> list[str]:
     return [str(UUID(bytes=digest[:16], version=4)) for digest in digests]
 
 
-def _open(address: str, session_id: str) -> Any:  # PySpark's types know the methods of a session of its own alone
-    from pyspark.sql.connect.client.retries import DefaultPolicy  # needs gRPC, which takes its time
+def _open(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # imports gRPC, which is slow
 
     parameters = "" if ";" in address else "/" if not address.endswith("/") else ""
     spark: Any = SparkSession.builder.remote(f"{address}{parameters};session_id={session_id}").getOrCreate()
@@ -103,7 +103,7 @@ def _open(address: str, session_id: str) -> Any:  # PySpark's types know the met
 
 
 def _end(address: str, session_id: str) -> None:
-    """End a session with all that it has under way; it may have ended already."""
+    """End a session and all its work; it may have ended already."""
     spark = _open(address, session_id)
     try:
         spark.interruptAll()
@@ -114,14 +114,14 @@ def _end(address: str, session_id: str) -> None:
 
 
 def _imported(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pipelines.ingest.reading  # noqa: F401  # on the worker, with the libraries that it needs
+    import pipelines.ingest.reading  # noqa: F401  # on the worker: whether it has these libraries
 
     yield from batches
 
 
 @contextmanager
 def _exiting_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit, so that the session is ended before the process."""
+    """Turn SIGTERM into SystemExit, so that the session ends before the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -139,7 +139,7 @@ def _exiting_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _telling(address: str) -> Iterator[None]:
-    """In the block, failures of the server itself are told as such."""
+    """Raise failures of the server itself as such."""
     try:
         yield
     except PySparkException as exc:
@@ -148,7 +148,7 @@ def _telling(address: str) -> Iterator[None]:
 
 
 def _raise_if_away(exc: PySparkException, address: str) -> None:
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # needs gRPC
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # imports gRPC
 
     if not isinstance(exc, SparkConnectGrpcException):
         return

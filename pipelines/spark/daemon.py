@@ -1,20 +1,20 @@
-"""The process that forks Spark's Python workers: `pyspark.daemon` with the libraries loaded beforehand.
+"""Forks Spark's Python workers: `pyspark.daemon`, with libraries imported beforehand.
 
-Workers find pyspark in a zip file, with Spark's largest jar beside it, and before each task pyspark calls
-`importlib.invalidate_caches`, for which Python 3.11 reads the whole directory of each of them again, once for each package in
-it: a third of a second a task. Where the same libraries are installed as plain files, they are taken from there. And what every
-task needs is imported once, before the workers are forked.
+Workers find PySpark in a zip file, beside Spark's largest jar, and before each task PySpark calls
+`importlib.invalidate_caches`, for which Python 3.11 reads the whole directory of each archive again, once per package in it:
+a third of a second per task. So if the same libraries are installed as plain files, those are used. Libraries that every task
+needs are imported once, before the workers are forked.
 """
 
 import importlib.util
 import sys
 
-LIBRARIES = ("pyspark", "py4j")  # what Spark itself puts on the path in archives
+LIBRARIES = ("pyspark", "py4j")  # put on the path by Spark, as archives
 ARCHIVES = (".zip", ".jar")
 
 
 def prefer_plain_files() -> None:
-    """Take archives off the path, if the libraries are to be found without them."""
+    """Remove archives from the path, if the libraries can be found without them."""
     before = list(sys.path)
     sys.path[:] = [entry for entry in before if not entry.endswith(ARCHIVES)]
     if any(importlib.util.find_spec(library) is None for library in LIBRARIES):
@@ -31,5 +31,5 @@ if __name__ == "__main__":
 
     from manifold.archive import parsing, store
 
-    del parsing, store, worker  # imported to be in memory when the workers are forked
+    del parsing, store, worker  # imported so that forked workers share them
     daemon.manager()  # type: ignore[no-untyped-call]  # pyspark has no types here

@@ -1,7 +1,7 @@
 """Fetches Spark's extra jars once: `python -m pipelines.spark.jars`, those that the settings need, or `--all`.
 
-Spark's own Ivy resolves them, and each must have its known SHA-256.
-Spark's variable DEFAULT_ARTIFACT_REPOSITORY names another repository than Maven's central one.
+Spark's own Ivy resolves them, and each must have its known SHA-256. Spark's variable DEFAULT_ARTIFACT_REPOSITORY names
+a repository other than Maven Central.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SHA256 = {
     S3_JAR: "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
 }
 RESOLVE_S = 600
-# Resolves while its JVM starts, and has nothing else to do.
+# Resolves the packages as its JVM starts, then stops.
 RESOLVE = """
 import sys
 from pyspark.sql import SparkSession
@@ -45,11 +45,11 @@ builder.getOrCreate().stop()
 
 
 def fetch(folder: Path, names: Sequence[str]) -> list[str]:
-    """Make sure that `folder` has the named jars, byte for byte; the names of those that had to be fetched.
+    """Ensure that `folder` has the named jars, byte for byte; return the names of those that were fetched.
 
     Raises:
         Retryable: the repository could not be reached.
-        Permanent: what came is not what was tested.
+        Permanent: a fetched jar is not the one that was tested.
     """
     missing = [name for name in names if not _is_right(folder / name, name)]
     if missing:
@@ -78,7 +78,7 @@ def _take(name: str, resolved: Path, folder: Path) -> None:
         raise Permanent(f"{name} has SHA-256 {seen}, not {SHA256[name]}; do not use this repository")
     part = folder / f"{name}.part"
     shutil.copyfile(found, part)
-    part.replace(folder / name)  # whole or not at all
+    part.replace(folder / name)  # atomically
 
 
 def _is_right(file: Path, name: str) -> bool:
@@ -91,7 +91,7 @@ def _sha256(file: Path) -> str:
 
 
 def main() -> int:
-    """Fetch into the folder of the setting `jars`; the exit status."""
+    """Fetch into the folder of the setting `jars`; return the exit status."""
 
     def work() -> str:
         settings = load_settings()

@@ -1,4 +1,4 @@
-"""The address of an SQL catalog for Iceberg's Java side. Both engines must connect in the same way, or not at all."""
+"""Translates the address of an SQL catalog for Iceberg's Java side. Both engines must connect in the same way, or not at all."""
 
 from urllib.parse import quote
 
@@ -7,7 +7,7 @@ from sqlalchemy.engine import URL, make_url
 from manifold.contracts.catalog_properties import JDBC_DEFAULT_S
 from manifold.contracts.errors import Permanent
 
-# What libpq calls a parameter of a connection, and PostgreSQL's JDBC driver: the values of both mean the same.
+# Connection parameter of libpq → that of PostgreSQL's JDBC driver; the values mean the same.
 PARAMETERS = {
     "sslmode": "sslmode",
     "sslrootcert": "sslrootcert",
@@ -22,15 +22,15 @@ PARAMETERS = {
     "application_name": "ApplicationName",
     "connect_timeout": "connectTimeout",
 }
-# How long a silent connection lives, and in what it writes: the JDBC driver has its own ways, and does nobody harm by them.
+# Keepalives and encoding: the JDBC driver has its own, and ignoring these does no harm.
 OWN_WAYS = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout", "client_encoding")
 
 
 def jdbc(uri: str) -> dict[str, str]:
-    """The properties of a JDBC catalog for an SQLAlchemy address, as PyIceberg takes it; what its query says goes with them.
+    """The JDBC catalog properties for an SQLAlchemy address, as PyIceberg takes it, with the parameters of its query.
 
     Raises:
-        Permanent: Spark could not connect as the address says; the message names the part of it, and no value.
+        Permanent: Spark cannot connect as the address says; the message names the parameter, and no value.
     """
     url = make_url(uri)
     if url.get_backend_name() == "sqlite":

@@ -1,19 +1,19 @@
-"""How many tasks Spark runs at once."""
+"""Finds how many tasks Spark runs at once."""
 
 import re
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-LEAVES = "spark.sql.leafNodeDefaultParallelism"  # of a session: the partitions of rows that Spark itself makes
+LEAVES = "spark.sql.leafNodeDefaultParallelism"  # session option: the number of partitions of generated rows
 MOST = 1 << 16
 
 
 def parallelism(spark: SparkSession) -> int:
     """Return the number of tasks that Spark runs at once.
 
-    The configuration says it for a local master, and where a site sets `spark.default.parallelism`. Otherwise one small query
-    asks Spark, and the session remembers the answer.
+    The configuration has it for a local master, and where a site sets `spark.default.parallelism`. Otherwise one small query
+    finds it, and the session remembers the answer.
     """
     known = spark.conf.get(LEAVES, None) or spark.conf.get("spark.default.parallelism", None)
     if known is None:

@@ -33,12 +33,12 @@ __all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
 
 def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:
-    """A session over the settings' catalog. `job` is its name in Spark's own pages and logs.
+    """Open a session over the settings' catalog. `job` is its name in Spark's own pages and logs.
 
-    `java_options` are those of a JVM that is started here.
+    `java_options` are for a JVM that is started here.
 
     Raises:
-        Permanent: Spark's extra jars are not in their folder, or the JVM does not start.
+        Permanent: Spark's extra jars are missing, or the JVM does not start.
     """
     options: dict[str, str] = {}
     starts_here = SUBMITTED not in os.environ
@@ -68,7 +68,7 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
 
 @contextmanager
 def _stdout_of_the_jvm_as_stderr() -> Iterator[None]:
-    """A JVM that starts in the block writes to standard error what it would write to standard output, where results are."""
+    """Send the standard output of a JVM started in the block to standard error, because standard output carries results."""
     sys.stdout.flush()
     ours = os.dup(1)
     try:
@@ -80,14 +80,14 @@ def _stdout_of_the_jvm_as_stderr() -> Iterator[None]:
 
 
 def configure(spark: SparkSession, settings: Settings) -> None:
-    """Give a session the catalog of the settings, and see that none of its properties is shown."""
+    """Set the settings' catalog on a session, and redact its properties."""
     spark.conf.set(REDACTED, redacted(settings, spark.conf.get(REDACTED) or ""))
     for name, value in session_conf(settings).items():
         spark.conf.set(name, value)
 
 
 def tune_for_few_rows(spark: SparkSession) -> SparkSession:
-    """Let the session plan for few rows: of a query over a hundred of them, most of the time is the planning of its tasks."""
+    """Make the session plan for few rows: a query over a hundred rows spends most of its time on planning tasks."""
     for name, value in SMALL_RUN_CONF.items():
         spark.conf.set(name, value)
     return spark
@@ -97,9 +97,9 @@ def tune_for_few_rows(spark: SparkSession) -> SparkSession:
 def session(
     settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = (), size: int | None = None
 ) -> Iterator[SparkSession]:
-    """A session that ends with the block, for a job over `size` bytes of the archive (None: many).
+    """Open a session for the block, for a job over `size` bytes of the archive (None: many).
 
-    A job that spark-submit has started works there; any other goes by `spark_master`. Modules in `meanwhile` are imported while
+    A job started by spark-submit uses that Spark; any other goes by `spark_master`. Modules in `meanwhile` are imported while
     Spark starts, which leaves a core idle.
     """
     opened = _on_a_server(settings) if is_connect(settings) else _started(settings, job, java_options)

@@ -1,4 +1,4 @@
-"""A truststore for Java made from PEM, because a JVM reads no PEM and a store may have a certificate of a site's own CA.
+"""Makes a Java truststore from PEM, because a JVM reads no PEM, and a store may have a certificate of a site's own CA.
 
 `python -m pipelines.spark.truststore <PEM> <file>` writes the file; a JVM uses it with `-Djavax.net.ssl.trustStore=<file>`.
 """
@@ -12,17 +12,17 @@ from cryptography.x509 import load_pem_x509_certificates
 
 
 def truststore(pem: bytes) -> bytes:
-    """A truststore (PKCS #12, without a password) of all certificates in `pem`: while one authority follows another, of both.
+    """Return a truststore (PKCS #12, without a password) of all certificates in `pem`; during a CA rotation, of both CAs.
 
     Raises:
-        ValueError: there is none in it.
+        ValueError: `pem` has none.
     """
     found = enumerate(load_pem_x509_certificates(pem))
     return serialize_java_truststore([PKCS12Certificate(each, b"%d" % number) for number, each in found], NoEncryption())
 
 
 def main() -> int:
-    """The exit status."""
+    """Write the truststore; return the exit status."""
     if len(sys.argv) != 3:
         sys.stderr.write("usage: python -m pipelines.spark.truststore <PEM> <file>\n")
         return 2

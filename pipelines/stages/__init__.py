@@ -1,8 +1,8 @@
-"""The stages of `python -m pipelines`: one a module, found by its name, whose docstring begins with what it is for.
+"""Stages of `python -m pipelines`: one per module, found by its name; the first line of its docstring is its help.
 
-Each has `options(parser)`, which adds what it takes, and `run(settings, options)`, which returns its result as JSON. Where the
-console does the same, it calls the function beside them. Modules import what does the work only when they run: Spark's library
-alone takes a second, and a job that needs none must not wait for it.
+Each has `options(parser)`, which adds its options, and `run(settings, options)`, which returns its result as JSON. The console
+calls a function beside them. Modules import their implementation only when they run: PySpark alone takes a second, and a job
+without Spark must not wait for it.
 """
 
 import argparse
@@ -21,12 +21,12 @@ class Stage(Protocol):
     """The interface of a module in this package."""
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what this stage takes."""
+        """Add the options of this stage."""
 
     def run(self, settings: Settings, options: argparse.Namespace) -> str:
-        """Do it; the result as JSON."""
+        """Run the stage; return its result as JSON."""
 
 
 def stage_of(name: str) -> Stage:
-    """The stage of that name."""
+    """The stage with this name."""
     return cast("Stage", import_module(f"{__name__}.{name}"))

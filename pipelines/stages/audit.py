@@ -1,4 +1,4 @@
-"""Let a run on whose rows have passed their audit, and hold every other back. No Spark: the stage `ingest` has judged it."""
+"""Let a run continue if it has passed its audit, and hold back any other. No Spark: the stage `ingest` has audited it."""
 
 import argparse
 import json
@@ -9,15 +9,15 @@ from pipelines.arguments import add_run_id
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which run."""
+    """Add the options: which run."""
     add_run_id(parser, required=True)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Where the report is, and how many rules it warns of.
+    """Return the report's address and the number of warnings.
 
     Raises:
-        Permanent: the run breaks rules, which the message names, or has not been judged as it lies there.
+        Permanent: the run breaks rules, which the message names, or its current attempt was not audited.
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import held_back, passed_already

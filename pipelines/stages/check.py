@@ -20,7 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON. A disagreement that remains fails the job."""
+    """Return the result as JSON; a disagreement that remains fails the job."""
     found = check_lake(settings, days=options.days, repair=options.repair)
     if not found.agree:
         raise Permanent(f"archive, ledger and tables disagree: {found.to_json()}; see manifold lake check, and its --repair")
@@ -28,10 +28,10 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False) -> "Checked":
-    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings.
+    """Compare archive, ledger and tables, of the last `days` or of all; return the findings.
 
     Raises:
-        LeaseHeld: something is to be repaired, and another job rewrites tables.
+        LeaseHeld: a repair is needed, and another job is rewriting tables.
     """
     from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog

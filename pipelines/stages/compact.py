@@ -1,4 +1,4 @@
-"""Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
+"""Rewrite small files, sort settled days by vehicle, apply deletes; no row changes."""
 
 import argparse
 from datetime import UTC, datetime
@@ -18,17 +18,17 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON, by table."""
+    """Return the result as JSON, by table."""
     del options
     return compact_tables(settings).to_json()
 
 
 @emits_lineage("compact")
 def compact_tables(settings: Settings) -> "Compacted":
-    """Compact all tables; returns what was done, by table. Spark starts only if there is work.
+    """Compact all tables; return what was done, by table. Spark starts only if there is work.
 
     Raises:
-        LeaseHeld: another job rewrites tables.
+        LeaseHeld: another job is rewriting tables.
     """
     from pipelines.catalog import await_catalog
     from pipelines.ingest.lease import rewriting

@@ -1,4 +1,4 @@
-"""Say what is new in the archive, whether the queues lag behind the lake, and which stages have to follow. No Spark."""
+"""Report what is new in the archive, whether the queues lag behind the lake, and which stages must follow. No Spark."""
 
 import argparse
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: which part of the archive, and whether stages are to follow."""
+    """Add the options: which part of the archive, and whether stages follow."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: what is new, and which stages have to follow."""
+    """Return as JSON what is new, and which stages must follow."""
     from manifold.archive.flush import flush
     from pipelines.catalog import open_lake
     from pipelines.ingest.discover import discover

@@ -1,4 +1,4 @@
-"""Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
+"""Expire entries, then remove data, refused messages, snapshots, orphans and segments past their retentions."""
 
 import argparse
 from contextlib import nullcontext
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Whether anything is changed."""
+    """Add the options: whether to change anything."""
     add_run_id(parser)
     parser.add_argument("--dry-run", action="store_true", help="list what would go; change nothing")
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: what was removed, or would be."""
+    """Return as JSON what was removed, or would be."""
     return collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()
 
 
 @emits_lineage("garbage", unless="dry_run")
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
-    """Collect garbage; returns what was removed, or with `dry_run` would be.
+    """Collect garbage; return what was removed, or with `dry_run` would be.
 
     Raises:
-        LeaseHeld: another job rewrites tables.
+        LeaseHeld: another job is rewriting tables.
     """
     from pipelines.catalog import await_catalog
     from pipelines.ingest.lease import rewriting

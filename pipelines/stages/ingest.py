@@ -1,4 +1,4 @@
-"""Write what is new in the archive to the branches of a run, and have Great Expectations judge it, in one application."""
+"""Write new segments of the archive to the branches of a run, and audit it with Great Expectations, in one application."""
 
 import argparse
 import sys
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which part of the archive."""
+    """Add the options: which part of the archive."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The numbers of the run, as JSON. A failed audit is no error here: the stage `audit` finds it, and holds the rows back."""
+    """Return the run's counts as JSON. A failed audit is no error here: the stage `audit` reports it, and holds the rows back."""
     from manifold.archive.flush import flush
     from manifold.archive.store import Archive
     from pipelines.catalog import open_lake

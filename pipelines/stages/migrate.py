@@ -1,4 +1,4 @@
-"""Bring the tables of an earlier release to what this one makes, step by step. No Spark."""
+"""Migrate the tables of an earlier release to this one's schema, step by step. No Spark."""
 
 import argparse
 from collections.abc import Callable
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Whether anything is changed."""
+    """Add the options: whether to change anything."""
     add_run_id(parser)
     parser.add_argument("--plan", action="store_true", help="list the steps that are due; change nothing")
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: the steps that the tables took, or would take."""
+    """Return as JSON the steps that the tables took, or would take."""
     return migrate_lake(settings, plan=options.plan).to_json()
 
 
 @emits_lineage("migrate", unless="plan")
 def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
-    """Migrate the tables; returns the steps that they took, or with `plan` would take.
+    """Migrate the tables; return the steps that they took, or with `plan` would take.
 
     Raises:
-        LeaseHeld: another job rewrites tables.
+        LeaseHeld: another job is rewriting tables.
     """
     from pipelines.catalog import await_catalog
     from pipelines.ingest.lease import rewriting

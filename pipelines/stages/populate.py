@@ -1,4 +1,4 @@
-"""Offer to the queues what is pending in the lake and was not handed over."""
+"""Offer the lake's pending entries that were not enqueued directly to the queues."""
 
 import argparse
 from datetime import UTC, datetime
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """It takes none of its own."""
+    """Add the options that all stages have."""
     add_run_id(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The counts as JSON. Queues that are not loaded are left alone.
+    """Return the counts as JSON. Queues that are not loaded are left alone.
 
     Raises:
-        Permanent: something is not in the queues. The task fails, so that an operator is alerted: nothing else fills them.
+        Permanent: something is missing from the queues. The failed task alerts an operator, because nothing else fills them.
     """
     del options
     done = populate_queues(settings)
@@ -31,7 +31,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def populate_queues(settings: Settings) -> "Populated":
-    """Offer what is pending to the queues; the counts. Queues that are not loaded are left alone, and the result says so."""
+    """Offer pending entries to the queues; return the counts. Queues that are not loaded are left alone: the result says so."""
     from pipelines.catalog import open_lake
     from pipelines.populate.load import populate
     from pipelines.spark.session import session

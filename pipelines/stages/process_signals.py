@@ -1,4 +1,4 @@
-"""Process signals of the lake again: days with rows of other rules, or with payloads that could not be read. No Spark."""
+"""Reprocess the lake's signals: days with rows made by other rules, or with payloads that could not be read. No Spark."""
 
 import argparse
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: days and rows."""
+    """Return as JSON the days and the number of rows."""
     from pipelines.catalog import await_catalog
     from pipelines.signals.process import process_again
 

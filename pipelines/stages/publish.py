@@ -1,6 +1,6 @@
-"""Publish a run that has passed its audit. No Spark, unless another run was first: then this one is done again here.
+"""Publish a run that has passed its audit. No Spark, unless another run was published first: then this one is redone.
 
-It is also done again if there is no verdict on its branches: an earlier try was doing it again, and was killed.
+It is also redone if there is no audit result for its branches: an earlier attempt to redo it was killed.
 """
 
 import argparse
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which run."""
+    """Add the options: which run."""
     add_run_id(parser, required=True)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Whether the run was published (false where it had nothing to publish), and whether populate has to follow.
+    """Return whether the run was published (false if it had nothing to publish), and whether populate must follow.
 
-    Runs that publish have been judged, so the charts over time are drawn here.
+    A run that is published has been audited, so the trend charts are drawn here.
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import may_be_published, passed_already
@@ -54,7 +54,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
-    """From its segments on."""
+    """Redo the run, with the same segments."""
     from manifold.archive.store import Archive
     from pipelines.ingest.quarantine_offenders import segments_of
     from pipelines.ingest.run import Run
@@ -62,7 +62,7 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     from pipelines.spark.session import session
 
     mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
-    if not mine:  # killed before it had written which ones they are
+    if not mine:  # killed before it had recorded its segments
         raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
 
     with session(settings, "publish") as spark:

@@ -1,4 +1,4 @@
-"""Take in everything recorded, and fill the queues with everything pending, also where they are empty."""
+"""Ingest everything recorded, and fill the queues with everything pending, even if they are empty."""
 
 import argparse
 
@@ -8,13 +8,13 @@ from pipelines.arguments import add_no_flush, add_run_id
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Whether the recorder is asked first."""
+    """Add the options: whether to flush the recorder first."""
     add_run_id(parser)
     add_no_flush(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: what was taken in, and how much was queued."""
+    """Return as JSON what was ingested, and how much was queued."""
     from pipelines.ingest.run_all import rebuild
 
     done = rebuild(settings, flush_first=not options.no_flush)

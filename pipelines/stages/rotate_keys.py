@@ -1,4 +1,4 @@
-"""Wrap each day's key of signals under the key ring's current key; no signal is touched. No Spark."""
+"""Rewrap each day's signal key under the key ring's current key; no signal is touched. No Spark."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: how many keys were wrapped again, and which the ring cannot unwrap."""
+    """Return as JSON how many keys were rewrapped, and which the ring cannot unwrap."""
     del options
     wrapped, gone = rotate_keys(settings)
     return json.dumps({"wrapped": wrapped, "gone": gone})
@@ -26,7 +26,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @emits_lineage("rotate_keys", reads=["keys"], writes=["keys"])
 def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
-    """How many keys were wrapped again, and those that the ring cannot unwrap."""
+    """Rewrap the day keys; return how many, and those that the ring cannot unwrap."""
     from manifold.lake.day_keys import DayKeys
 
     wrapped, gone = DayKeys.of(settings).rotate()

@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result of the whole run as JSON."""
+    """Return the result of the whole run as JSON."""
     from pipelines.ingest.run_all import run_all
 
     interval = interval_of(settings, options)

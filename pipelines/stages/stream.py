@@ -1,4 +1,4 @@
-"""Ingest, audit, publish and populate in micro-batches, again and again."""
+"""Ingest, audit, publish and populate in micro-batches, continuously."""
 
 import argparse
 
@@ -7,14 +7,14 @@ from pipelines.arguments import add_run_id
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """When it ends; without any: when it is told to."""
+    """Add the options: when to end; without any, on SIGTERM or SIGINT."""
     add_run_id(parser)
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is new")
     parser.add_argument("--for-seconds", type=float, help="end after this long")
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The result as JSON: the number of micro-batches, and what they took in."""
+    """Return as JSON the number of micro-batches, and what they ingested."""
     from pipelines.stream.query import stream
 
     return stream(settings, until_idle=options.until_idle, for_s=options.for_seconds).to_json()

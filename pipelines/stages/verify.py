@@ -1,4 +1,4 @@
-"""Compare the queues with the lake; with `--repair` queue what is missing, end what has ended, put in order."""
+"""Compare the queues with the lake; with `--repair` queue missing entries, end ended ones, restore order."""
 
 import argparse
 from datetime import UTC, datetime
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Whether differences are repaired."""
+    """Add the options: whether to repair."""
     add_run_id(parser)
     parser.add_argument("--repair", action="store_true", help="queue what is missing, end what has ended, put in order")
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The differences between queues and lake, and how many were repaired."""
+    """Return as JSON the differences between queues and lake, and how many were repaired."""
     return verify_queues(settings, repair=options.repair).to_json()
 
 
 def verify_queues(settings: Settings, *, repair: bool = False) -> "Verified":
-    """The differences between queues and lake, and how many were repaired."""
+    """Compare queues and lake; return the differences, and how many were repaired."""
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.verify import verify
     from pipelines.spark.session import session

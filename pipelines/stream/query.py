@@ -1,7 +1,7 @@
-"""Streaming ingest: micro-batches over the archive, into the same tables, by the same transformations and the same commit.
+"""Streaming ingest: micro-batches over the archive, into the same tables, with the same transformations and the same commit.
 
-A micro-batch is a run of the batch ingest over named segments, and its run id follows from them. Whatever Spark repeats after
-a crash, and whatever a batch ingest takes meanwhile, a segment counts once: `ingested_segments` decides, for both.
+A micro-batch is a run of the batch ingest over named segments, and its run id derives from them. Whatever Spark repeats after
+a crash, and whatever a batch ingest takes in the meantime, a segment is ingested once: `ingested_segments` decides, for both.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ from pipelines.spark.connect import is_connect
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
-TRENDS = timedelta(minutes=5)  # between two drawings of the charts over time
-TIDY = timedelta(hours=1)  # between two times that old snapshots are forgotten
-LOOK_S = 0.2  # between two looks whether the stream is to stop
+TRENDS = timedelta(minutes=5)  # between redraws of the trend charts
+TIDY = timedelta(hours=1)  # between expirations of old snapshots
+LOOK_S = 0.2  # between checks whether to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
 ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Streamed:
-    """What a stream did until it ended."""
+    """Totals of a stream."""
 
     batches: int = 0
     segments: int = 0
@@ -66,9 +66,9 @@ class Streamed:
 
 
 class Streaming:
-    """The stream. `run` returns when it is told to stop, or, with `until_idle`, when nothing is left to take in.
+    """The stream. `run` returns when it is stopped or, with `until_idle`, when nothing is left to ingest.
 
-    The checkpoint lies beside the lake's state in `<home>/stream`. It may be lost: what is in the lake is not taken in again.
+    The checkpoint is in `<home>/stream`. It may be lost: segments in the lake are not ingested again.
     """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings) -> None:
@@ -80,10 +80,10 @@ class Streaming:
         self._tidied_at = self._drawn_at = datetime.min.replace(tzinfo=UTC)
 
     def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
-        """Take in what is new, again and again.
+        """Ingest new segments until stopped.
 
         Raises:
-            ManifoldError, redis.RedisError: a micro-batch failed, for example its audit; the next start does it again.
+            ManifoldError, redis.RedisError: a micro-batch failed, for example its audit; the next start retries it.
             Retryable: the stream failed otherwise.
         """
         ensure_tables(self._catalog)
@@ -94,18 +94,18 @@ class Streaming:
         before = -1
         while before < self._streamed.batches and not stop.is_set():
             before = self._streamed.batches
-            self._query(stop, availableNow=True)  # what is there when it begins, and at most one micro-batch of it
+            self._query(stop, availableNow=True)  # of the segments at its start, at most one micro-batch
         return self._streamed
 
     def _query(self, stop: threading.Event, **trigger: Any) -> None:
-        """One query, until it ends by itself or is told to stop."""
+        """Run one query until it ends by itself or `stop` is set."""
         writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._take)
         query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**trigger).start()
         while not stop.is_set() and query.isActive:
             stop.wait(LOOK_S)
         if stop.is_set():
             self._stopping.set()
-            with self._at_work:  # the micro-batch under way is finished; one that begins now does nothing
+            with self._at_work:  # let the current micro-batch finish; one that begins now does nothing
                 pass
             query.stop()
         failure = query.exception()
@@ -115,17 +115,17 @@ class Streaming:
             raise Retryable(f"the stream failed, the next start goes on: {self._problem or failure}") from failure
 
     def _take(self, rows: DataFrame, batch: int) -> None:
-        """One micro-batch."""
+        """Process one micro-batch."""
         segments = [segment_of(*row) for row in rows.collect()]
         if not segments:
             return
         began = datetime.now(UTC)
         with self._at_work, BATCH_SECONDS.time():
-            if self._stopping.is_set():  # the lake does not have them, so they are offered again
+            if self._stopping.is_set():  # they are not in the lake, so they are offered again
                 return
             try:
                 written = self._ingest(segments, began)
-            except Exception as exc:  # Spark tells only its own words for it
+            except Exception as exc:  # Spark reports it only in its own words
                 self._problem = exc
                 raise
             self._tidy(began)
@@ -145,14 +145,14 @@ class Streaming:
         return written
 
     def _tidy(self, now: datetime) -> None:
-        """At the first micro-batch and hourly: garbage is collected once a night, and a night has a thousand micro-batches."""
+        """Pack the ledger and expire snapshots, hourly: garbage is collected once a night, after a thousand micro-batches."""
         if now - self._tidied_at < TIDY:
             return
         self._tidied_at = now
         try:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
-        except Exception as exc:  # noqa: BLE001  # what is published counts; the next hour, or the night, does it
+        except Exception as exc:  # noqa: BLE001  # the batch is published; the next hour, or the night, retries
             log.warning("old snapshots are kept for now", reason=str(exc))
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
@@ -176,7 +176,7 @@ def run_id_of(segments: list[Segment]) -> str:
 
 @contextmanager
 def stopping_on_signals() -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM and SIGINT, for as long as the block lasts."""
+    """An event that SIGTERM and SIGINT set during the block."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -190,7 +190,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
     """Stream until SIGTERM or SIGINT; `until_idle`: until nothing is new; `for_s`: at most that long.
 
     Raises:
-        Retryable: a micro-batch failed; the next start does it again.
+        Retryable: a micro-batch failed; the next start retries it.
         Permanent: `stream_port` cannot be used, or Spark is a Spark Connect server.
     """
     if is_connect(settings):  # there, `foreachBatch` runs in a process of the server, without this one's catalog and metrics

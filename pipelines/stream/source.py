@@ -19,7 +19,7 @@ from pipelines.ingest.ledger import new_segments
 
 FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"
-RECENT = timedelta(days=1)  # where new segments usually are; the rest of the archive is listed now and then
+RECENT = timedelta(days=1)  # where new segments usually are; the whole archive is listed every `WHOLE_EVERY`
 WHOLE_EVERY = timedelta(hours=1)
 NO_SEGMENTS = "[]"
 
@@ -29,10 +29,10 @@ class Paths(InputPartition):
 
 
 class NewSegments(DataSourceStreamReader):
-    """Offers what the archive has and the lake has not, the oldest first, at most `stream_max_segments` at a time.
+    """Offers segments of the archive that are not in the lake, oldest first, at most `stream_max_segments` at a time.
 
-    An offset is the micro-batch itself: its segments as JSON. Spark writes it to the checkpoint before the work begins, so a
-    restart does the same batch again.
+    An offset is the micro-batch itself: its segments as JSON. Spark checkpoints it before the work begins, so a restart repeats
+    the same batch.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,11 +41,11 @@ class NewSegments(DataSourceStreamReader):
         self.listed_whole_at = datetime.min.replace(tzinfo=UTC)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
-        """Nothing has been offered."""
+        """The initial offset, with no segments."""
         return {"segments": NO_SEGMENTS}
 
     def latestOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
-        """The next micro-batch; the last one again while nothing is new."""
+        """The next micro-batch; the previous one again while nothing is new."""
         new = self._new(datetime.now(UTC))
         if new:
             rows = [(s.path, s.stream.value, s.size, s.modified_at.isoformat()) for s in new]
@@ -53,11 +53,11 @@ class NewSegments(DataSourceStreamReader):
         return {"segments": self.last}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """One partition: a list of names is little."""
+        """One partition, because a list of paths is small."""
         return [] if start == end else [Paths(end["segments"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """The segments' rows."""
+        """Yield the segments' rows."""
         yield from (tuple(row) for row in orjson.loads(partition.value))
 
     def _new(self, now: datetime) -> list[Segment]:
@@ -72,7 +72,7 @@ class NewSegments(DataSourceStreamReader):
 
 
 def source_of(settings: Settings) -> type[DataSource]:
-    """The data source over these settings. A class of its own, because Spark makes the instances and options are only text."""
+    """Make the data source class for these settings: Spark makes the instances, and its options are only text."""
 
     class Segments(DataSource):
         @classmethod
