@@ -9,7 +9,7 @@ from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import RequestIdOf, count_answers
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import DELETE_KEYS, Queues, is_spoilt
 from manifold.queues.verbs import verb
 
 log = structlog.get_logger(__name__)
@@ -66,4 +66,4 @@ class EffectBatch:
 def _give_up(queue: QueueName, what: Verb) -> None:
     """Skip a queue with corrupt keys, so that it does not block the others."""
     _metrics.GIVEN_UP.inc()
-    log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=queue, verb=repr(what))
+    log.error("corrupt keys in redis; queue skipped", vin=queue, verb=repr(what), remedy=DELETE_KEYS)

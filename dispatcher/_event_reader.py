@@ -98,11 +98,11 @@ class EventReader:
             read_as = read(message)
         except ValueError as exc:
             _metrics.REFUSED_EVENTS.inc()
-            log.warning("not an event", topic=message.topic, reason=str(exc))
+            log.warning("event rejected", topic=message.topic, reason=str(exc))
             read_as = None
         except Exception:  # without an ack, it would occupy a place of the receive maximum for good
             _metrics.REFUSED_EVENTS.inc()
-            log.exception("an event could not be read", topic=message.topic)
+            log.exception("event parsing failed", topic=message.topic)
             read_as = None
         if read_as is None:
             self._mqtt.ack(message)

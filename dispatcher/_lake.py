@@ -120,14 +120,14 @@ class Lake:
             except Exception:  # catalogs and object stores fail in many ways; one entry's failure must not stop the others
                 failed += 1
                 if failed == 1:  # the others are mostly in the same file
-                    log.exception("entry of the lake not readable", table=IDS.name, vin=entry[0], seq=entry[1])
+                    log.exception("lake row unreadable", table=IDS.name, vin=entry[0], seq=entry[1])
                 continue
             if row is not None:
                 found[entry] = row
             else:
                 self._lacks_triggers.note((entry,), snapshot)
         if failed > 1:
-            log.warning("entries of the lake not readable", table=IDS.name, entries=failed)
+            log.warning("lake rows unreadable", table=IDS.name, entries=failed)
 
 
 class _Misses(Generic[Key]):

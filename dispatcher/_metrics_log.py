@@ -39,7 +39,7 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
                 if record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
-                    log.warning("passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
+                    log.warning("message passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
                 else:
                     ecq_delivered += 1
                     if reply.published_ms is not None:

@@ -114,7 +114,7 @@ class Payloads:
     async def _fetch_of_lake(self, owner: str, seq: int) -> None:
         trigger = await self._trigger_of_lake(owner, seq)
         if trigger is None:
-            log.warning("trigger unknown", seq=seq, vin=owner)
+            log.warning("trigger not found in redis or lake", seq=seq, vin=owner)
             self._answer(seq, MissingData(""))
         else:
             self._find(seq, trigger)

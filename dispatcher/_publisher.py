@@ -157,7 +157,7 @@ class Publisher:
                 self._losses.pop((queue, what.seq), None)
             (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
-                log.warning("publish refused", vin=queue, seq=what.seq, request_id=what.request_id, code=code)
+                log.warning("publish rejected by broker", vin=queue, seq=what.seq, request_id=what.request_id, reason_code=code)
             self._report(queue, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()

@@ -16,7 +16,7 @@ from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
-from manifold.queues import Queues, QueueStats, is_spoilt, walk
+from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_spoilt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
@@ -26,8 +26,6 @@ LONGEST_PAUSE_S = 1.0
 LOOK_S = 5.0  # between two scans of a small fleet, and between two reads of another replica's statistics
 LEASE_MS = 15_000
 GRACE_MS = 60_000  # max clock difference between replicas: none may end an entry that another still sends
-
-SPOILT = "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`"
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +44,7 @@ class QueueStatsCollector:
                     await self._walk()
                 _tell(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
-                log.warning("redis not reachable", source="queue_stats", reason=str(exc))
+                log.warning("redis unavailable", source="queue_stats", reason=str(exc))
             await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
 
     async def _is_mine(self) -> bool:
@@ -72,7 +70,7 @@ class QueueStatsCollector:
             seconds = stats.seconds
             await asyncio.sleep(min(busy * (1 / MAX_CPU_SHARE - 1), LONGEST_PAUSE_S))
         if stats.spoilt:
-            log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=stats.spoilt)
+            log.error("corrupt keys in redis", keys=stats.spoilt, remedy=DELETE_KEYS)
         await stats.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:
@@ -103,9 +101,7 @@ def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str,
     for owner, reply in zip(owners, replies, strict=True):
         if is_spoilt(reply):
             _metrics.GIVEN_UP.inc()
-            log.error(
-                "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, source="queue_stats"
-            )
+            log.error("corrupt keys in redis; queue skipped", vin=owner, source="queue_stats", remedy=DELETE_KEYS)
         else:
             yield owner, reply
 

@@ -36,7 +36,7 @@ def without_room() -> Iterator[None]:
     try:
         yield
     except OutOfMemoryError as exc:
-        log.warning("redis is out of memory: not put back", reason=str(exc))
+        log.warning("redis out of memory; payload not restored", reason=str(exc))
 
 
 class Reader:
@@ -142,7 +142,7 @@ class Reader:
         except ResponseError as exc:
             if not is_spoilt(exc):
                 raise
-            log.warning("a key in Redis is spoilt: delete it", key=keys.waiting_for(data_id), reason=str(exc))
+            log.warning("corrupt key in redis", key=keys.waiting_for(data_id), reason=str(exc), remedy="delete it")
 
 
 def _portions(data_ids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:

@@ -75,7 +75,7 @@ class Reconciler:
                     await self._compare()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
-                log.warning("presence not reconciled", reason=str(exc))
+                log.warning("presence reconciliation failed", reason=str(exc))
             await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
 
     async def _ban_revoked(self) -> None:
@@ -83,25 +83,25 @@ class Reconciler:
             done = await revocations.reconcile(self._settings, self._queues.redis)
         except Retryable as exc:  # must not prevent the comparison of sessions
             _metrics.RECONCILE_FAILURES.inc()
-            log.warning("revoked vehicles not reconciled", reason=str(exc))
+            log.warning("reconciliation of revoked vehicles failed", reason=str(exc))
             return
         if done.banned or done.already or done.ended:
-            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, ended=done.ended)
+            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, expired=done.ended)
 
     async def _compare(self) -> None:
         at_ms = wall_clock_ms()
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
-            told = 0
+            events = 0
             async for found in what_is_known(self._queues):
                 for owner, known in found.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed(owner, known, None, at_ms) is not None:
                         session = await api.session(owner)  # it may have moved between two pages of the list
-                    told += await self._tell(missed(owner, known, session, at_ms))
+                    events += await self._tell(missed(owner, known, session, at_ms))
         for client_id, session in sessions.items():  # sessions of vehicles without presence
-            told += await self._tell(missed(Owner(client_id), Known(), session, at_ms))
-        log.info("presence reconciled", told=told)
+            events += await self._tell(missed(Owner(client_id), Known(), session, at_ms))
+        log.info("presence reconciled", events=events)
 
     async def _tell(self, event: Connected | Disconnected | None) -> int:
         if event is None:

@@ -227,12 +227,12 @@ class Scheduler:
         """Note that Redis answers."""
         self.redis_up = True
         _metrics.REDIS_UP.set(1)
-        log.info("redis reachable")
+        log.info("redis available again")
 
     def _redis_is_away(self, reason: str) -> None:
         self.redis_up = False
         _metrics.REDIS_UP.set(0)
-        log.warning("redis not reachable: deliveries wait", reason=reason)
+        log.warning("redis unavailable; deliveries paused", reason=reason)
 
     def _say_why(self, state: RetryCallState) -> None:
         self._redis_is_away(str(state.outcome.exception() if state.outcome else None))

@@ -169,8 +169,8 @@ class Dispatcher:
                 await self._scheduler.publisher.settle()
                 await self._scheduler.settle()
         except TimeoutError:
-            log.warning("ended with work in hand: it comes again", jobs=self._scheduler.jobs)
+            log.warning("shutdown timed out; unfinished events will be redelivered", jobs=self._scheduler.jobs)
 
 
 def _say_why(state: RetryCallState) -> None:
-    log.warning("redis not reachable: waiting to start", reason=str(state.outcome.exception() if state.outcome else None))
+    log.warning("redis unavailable; start delayed", reason=str(state.outcome.exception() if state.outcome else None))

@@ -53,7 +53,7 @@ async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
         try:
             await once()
         except RedisError as exc:
-            log.warning("redis not reachable", source=what, reason=str(exc))
+            log.warning("redis unavailable", source=what, reason=str(exc))
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
 

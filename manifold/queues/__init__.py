@@ -9,7 +9,7 @@ from manifold.queues._bulk import LoadResult
 from manifold.queues._cluster import is_cluster
 from manifold.queues._commands import TriggerName
 from manifold.queues._connection import connect, exchange
-from manifold.queues._corrupt_keys import is_spoilt
+from manifold.queues._corrupt_keys import DELETE_KEYS, is_spoilt
 from manifold.queues._drivers import AsyncBatch, BlockingBatch, execute
 from manifold.queues._ecq_loader import EcqLoader, LakeQueue
 from manifold.queues._loader import Ended, Forgotten, Loader
@@ -21,6 +21,7 @@ from manifold.queues._scripts import NOBODYS, Script
 from manifold.queues._watermarks import NOT_LOADED, Marks
 
 __all__ = [
+    "DELETE_KEYS",
     "FIRST",
     "LAST",
     "NAMED_QUEUES",

@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 from manifold.contracts import keys
 from manifold.contracts.queue_names import is_ecq, owner_of_queue
 
+DELETE_KEYS = "delete them, then run `manifold rebuild`"  # the remedy
 SPOILT = ("WRONGTYPE", "user_script:")  # error prefixes: wrong type, or a script read something that is no seq and no number
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of manifold.contracts.keys.owner_keys
 ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # in the order of manifold.contracts.keys.ecq_keys

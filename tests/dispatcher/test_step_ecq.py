@@ -86,7 +86,7 @@ ROWS: list[Row] = [
         UNSENT,
         Missing(SEQ, NOW, ""),
         UNSENT,
-        [Ignore("nobody has it now; its deadline brings it again")],
+        [Ignore("data missing; retried at the deadline")],
     ),
     (
         "what was not loaded by its deadline was no attempt",

@@ -107,7 +107,7 @@ ROWS: list[Row] = [
         IDLE,
         replace(DROPPED, seq=None),
         IDLE,
-        [Ignore("a dropped message of another")],
+        [Ignore("dropped message of another client")],
     ),
 ]
 
