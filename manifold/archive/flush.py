@@ -24,7 +24,7 @@ def flush(settings: Settings) -> bool:
 
         log = structlog.get_logger(__name__)
         for which, reason in problems:
-            log.warning("recorder does not close its open segments; they come with a later ingest", recorder=which, reason=reason)
+            log.warning("flush failed; open segments are ingested later", recorder=which, reason=reason)
     return not problems
 
 

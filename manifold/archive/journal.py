@@ -100,7 +100,9 @@ class Journal:
                     file = await self._thread.run(self._write, records, envelopes[0].seq)
             except OSError as exc:
                 self._writing = False
-                self._say(f"the journal in {self._folder} cannot be written ({exc.strerror}): nothing is acknowledged; make room")
+                self._say(
+                    f"the journal in {self._folder} is unwritable ({exc.strerror}); acknowledgements paused; free disk space"
+                )
                 self._roll()
                 await asyncio.sleep(self._retry_s)
                 continue

@@ -68,7 +68,7 @@ class Lease:
             try:
                 self._seqs = await self._take(last_seq)
             except Retryable as exc:
-                self._say(f"node={self._node} is not leased, so nothing is taken: {exc}")
+                self._say(f"node={self._node} is not leased; messages are not accepted: {exc}")
                 await asyncio.sleep(RETRY_S)
             else:
                 return self._seqs

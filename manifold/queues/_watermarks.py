@@ -10,7 +10,7 @@ from manifold.queues._cluster import is_cluster
 from manifold.queues._streams import Streams
 
 NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
-CHANGED = "the queues are not what they were a second ago: they went back to an older state, or were loaded anew"
+CHANGED = "the queues changed since the last watermark: Redis rolled back, or the queues were reloaded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class CatchUp:
             await self._direct_enqueuer.end(records, wall_clock_ms())
             ended += len(records)
         if ended:
-            log.info("ended again", outcomes=ended, since=since)
+            log.info("outcomes replayed", outcomes=ended, since=since)
 
     async def _change_again(self, since: int) -> list[Known]:
         """Repeat acknowledgements and rewinds. Their order matters only in queues that were rewound, which come last."""
@@ -147,7 +147,7 @@ class CatchUp:
             changed += len(acks)
         await self._direct_enqueuer.ecq.replay(rewound)
         if changed or rewound:
-            log.info("acknowledged and rewound again", acknowledgements=changed, since=since)
+            log.info("acknowledgements and rewinds replayed", acknowledgements=changed, since=since)
         return rewound
 
     async def _offer_data(self, since: int, upto: int) -> None:
@@ -177,7 +177,7 @@ class CatchUp:
             offered += len(group)
         _metrics.OFFERED_AGAIN.inc(offered)
         if offered:
-            log.info("offered again", stream=stream, messages=offered, since=since)
+            log.info("messages replayed", stream=stream, messages=offered, since=since)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
         return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]

@@ -7,7 +7,7 @@ import structlog
 
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import QueueName, fanout_queue
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import DELETE_KEYS, Queues, is_spoilt
 from manifold.queues.verbs.fills import EnqueueReply
 from manifold.queues.verbs.verb import Verb
 
@@ -48,7 +48,7 @@ class Spoilt:
         sound = []
         for queue, asked, reply in answers:
             if is_spoilt(reply):
-                log.error("keys of this queue in Redis are spoilt: delete them, then `manifold rebuild`", queue=queue)
+                log.error("corrupt keys in redis; queue skipped", queue=queue, remedy=DELETE_KEYS)
                 await self._look_at(queue)
             else:
                 sound.append((asked, reply))

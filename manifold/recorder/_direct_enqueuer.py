@@ -149,7 +149,7 @@ class DirectEnqueuer:
         except ResponseError as exc:
             if not is_spoilt(exc):
                 raise
-            log.warning("a key in Redis is spoilt: delete it", key=keys.data(data.data_id), reason=str(exc))
+            log.warning("corrupt key in redis", key=keys.data(data.data_id), reason=str(exc), remedy="delete it")
             return "spoilt"
 
     async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:

@@ -115,7 +115,7 @@ class Parser:
             case Trigger():
                 self._take_trigger(incoming, answered, headers)
         if incoming.is_dropped:
-            incoming.refused_because = f"{incoming.refused_because}; of such as this one only the first is kept, under this seq"
+            incoming.refused_because = f"{incoming.refused_because}; only the first such refusal is recorded, under this seq"
         if incoming.refused_because is not None:
             incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
@@ -160,15 +160,15 @@ class Parser:
         try:
             return stream, self._parse(topic, payload, inline)
         except Exception as exc:
-            log.exception("a message could not be judged", topic=topic[:SHOWN], size=len(payload))
+            log.exception("message validation failed", topic=topic[:SHOWN], size=len(payload))
             return stream, Refused(
-                f"judging it failed ({type(exc).__name__}), which is a fault of the recorder; its bytes are kept"
+                f"validation failed ({type(exc).__name__}), a bug in the recorder; the payload is in quarantine"
             )
 
     def _judge(self, message: Message) -> Parsed:
         if message.unreadable is None:
             return self.parse(message.topic, message.payload)
-        remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
+        remedy = "the raw packet is kept; publish valid MQTT 5 with UTF-8 strings"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
@@ -187,7 +187,7 @@ class Parser:
             return None
         if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # it is valid otherwise
             return self._limited(message)[1]
-        return Refused("it was refused when it came; the reason lies with its bytes in quarantine")
+        return Refused("it was refused on its first delivery; see the reason in quarantine")
 
     def _limited(self, message: Message) -> Parsed:
         limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"

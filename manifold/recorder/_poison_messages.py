@@ -24,7 +24,7 @@ from manifold.settings import Settings
 
 DIGEST_BYTES = 16
 MAX_REMEMBERED = 64  # messages that have killed a process
-KILLED = "it ended the process that judged it, twice; its bytes are kept, look at them before they are sent again"
+KILLED = "parsing it crashed the process twice; inspect its payload in quarantine before publishing it again"
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class PoisonGuard:
         if places[0] != nothing:
             places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + MAX_REMEMBERED]
             self._memory[:] = b"".join(places).ljust(size, b"\0")
-            log.warning("the process before this one died of a message, or while it had one in hand; it is judged apart")
+            log.warning("previous process died while parsing a message; that message is parsed in a child process")
         self._known = set(places) - {nothing}
 
     def hold(self, message: Message) -> None:
@@ -70,7 +70,7 @@ class PoisonGuard:
             try:
                 return await asyncio.wrap_future(judged)
             except BrokenProcessPool:
-                log.exception("a message ends whoever judges it", topic=message.topic[:100], size=len(message.payload))
+                log.exception("message crashed its parser", topic=message.topic[:100], size=len(message.payload))
                 return stream_of(message.topic), Refused(KILLED)
 
 

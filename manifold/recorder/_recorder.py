@@ -203,7 +203,7 @@ class Recorder:
                 self._journal.rotate()
                 await until(lambda: not self._journal.files)
         except TimeoutError:
-            log.warning("stopping with work left", journal_files=len(self._journal.files))
+            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files))
 
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
         file.unsettled -= 1

@@ -27,7 +27,7 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
     try:
         _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since))
     except (OSError, pa.ArrowException) as exc:
-        log.warning("duplicates of archived triggers will not be known", reason=str(exc))
+        log.warning("archive unreadable; duplicate triggers may be recorded twice", reason=str(exc))
     for file, content in recovered:
         _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
 
@@ -37,7 +37,7 @@ def recall_resent(resent: ResentMessages, recovered: Recovered, archive: Recorde
     try:
         resent.recall(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
     except (OSError, pa.ArrowException) as exc:
-        log.warning("what is archived and sent again will not be known", reason=str(exc))
+        log.warning("archive unreadable; redelivered messages may be recorded twice", reason=str(exc))
     for _, content in recovered:
         resent.recall(content.envelopes())
 

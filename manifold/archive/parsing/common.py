@@ -43,7 +43,7 @@ def judged(judge: Callable[[Row, Limits], Said | Refused], row: Row, limits: Lim
     try:
         return judge(row, limits)
     except Exception as exc:  # noqa: BLE001  # reported as the reason in quarantine
-        return Refused(f"judging it failed ({type(exc).__name__}), which is a fault of the pipelines; its bytes are kept")
+        return Refused(f"validation failed ({type(exc).__name__}), a bug in the pipelines; the payload is in quarantine")
 
 
 def common(row: Row) -> Row:

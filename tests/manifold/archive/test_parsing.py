@@ -182,7 +182,7 @@ def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkey
     monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
     message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
     for row in rows(getattr(parsing, name), message):
-        assert "judging it failed (MemoryError)" in row["reason"]
+        assert "validation failed (MemoryError)" in row["reason"]
         assert row["message"] == message.payload
 
 

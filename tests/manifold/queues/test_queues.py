@@ -441,7 +441,7 @@ def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(u
         assert marks == await queues.marks(0)
 
         await queues.unload(marks)
-        with pytest.raises(Retryable, match="not what they were"):
+        with pytest.raises(Retryable, match="the queues changed since the last watermark"):
             await queues.move_handed(0, marks, SEQ[3])
         loader.mark_loaded(NOW + 1, {0: SEQ[1]})
         again = await queues.marks(0)

@@ -170,7 +170,7 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
             await asyncio.to_thread(home.start)
             answer = await receipt
             assert answer["status"] == "refused"
-            assert "ended the process that judged it" in answer["reason"]
+            assert "parsing it crashed the process twice" in answer["reason"]
             again = await publisher.send(topics.TRIGGER, fatal)
             assert again["status"] == "refused"
             assert (await publisher.trigger(["FATAL"], "good"))["status"] == "recorded"

@@ -165,7 +165,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
             catalog.load_table(OUTCOMES.identifier).append(pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema))
             away = warehouse.rename(warehouse.with_name("away"))
             await asyncio.to_thread(home.take_redis_back, written)
-            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: what has ended meanwhile is not known")
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: ended entries cannot be read from the lake")
             assert home.pending("V1") == []
             away.rename(warehouse)
             await asyncio.to_thread(home.wait_direct_enqueue)

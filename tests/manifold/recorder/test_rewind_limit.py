@@ -106,7 +106,7 @@ def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -
         assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
         assert not each.offerable
     assert second.receipt.seq == first.receipt.seq, "what is on record in its place"
-    assert "only the first is kept" in str(second.receipt.reason)
+    assert "only the first such refusal is recorded" in str(second.receipt.reason)
 
 
 def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
