@@ -77,11 +77,15 @@ def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
             try:
                 body = unzip.decompress(received.body, max_bytes + 1)
             except zlib.error:
-                return Refusal(Code.MALFORMED_JSON, "the body is no gzip", "content_encoding: gzip, or none")
+                return Refusal(Code.MALFORMED_JSON, "the body is not gzip", "content_encoding: gzip, or none")
             if len(body) > max_bytes:
                 return _too_large(max_bytes)
             if not unzip.eof or unzip.unused_data:
-                return Refusal(Code.MALFORMED_JSON, "the body is no whole gzip", "body: one member of gzip, and nothing after it")
+                return Refusal(
+                    Code.MALFORMED_JSON,
+                    "the gzip body is incomplete or has trailing data",
+                    "body: one member of gzip, and nothing after it",
+                )
             return body
         case _:
             return Refusal(Code.SCHEMA_ERROR, "the content encoding is not known", "content_encoding: gzip, or none")
@@ -103,10 +107,10 @@ def check_headers(received: Received, said: RawSignal | DeviceStatus) -> Refusal
         return Refusal(Code.SCHEMA_ERROR, "header and body name different versions", f"{VERSION}: the body's schemaVersion")
     given = received.header(CORRELATION)
     if given is not None and not UUID_4.fullmatch(given):
-        return Refusal(Code.SCHEMA_ERROR, "the correlation id is no UUID", f"{CORRELATION}: a UUID of version 4")
+        return Refusal(Code.SCHEMA_ERROR, "the correlation id is not a UUID", f"{CORRELATION}: a UUID of version 4")
     key = received.header(IDEMPOTENCY)
     if key is not None and not _KEY.fullmatch(key):
-        return Refusal(Code.SCHEMA_ERROR, "the idempotency key is none", f"{IDEMPOTENCY}: 1 to 200 printable characters")
+        return Refusal(Code.SCHEMA_ERROR, "the idempotency key is invalid", f"{IDEMPOTENCY}: 1 to 200 printable characters")
     return None
 
 

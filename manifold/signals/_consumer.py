@@ -222,7 +222,7 @@ class Consumer:
 
     def _say(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.warning("away from RabbitMQ", reason=problem)
+            log.warning("rabbitmq unavailable; consumption paused", reason=problem)
         if problem is None:
             log.info("consuming", queues=[*self._of_signals] + [topology.STATUS] * self._settings.signals_reads_status)
         self.problem = problem

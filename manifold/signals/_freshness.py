@@ -18,7 +18,7 @@ def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited
     try:
         signed = instant(timestamp)
     except ValueError:
-        return Refusal(Code.STALE_ERROR, "the signed time is none", f"{TIMESTAMP}: {ISO_8601}")
+        return Refusal(Code.STALE_ERROR, "the signed time is invalid", f"{TIMESTAMP}: {ISO_8601}")
     age = (now - signed) / timedelta(seconds=1)
     oldest = min(tolerance_s + max(0.0, waited_s), most_s)
     if -tolerance_s <= age <= oldest:

@@ -41,8 +41,8 @@ class Judge:
             try:
                 judged = await self._judged(received, now)
             except Exception as exc:  # isolate unexpected failures to one message
-                log.exception("a check failed", correlation_id=received.correlation_id)
-                fate.later.append((received, f"a check failed: {type(exc).__name__}"))
+                log.exception("check raised an unexpected error", correlation_id=received.correlation_id)
+                fate.later.append((received, f"check raised an unexpected error: {type(exc).__name__}"))
                 continue
             if isinstance(judged, Refusal):
                 fate.refuse(received, judged)
@@ -70,7 +70,7 @@ class Judge:
                     args = message.plain, self._bounds
                     data = await asyncio.to_thread(process, *args) if len(message.plain) > LARGE else process(*args)
                 except Exception as exc:  # as above
-                    log.exception("a signal cannot be processed", correlation_id=message.correlation_id)
+                    log.exception("signal processing failed", correlation_id=message.correlation_id)
                     fate.later.append((message.received, f"processing failed: {type(exc).__name__}"))
                     failed.append(message)
                 else:

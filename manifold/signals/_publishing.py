@@ -18,7 +18,7 @@ from manifold.signals._retry import Retry
 from manifold.signals._session import AWAY, PublishRejectedError, Session
 
 RABBITMQ = "RabbitMQ"
-BLOCKED = "RabbitMQ takes nothing, by its alarm of memory or disk: nothing is acknowledged; it goes on by itself"
+BLOCKED = "RabbitMQ blocks publishers (memory or disk alarm); paused; resumes automatically"
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Publishing:
         for (received, one), first in zip(out, answers, strict=True):
             answer = first
             if answer is not None and not isinstance(answer, AWAY):
-                log.warning("headers cannot be sent on", reason=repr(answer)[:200])
+                log.warning("headers dropped; cannot be re-encoded", reason=repr(answer)[:200])
                 [answer] = await self._answers([_outgoing.without_headers(one)], session)
             if isinstance(answer, PublishRejectedError):
                 _metrics.REJECTED_PUBLISHES.labels(one.key).inc()
@@ -101,7 +101,7 @@ class Publishing:
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
         else:  # the queue is full or does not exist; a lost session surfaces in the next step
-            log.warning("an answer was not taken", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
+            log.warning("error reply not delivered", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
             _metrics.REPLIES.labels("foreign").inc()
 
 

@@ -136,7 +136,7 @@ class Signals:
 
     async def _start(self) -> None:
         if not self._secrets:
-            log.warning("no secret is set: whoever may publish to RabbitMQ is believed; set MANIFOLD_SIGNALS_HMAC_SECRET")
+            log.warning("signatures disabled: no HMAC secret; set MANIFOLD_SIGNALS_HMAC_SECRET")
         self._keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
         recovered, state, node = self._journal.recover(), self._state.load(), self._settings.signals_node
         given = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
@@ -153,7 +153,7 @@ class Signals:
                 self._journal.rotate()
                 await asyncio.gather(*(file.sealed.wait() for file in self._journal.files))
         except TimeoutError:
-            log.warning("stopping with work left", journal_files=len(self._journal.files), in_hand=self._stay.in_hand)
+            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files), in_hand=self._stay.in_hand)
 
     async def _flush(self, _: web.Request) -> web.Response:
         return await flush_journal(self._journal, self._writer, self._settings.signals_node)

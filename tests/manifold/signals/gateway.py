@@ -32,7 +32,7 @@ from tests.support.servers import Server, answers, free_port, start_service, wai
 
 NODES = itertools.count(1)
 SECRET = "a-secret-of-the-tests"
-FOREIGN = "come by a binding that is not the door's"  # what a door says of messages that came so
+FOREIGN = "foreign binding delivers messages"  # what the service logs about them
 
 
 def now_text(offset_s: float = 0) -> str:

@@ -74,9 +74,9 @@ def _told(fate: Disposition, group: list[Received], share: float) -> list[dict[s
 
 
 def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None:
-    [line] = _told(Disposition(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
+    [line] = _told(Disposition(later=[(received(), "check raised an unexpected error: OSError")]), [received()], 0.0)
 
-    assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "a check failed: OSError", 0)
+    assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "check raised an unexpected error: OSError", 0)
     assert line["device_id"] == _accepted().said.device_id
     assert line["duration_ms"] >= 0
 
