@@ -24,7 +24,7 @@ def run(settings: Settings, stop: Event) -> None:
 
     def keep() -> None:
         if done := certificates.keep(settings):
-            log.info("certificates kept", done=done)
+            log.info("certificates renewed", done=done)
 
     def tell() -> None:
         """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
@@ -39,7 +39,7 @@ def run(settings: Settings, stop: Event) -> None:
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
-                log.warning("certificates not kept", reason=str(exc))
+                log.warning("certificate renewal failed", reason=str(exc))
                 pause = AGAIN_S
         stop.wait(pause)
 

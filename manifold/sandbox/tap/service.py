@@ -74,7 +74,7 @@ class Tap:
                 self.listening = False
                 self.proxy.close()
                 drained = await self.publisher.drained(DRAIN_S)
-                log.info("tap stops", untold=0 if drained else self.publisher.backlog)
+                log.info("tap stopping", unconfirmed_events=0 if drained else self.publisher.backlog)
                 publisher.cancel()
                 sweeper.cancel()
                 looker.cancel()
