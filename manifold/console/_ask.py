@@ -146,7 +146,7 @@ def batch_cancel(
             last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=tell)
     except KeyboardInterrupt:
         goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
-        fail(f"broken off after {last.triggers} triggers; to go on: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
+        fail(f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
     if as_json:
         standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
         print_json({"request_id": request_id, **standing})

@@ -218,7 +218,7 @@ def _recorders(settings: Settings) -> str:
     nodes = {_told(settings, url).json().get("node") for url in settings.recorders}
     nodes |= {settings.signals_node} if settings.with_signals else set()
     if others := unasked(settings, nodes):
-        raise ValueError("nobody asks " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
+        raise ValueError("no job knows " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
     return f"each of {len(nodes)} is asked"
 
 

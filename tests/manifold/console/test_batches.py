@@ -90,7 +90,7 @@ def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_of
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130, said
-    assert f"to go on: manifold batch cancel {request_id}" in said
+    assert f"to continue: manifold batch cancel {request_id}" in said
     assert not is_cancelled(vins[-1], older), "broken off, it goes no further"
 
     again: Any = json.loads(subprocess.check_output([*command, "--json"], env=env, cwd=ROOT))
