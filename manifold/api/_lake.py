@@ -40,7 +40,7 @@ class Lake:
             Permanent: an error of the lake that retrying cannot fix, such as a rejected login.
         """
         if self._places.locked():
-            raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} questions to the lake wait already; ask again later")
+            raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} lake queries are already waiting; retry later")
         async with self._places:
             with LOOKUPS.track_inprogress():
                 return await self._lake.ask(question, within_s or self._settings.api_timeout_seconds)

@@ -148,7 +148,7 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
     if _NOT_IN_PER_KEY.search(key):
         return Refused(
-            f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
+            f"key {shown(key)} contains +, #, a control character or a Unicode noncharacter; choose one that a topic may end in"
         )
     return None
 

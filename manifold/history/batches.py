@@ -41,7 +41,7 @@ class Batches:
             Retryable: a recorder does not answer.
         """
         if close_segments(self._settings):
-            raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
+            raise Retryable("the recorder did not close its open segments; is the platform up? See `manifold status`")
 
     def shown(self, bounds: Bounds) -> BatchPage:
         """Return a page of triggers with the states of their entries.

@@ -59,5 +59,5 @@ def _said(url: str) -> str:
         return "" if modes and modes <= VERIFIED else "must ask for sslmode=verify-full"
     for option, right in BELIEVES.get(parts.scheme, {}).items():
         if not {value.lower() for value in query.get(option, [])} <= right:
-            return f"must not have {option}, or whoever answers is believed"
+            return f"must not set {option}, which disables certificate verification"
     return f"must begin with {SAFE[parts.scheme]}://" if parts.scheme in SAFE else ""
