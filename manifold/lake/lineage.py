@@ -35,7 +35,7 @@ def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     """Queue these events for sending; whether they were queued. Returns at once; the log names events that were not sent."""
     told = [json.dumps(event).encode() for event in events]
     if any(len(event) > MAX_BYTES for event in told):
-        log.warning("the lineage of a run was not told: an event has more than %d bytes", MAX_BYTES)
+        log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)
         return False
     return _teller(settings).take(told)
 
@@ -60,7 +60,7 @@ class _Teller:
         try:
             self._waiting.put_nowait(events)
         except Full:
-            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
+            log.warning("lineage events dropped: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
             return False
         return True
 
@@ -69,7 +69,7 @@ class _Teller:
         with waiting.all_tasks_done:
             done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
         if not done:
-            log.warning("the lineage of %d runs was not told: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
+            log.warning("lineage events of %d runs dropped: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
         return done
 
     def _run(self) -> None:
@@ -80,7 +80,7 @@ class _Teller:
                 self._answers = True
             except Exception as exc:  # noqa: BLE001  # the next may succeed
                 if self._answers:  # its text may contain the URL, which may contain a password
-                    log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+                    log.warning("lineage events dropped: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
                 self._answers = False
             finally:
                 self._waiting.task_done()

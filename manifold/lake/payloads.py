@@ -127,7 +127,7 @@ def _walk(
         except FileNotFoundError as exc:
             failures.append(exc)
         except Exception as exc:  # files fail in many ways, each by itself
-            log.exception("file of the lake not readable", table=DATA.name, file=task.file.file_path)
+            log.exception("lake file unreadable", table=DATA.name, file=task.file.file_path)
             failures.append(exc)
             failing_s += time.monotonic() - began
 

@@ -113,6 +113,6 @@ class Attempt:
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
         if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
-            raise Retryable(f"another process works at run {self.run_id}; let it finish, or start again")
+            raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
         self.written[table.name] = int(properties.get("added-records", 0))

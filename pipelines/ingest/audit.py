@@ -35,7 +35,7 @@ def audit_run(run: Run) -> Audit | None:
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
     if head is None or properties_of(head).get(RUN_ID) != run_id or is_committed(catalog.load_table(SEGMENTS.identifier), run_id):
-        log.info("run has nothing to judge", run_id=run_id)
+        log.info("nothing to audit", run_id=run_id)
         return None
     written = [pinned for pinned in (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)) if has_rows(catalog, pinned)]
     frames = {pinned.table.name: added(run, pinned) for pinned in written}
@@ -57,5 +57,5 @@ def audit_run(run: Run) -> Audit | None:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
         raise AuditFailed(result)
-    log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
+    log.info("run audited", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
     return result

@@ -69,7 +69,7 @@ def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
     """Explain why a run that has not passed must not be published, and name the remedy."""
     broken = [row for row in _results(catalog, run_id) if (row["outcome"], row["severity"]) == (BROKEN, ERROR)]
     if not broken:
-        return f"run {run_id} is not judged as it lies there: clear its task `ingest`"
+        return f"the current attempt at run {run_id} has not been audited: clear its task `ingest`"
     report = open_reports(settings).address(run_page(run_id))
     says = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
     named = [says.format_map(row) for row in sorted(broken, key=lambda row: (row["suite"], row["rule"]))]

@@ -46,7 +46,7 @@ def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
         run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
         return run is not None and tell(settings, list(events(catalog, settings, run)))
     except Exception as exc:  # noqa: BLE001  # the run is committed
-        log.warning("the lineage of a run that counts was not told", run_id=run_id, reason=repr(exc))
+        log.warning("lineage of a committed run not emitted", run_id=run_id, reason=repr(exc))
         return False
 
 
@@ -58,7 +58,7 @@ def tell_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Au
         head = head_of(catalog, SEGMENTS, run_id)
         return head is not None and PINS in properties_of(head) and tell(settings, list(_failed(catalog, settings, head, audit)))
     except Exception as exc:  # noqa: BLE001  # must not mask the audit result
-        log.warning("the lineage of a run that is held back was not told", run_id=run_id, reason=repr(exc))
+        log.warning("lineage of a held-back run not emitted", run_id=run_id, reason=repr(exc))
         return False
 
 

@@ -19,11 +19,11 @@ def begin(run: Run, aside: Aside | None = None) -> Plan | None:
     catalog, run_id, now = run.catalog, run.run_id, run.now
     finish(catalog)
     if is_published(catalog, run_id, now):
-        log.info("run counts already", run_id=run_id)
+        log.info("run already committed", run_id=run_id)
         return None
     close_run(catalog, branch_of(run_id))
     for branch in close_abandoned(catalog, now):
-        log.warning("dropped what an abandoned run left", branch=branch)
+        log.warning("dropped branches of an abandoned run", branch=branch)
     todo = plan(catalog, run.archive, run.part, aside)
     if not todo.segments:
         log.info("nothing new in the archive", run_id=run_id)

@@ -86,16 +86,16 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
     if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
-        log.info("run counts already", run_id=run_id)
+        log.info("run already committed", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
-        log.info("run has nothing to publish", run_id=run_id)
+        log.info("nothing to publish", run_id=run_id)
         return False
     elif not may(written):
         raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fence=fence):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
-        log.info("run counts from here on", run_id=run_id, snapshot=written.snapshot_id)
+        log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
     finish(catalog)
     return True
 
@@ -112,7 +112,7 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
             now = catalog.load_table(SEGMENTS.identifier)
             if any(run.snapshot_id == left.snapshot_id for left in unfinished(now)):
                 raise
-            log.info("somebody else has finished the run, and its history has gone", run_id=properties_of(run)[RUN_ID])
+            log.info("run finished by another process; its history has expired", run_id=properties_of(run)[RUN_ID])
         close_run(catalog, branch)
 
 
@@ -204,16 +204,16 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None
         written = table.snapshot_by_id(pinned.snapshot_id)
         if main is None or written is None:
             raise OutcomeUnknown(
-                f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a run that counts; restore its metadata "
-                "and run this again, or make the lake again from the archive: manifold lake restore"
+                f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a committed run; restore its metadata "
+                "and run this again, or restore the lake from the archive: manifold lake restore"
             )
         target = written.snapshot_id
         if written.parent_snapshot_id != main.snapshot_id:
-            log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name)
+            log.info("main was compacted since the run began; rebasing", table=pinned.table.name)
             target = repeat(catalog, pinned.table, written, main)
         if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch):
             return
-    raise Retryable(f"{pinned.table.identifier} is being changed all the time; try again")
+    raise Retryable(f"too many concurrent commits to {pinned.table.identifier}; try again")
 
 
 def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
@@ -243,4 +243,4 @@ def _move_main(
         except (CommitFailedException, CommitStateUnknownException):
             continue  # another ref moved, or the reply was lost: read again
         return True
-    raise Retryable(f"{table.identifier} is being changed all the time; try again")
+    raise Retryable(f"too many concurrent commits to {table.identifier}; try again")

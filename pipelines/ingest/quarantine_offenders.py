@@ -71,7 +71,7 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
                 tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
             aside = more
-            log.warning("run breaks a rule; it is written again without what offends", run_id=run.run_id, aside=len(aside))
+            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(aside))
         else:
             if aside:
                 _tell(run.settings, run.run_id, aside)
@@ -124,7 +124,7 @@ def _tell(settings: Settings, run_id: str, aside: Aside) -> None:
     named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
     shown = ", ".join(named[:MAX_NAMES_IN_ALERT]) + (", …" if len(named) > MAX_NAMES_IN_ALERT else "")
     why = sorted({*aside.messages.values(), *aside.files.values()})
-    text = f"run {run_id} has set aside {len(aside)} of what it was to take in ({shown}): {'; '.join(why)}"
+    text = f"run {run_id} quarantined {len(aside)} messages or files ({shown}): {'; '.join(why)}"
     alert(
         settings,
         "set aside",

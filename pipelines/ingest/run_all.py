@@ -157,7 +157,7 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
             return done, replace(run, now=at, part=chunk.segments)
         mine = replace(run, run_id=chunk.run_id, now=at, part=chunk.segments)
         written, report, warnings = ingest_audit_publish(mine)
-        log.info("a part of what is new is published; more follows", run_id=mine.run_id, segments=written.segments)
+        log.info("chunk published; more to follow", run_id=mine.run_id, segments=written.segments)
         done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine.run_id])
         at = run.now + timedelta(seconds=time.monotonic() - began)  # a run that seems a day old is dropped as abandoned
         after_each()
@@ -175,7 +175,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         stop=stop_after_attempt(MAX_ATTEMPTS),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(
-            "another run was first; doing this one again", run_id=run.run_id, tries=state.attempt_number
+            "another run was published first; retrying", run_id=run.run_id, tries=state.attempt_number
         ),
         reraise=True,
     )

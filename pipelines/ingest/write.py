@@ -39,7 +39,7 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
         Retryable: another process works at the same run; nothing of either is published.
     """
     if older := ensure_tables(run.catalog):
-        log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
+        log.warning("tables of an earlier release; some queries are slower", tables=older, remedy="manifold lake migrate")
     todo = begin(run, aside)
     if todo is None:
         counts = is_published(run.catalog, run.run_id, run.now)

@@ -88,7 +88,7 @@ class JobRun:
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # the job is done, with or without lineage
-            log.warning("the lineage of a job was not told whole", job=self._run.job, reason=type(exc).__name__)
+            log.warning("lineage of a job incomplete", job=self._run.job, reason=type(exc).__name__)
 
 
 def _changed(

@@ -82,7 +82,7 @@ def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Inte
     """Compare the archive (segments that began in `interval`) with the ledger, and the ledger with the tables."""
     findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
     result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:MAX_FINDINGS])
-    log.info("archive, ledger and tables are compared", agree=result.agree, segments=segments, troubles=result.troubles)
+    log.info("archive, ledger and tables compared", agree=result.agree, segments=segments, troubles=result.troubles)
     return result
 
 

@@ -97,7 +97,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues are compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
+    log.info("compacted queues compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
     return done
 
 

@@ -71,7 +71,7 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
     remembered = DaysOver.from_text(text) if text is not None else None
     if remembered is None:
         if text is not None:
-            log.warning("a table's property cannot be read; all old days are compared again", property=DAYS_OVER)
+            log.warning("table property unreadable; rechecking all old days", property=DAYS_OVER)
         return {}
     entries = dict(remembered.entries)
     for table, then, now in (
@@ -82,7 +82,7 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
             for removed in _removed(table, then, now):
                 entries.pop(removed, None)
         except _NotTheSame as exc:
-            log.info("all old days are compared again", table=table.name()[-1], reason=str(exc))
+            log.info("rechecking all old days", table=table.name()[-1], reason=str(exc))
             return {}
     return entries
 

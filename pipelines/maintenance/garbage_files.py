@@ -76,9 +76,7 @@ def remove_orphans(
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
         removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE_SIZE])
         if found and not dry_run:
-            log.info(
-                "removing files that no snapshot knows", table=table.name, files=len(found), sample=removed[table.name].sample
-            )
+            log.info("removing orphan files", table=table.name, files=len(found), sample=removed[table.name].sample)
             _rows(spark, settings, table, arguments)
     return removed
 

@@ -49,7 +49,7 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
     _say_pruned(catalog, cut)
     run = MaintenanceRun(catalog, "prune", base, now)
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": paths})))
-    log.info("the ledger is pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
+    log.info("ledger pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
     return result
 
 

@@ -65,7 +65,7 @@ def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], n
         if named.num_rows:
             run.change(table, partial(remove_rows, catalog, table, named))
     run.publish(partial(remove_rows, catalog, tables.SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
-    log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
+    log.info("segments removed for re-ingestion", run_id=run.run_id, segments=len(segments))
 
 
 def _to_remove(

@@ -33,7 +33,7 @@ def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> d
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
-        log.info("old snapshots are forgotten", **removed)
+        log.info("old snapshots expired", **removed)
     return removed
 
 

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from manifold.contracts import keys
-from manifold.queues import is_spoilt
+from manifold.queues import DELETE_KEYS, is_spoilt
 from manifold.runtime.redis import connect
 
 KEYS_PER_PAGE = 2000
@@ -170,7 +170,7 @@ def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
     held = [members] if queue_key is QueueKey.IN_FLIGHT else members or []
     seqs = _numbers(held)
     if is_spoilt(reply) or len(seqs) < len(held) - held.count(None):
-        log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=KEY_OF[queue_key](owner))
+        log.error("corrupt key in redis", key=KEY_OF[queue_key](owner), remedy=DELETE_KEYS)
     return seqs
 
 

@@ -96,7 +96,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
             began = time.monotonic()
             _take(catalog, table, version, step)
             steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
-            log.info("step is taken", **asdict(steps[-1]))
+            log.info("migration step done", **asdict(steps[-1]))
     return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in tables_of(catalog)})
 
 

@@ -127,8 +127,8 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
     words = (len(loaded.spoilt) + len(spoilt_queues), named, len(triggers), tuple(triggers[:MAX_NAMED]))
     result = Populated(*numbers, False, *words, compacted.owners, compacted.queued)
     if triggers:
-        log.warning("keys of triggers in Redis are spoilt: delete them", keys=result.spoilt_triggers_named)
-    (log.error if result.problem else log.info)("queues are populated", everything=everything, **asdict(result))
+        log.warning("corrupt trigger keys in redis", keys=result.spoilt_triggers_named, remedy="delete them")
+    (log.error if result.problem else log.info)("queues populated", everything=everything, **asdict(result))
     return result
 
 

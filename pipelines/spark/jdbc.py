@@ -52,8 +52,8 @@ def _parameters(url: URL) -> dict[str, str]:
             continue
         if name not in PARAMETERS or not isinstance(value, str):
             raise Permanent(
-                f"MANIFOLD_CATALOG_URI says {name}, which Spark's driver cannot be told, so it would connect otherwise; take it "
-                f"out. Known are {', '.join(PARAMETERS)}, each once"
+                f"MANIFOLD_CATALOG_URI sets {name}, which Spark's JDBC driver does not support, so it would connect "
+                f"differently; remove it. Supported are {', '.join(PARAMETERS)}, each once"
             )
         found[PARAMETERS[name]] = value
     return found

@@ -39,7 +39,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
-            raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
+            raise ConcurrentPublish(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish(catalog, run_id, partial(may_be_published, catalog))
         settle_reports(catalog, settings)
         tell_lineage(catalog, settings, run_id)
@@ -63,7 +63,7 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
 
     mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
     if not mine:  # killed before it had recorded its segments
-        raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
+        raise Permanent(f"a retry of run {run_id} was interrupted before it recorded its segments: clear its task `ingest`")
 
     with session(settings, "publish") as spark:
         ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), mine))

@@ -112,7 +112,7 @@ class Streaming:
         if isinstance(self._problem, ManifoldError | RedisError):
             raise self._problem
         if failure is not None:
-            raise Retryable(f"the stream failed, the next start goes on: {self._problem or failure}") from failure
+            raise Retryable(f"the stream failed; the next start resumes it: {self._problem or failure}") from failure
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         """Process one micro-batch."""
@@ -153,7 +153,7 @@ class Streaming:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
         except Exception as exc:  # noqa: BLE001  # the batch is published; the next hour, or the night, retries
-            log.warning("old snapshots are kept for now", reason=str(exc))
+            log.warning("snapshot expiry failed; the next hour retries", reason=str(exc))
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
         self._streamed.batches += 1

@@ -92,7 +92,9 @@ def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path
 
 
 def test_a_parameter_of_another_form_fails_the_task_at_once_with_the_right_form() -> None:
-    with pytest.raises(AirflowFailException, match=r"'25\.10\.2026' is no instant; write ISO 8601, such as 2026-10-25T00:00:00Z"):
+    with pytest.raises(
+        AirflowFailException, match=r"'25\.10\.2026' is not an instant; write ISO 8601, such as 2026-10-25T00:00:00Z"
+    ):
         SubprocessOperator(task_id="job", arguments=["discover", "--from", "25.10.2026", "--no-flush"]).execute({})
 
 

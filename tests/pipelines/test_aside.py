@@ -131,7 +131,7 @@ def test_it_is_written_again_without_what_offends_until_nothing_does(
     assert audit.passed
     assert [sorted(each.messages) for each in lake.asides] == [[], [1], [1, 2]]
     assert len(set(lake.instants)) == 3, "or the rows of quality_results would not tell the attempts apart"
-    assert f"run {RUN} has set aside 2" in caplog.text
+    assert f"run {RUN} quarantined 2 messages or files" in caplog.text
 
 
 @pytest.mark.parametrize(

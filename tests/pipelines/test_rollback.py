@@ -108,7 +108,7 @@ def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> No
     next((three_runs.settings.home / "archive").rglob("data/**/*.parquet")).unlink()
     with pytest.raises(Permanent, match="1 segments of these runs are not in the archive any more, data/dt=2026-03-01"):
         rollback(catalog, three_runs.settings, run_id="two", now=at(0))
-    with pytest.raises(Permanent, match=r"run nine does not count.*three, two, one"):
+    with pytest.raises(Permanent, match=r"run nine is not committed.*three, two, one"):
         rollback(catalog, three_runs.settings, run_id="nine", now=at(0))
     assert len(read(catalog, IDS)) == 3
 

@@ -62,7 +62,7 @@ def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) 
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     begun(lake, RUN, 0)
-    with pytest.raises(Permanent, match=r"begun again and broken off.*clear its task `ingest`"):
+    with pytest.raises(Permanent, match=r"interrupted before it recorded its segments.*clear its task `ingest`"):
         publishing(lake)
     assert read(open_catalog(lake.settings), IDS) == []
 
