@@ -16,7 +16,7 @@ from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
-from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_spoilt, walk
+from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_corrupt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
@@ -99,7 +99,7 @@ class QueueStatsCollector:
 def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """The replies without those of owners with corrupt keys, which must not block the others."""
     for owner, reply in zip(owners, replies, strict=True):
-        if is_spoilt(reply):
+        if is_corrupt(reply):
             _metrics.GIVEN_UP.inc()
             log.error("corrupt keys in redis; queue skipped", vin=owner, source="queue_stats", remedy=DELETE_KEYS)
         else:

@@ -18,7 +18,7 @@ from dispatcher._coalescing import Gathering
 from dispatcher._lake import READERS, Lake
 from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import Queues, is_corrupt
 
 MAX_UNMEASURED_PAYLOADS = 16  # payloads read from Redis without asking for their sizes first
 TAKEN_BYTES = 16 << 20  # bytes read from Redis at once if there are more payloads; a single payload may be larger
@@ -140,7 +140,7 @@ class Reader:
             with without_room():
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
         except ResponseError as exc:
-            if not is_spoilt(exc):
+            if not is_corrupt(exc):
                 raise
             log.warning("corrupt key in redis", key=keys.waiting_for(data_id), reason=str(exc), remedy="delete it")
 

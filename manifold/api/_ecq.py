@@ -21,7 +21,7 @@ from manifold.contracts.messages import ReceiptStatus
 from manifold.history.ecq_from_queues import ask_page, page_told
 from manifold.history.merge import History
 from manifold.messaging.publisher import Publisher
-from manifold.queues import AsyncBatch, is_cluster, is_spoilt
+from manifold.queues import AsyncBatch, is_cluster, is_corrupt
 
 PAGE = 100
 REWINDS = 8  # concurrent rewinds: each opens a connection to the broker
@@ -79,7 +79,7 @@ async def _queued(sources: Sources, client_id: str, page: history.Page) -> histo
     except (RedisConnectionError, RedisTimeoutError):
         return None
     except ResponseError as exc:
-        if is_spoilt(exc):
+        if is_corrupt(exc):
             what = f"a key of {client_id} in Redis holds another type than it should"
             raise Permanent(f"{what}; delete it, then `manifold rebuild`") from exc
         raise

@@ -77,7 +77,7 @@ def cancel(
     _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
     for _ in ender.end(iter(named), standing.entries):
         tell(standing)
-    standing.spoilt = [f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loader.spoilt)]
+    standing.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
     return standing
 
 

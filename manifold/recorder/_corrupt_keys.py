@@ -7,7 +7,7 @@ import structlog
 
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import QueueName, fanout_queue
-from manifold.queues import DELETE_KEYS, Queues, is_spoilt
+from manifold.queues import DELETE_KEYS, Queues, is_corrupt
 from manifold.queues.verbs.fills import EnqueueReply
 from manifold.queues.verbs.verb import Verb
 
@@ -47,7 +47,7 @@ class Spoilt:
     async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
         sound = []
         for queue, asked, reply in answers:
-            if is_spoilt(reply):
+            if is_corrupt(reply):
                 log.error("corrupt keys in redis; queue skipped", queue=queue, remedy=DELETE_KEYS)
                 await self._look_at(queue)
             else:
@@ -60,7 +60,7 @@ class Spoilt:
             await self._look_at(queue)
 
     async def _look_at(self, queue: QueueName) -> None:
-        what = await self._queues.spoilt_key(queue)
+        what = await self._queues.corrupt_key(queue)
         if what is None:
             self._what.pop(queue, None)
         elif queue in self._what or len(self._what) < MAX_NAMED:

@@ -7,7 +7,7 @@ from manifold.contracts.ecq import Append, EcqAck, Rewind
 from manifold.contracts.errors import Retryable
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import NOT_LOADED, Queues, is_cluster, is_spoilt
+from manifold.queues import NOT_LOADED, Queues, is_cluster, is_corrupt
 from manifold.queues.verbs import ecq as verbs
 from manifold.queues.verbs.verb import Verb
 from manifold.recorder import _metrics
@@ -41,7 +41,7 @@ class EcqEnqueuer:
             for queue, verb in some:
                 batch.add(queue, verb, wall_clock_ms())
             replies = zip(some, await batch.run(tolerant=True), strict=True)
-            changed = {sent[0] for sent, reply in replies if not is_spoilt(reply) and reply.word in ("ready", "ended")}
+            changed = {sent[0] for sent, reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
             await self._queues.wake(changed)
 
     async def _offer(self, asked: Sequence[Incoming], loading: bytes) -> None:

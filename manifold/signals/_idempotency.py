@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from manifold.contracts.signals import keys
-from manifold.queues import NOBODYS, Script, execute
+from manifold.queues import NO_SHARED_CODE, Script, execute
 from manifold.settings import Settings
 from manifold.signals._received import Accepted
 
@@ -26,7 +26,7 @@ class Claim(StrEnum):
     CONFLICT = "conflict"  # the key was used for other content
 
 
-CLAIM, RELEASE = (Script(name, shares=NOBODYS, package="manifold.signals") for name in ("claim", "release"))
+CLAIM, RELEASE = (Script(name, prepends=NO_SHARED_CODE, package="manifold.signals") for name in ("claim", "release"))
 
 
 class IdempotencyStore:

@@ -53,16 +53,16 @@ def test_a_master_that_went_back_takes_the_mark_of_all_back(
     node = cluster.clients()[master]
 
     async def body(queues: Queues) -> None:
-        marks = await queues.move_handed(0, await queues.marks(0), older)
+        marks = await queues.advance_watermark(0, await queues.marks(0), older)
         found: Any = node.keys("handed:*")
         before: dict[Any, Any] = {key: node.get(key) for key in found}
-        marks = await queues.move_handed(0, marks, newer)
+        marks = await queues.advance_watermark(0, marks, newer)
         for key, value in before.items():
             node.set(key, value)  # as it is in a replica that lags behind
 
         with pytest.raises(Retryable):
-            await queues.move_handed(0, marks, newer)
-        assert (await queues.marks(0)).joined == older
+            await queues.advance_watermark(0, marks, newer)
+        assert (await queues.marks(0)).enqueued_seq == older
 
     use(body)
 

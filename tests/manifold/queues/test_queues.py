@@ -416,12 +416,12 @@ def test_what_a_recorder_may_offer_again_is_remembered_although_the_lake_knows_i
     loader.mark_loaded(NOW)
 
     async def body(queues: Queues) -> None:
-        await queues.move_handed(0, await queues.marks(0), SEQ[2])
+        await queues.advance_watermark(0, await queues.marks(0), SEQ[2])
 
     use(body)
     assert loader.forget_done([("V7", SEQ[1]), ("V7", SEQ[3])]) == (1, 1)
     assert seqs_of(redis, keys.done("V7")) == [SEQ[3]]
-    use(lambda queues: queues.drop_handed(0))  # it offers nothing again
+    use(lambda queues: queues.drop_watermark(0))  # it offers nothing again
     assert loader.forget_done([("V7", SEQ[3])]) == (1, 0)
 
 
@@ -432,21 +432,21 @@ def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(u
         assert (await queues.marks(0)).loading is None
         loader.mark_loaded(NOW, {0: SEQ[1]})
         marks = await queues.marks(0)
-        assert (marks.loading, marks.joined, marks.upto) == (b"%d" % NOW, None, SEQ[1])
-        assert (await queues.marks(1)).upto is None
-        marks = await queues.move_handed(0, marks, SEQ[2])
+        assert (marks.loading, marks.enqueued_seq, marks.complete_seq) == (b"%d" % NOW, None, SEQ[1])
+        assert (await queues.marks(1)).complete_seq is None
+        marks = await queues.advance_watermark(0, marks, SEQ[2])
         assert marks == await queues.marks(0)
-        assert (marks.joined, marks.upto) == (SEQ[2], SEQ[2])
+        assert (marks.enqueued_seq, marks.complete_seq) == (SEQ[2], SEQ[2])
         loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # they say so already
         assert marks == await queues.marks(0)
 
-        await queues.unload(marks)
+        await queues.mark_incomplete(marks)
         with pytest.raises(Retryable, match="the queues changed since the last watermark"):
-            await queues.move_handed(0, marks, SEQ[3])
+            await queues.advance_watermark(0, marks, SEQ[3])
         loader.mark_loaded(NOW + 1, {0: SEQ[1]})
         again = await queues.marks(0)
-        assert (again.joined, again.upto) == (None, SEQ[1])  # what was handed over was so to other queues
-        await queues.unload(marks)  # by one that has not heard of it
+        assert (again.enqueued_seq, again.complete_seq) == (None, SEQ[1])  # what was handed over was so to other queues
+        await queues.mark_incomplete(marks)  # by one that has not heard of it
         assert loader.is_loaded()
 
     use(body)
