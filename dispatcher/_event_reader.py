@@ -35,7 +35,7 @@ NEEDED = (
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = Heard()
-CROWD = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
+MAX_OWNERS_IN_HAND = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
 SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking up a label costs more than counting
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ class EventReader:
         """Handle a message from the broker."""
         if not self.open:
             return  # not acknowledged, so another replica, or the next run of this one, gets it
-        if not message.qos and self._crowd() >= CROWD:
+        if not message.qos and self._crowd() >= MAX_OWNERS_IN_HAND:
             _metrics.DROPPED_SIGNS.inc()
             return
         try:

@@ -85,7 +85,7 @@ class Answered(Struct, frozen=True):
     verb: Verb
     reply: Any
     now_ms: int  # the time passed to the verb, Unix ms
-    asked_at: int  # the same instant by `steady_ms`
+    asked_at: int  # the same instant by `monotonic_ms`
     repeated: bool = False  # it was sent before with the same time, and that reply was lost
 
 

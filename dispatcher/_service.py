@@ -118,7 +118,7 @@ class Dispatcher:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
-            before_sleep=_say_why,
+            before_sleep=_log_retry,
         ):
             with attempt:
                 await self._queues.join_wakes()
@@ -172,5 +172,5 @@ class Dispatcher:
             log.warning("shutdown timed out; unfinished events will be redelivered", jobs=self._scheduler.jobs)
 
 
-def _say_why(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     log.warning("redis unavailable; start delayed", reason=str(state.outcome.exception() if state.outcome else None))

@@ -52,7 +52,7 @@ class OpenClaim(Struct, frozen=True):
 
     seq: int
     claimed_ms: int  # tells two claims of one seq apart
-    send_by: int  # by `steady_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
+    send_by: int  # by `monotonic_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
     heard: bool = False  # the vehicle has been heard from since
     sent: bool = False  # handed to the publisher
     takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown

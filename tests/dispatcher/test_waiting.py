@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._event_reader import CROWD, HEARD, EventReader
+from dispatcher._event_reader import HEARD, MAX_OWNERS_IN_HAND, EventReader
 from dispatcher._events import Event
-from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
+from dispatcher._waiting import CONNECTIONS_KEPT, Job, enqueue_job
 from manifold.contracts import keys
 from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
 from manifold.contracts.names import Owner
@@ -50,7 +50,7 @@ def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Ev
     waiting: deque[Job] = deque()
     finished: list[int] = [] if done is None else done
     for place, event in enumerate(events):
-        join(waiting, Job(VIN, event, partial(finished.append, place)))
+        enqueue_job(waiting, Job(VIN, event, partial(finished.append, place)))
     return [job.event for job in waiting]
 
 
@@ -64,8 +64,8 @@ def test_of_signs_and_subscriptions_the_last_one_waits_and_the_others_are_done()
 def test_a_sign_that_nobody_would_bring_again_keeps_the_message_of_the_one_it_takes_the_place_of() -> None:
     waiting: deque[Job] = deque()
     done: list[str] = []
-    join(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
-    join(waiting, Job(VIN, HEARD, None))
+    enqueue_job(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
+    enqueue_job(waiting, Job(VIN, HEARD, None))
     assert done == []
     (job,) = waiting
     assert job.done is not None
@@ -112,7 +112,7 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
 
 def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
     offered: list[tuple[str, Event]] = []
-    crowd = CROWD
+    crowd = MAX_OWNERS_IN_HAND
     reader = EventReader(
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
     )

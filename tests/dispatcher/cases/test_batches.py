@@ -143,7 +143,7 @@ def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(grou
 def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_are_served(ground: Ground) -> None:
     """Only vehicles that can have the message now wake a dispatcher."""
     here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
-    others = [f"CROWD{n:06d}" for n in range(MANY_VINS - len(here))]
+    others = [f"MAX_OWNERS_IN_HAND{n:06d}" for n in range(MANY_VINS - len(here))]
     ground.data("crowd", b"hello")
 
     named = [*others[: MANY_VINS // 2], *(vehicle.vin for vehicle in here), *others[MANY_VINS // 2 :]]
