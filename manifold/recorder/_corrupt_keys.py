@@ -18,7 +18,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Spoilt:
+class CorruptQueues:
     """Tracks the queues with corrupt keys until the keys are repaired.
 
     Raises:
@@ -49,17 +49,17 @@ class Spoilt:
         for queue, asked, reply in answers:
             if is_corrupt(reply):
                 log.error("corrupt keys in redis; queue skipped", queue=queue, remedy=DELETE_KEYS)
-                await self._look_at(queue)
+                await self._check(queue)
             else:
                 sound.append((asked, reply))
         return sound
 
-    async def look_again(self) -> None:
+    async def recheck(self) -> None:
         """Check the tracked queues again and forget those that were repaired."""
         for queue in list(self._what):
-            await self._look_at(queue)
+            await self._check(queue)
 
-    async def _look_at(self, queue: QueueName) -> None:
+    async def _check(self, queue: QueueName) -> None:
         what = await self._queues.corrupt_key(queue)
         if what is None:
             self._what.pop(queue, None)

@@ -16,7 +16,7 @@ from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cl
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from manifold.recorder import _metrics
-from manifold.recorder._corrupt_keys import Spoilt
+from manifold.recorder._corrupt_keys import CorruptQueues
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._ecq_enqueuer import EcqEnqueuer
 from manifold.recorder._lake import Lake
@@ -40,8 +40,8 @@ class DirectEnqueuer:
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
         self.loading: bytes | None = None  # the load that `offer` adds to; after a newer load, older messages may be missing
-        self.spoilt = Spoilt(queues)
-        self.ecq = EcqEnqueuer(queues, self.spoilt)
+        self.corrupt = CorruptQueues(queues)
+        self.ecq = EcqEnqueuer(queues, self.corrupt)
 
     async def offer(self, group: Sequence[Incoming], *, skip: Ended = NO_OUTCOMES) -> None:
         """Enqueue a group in seq order and set the result on each message.
@@ -93,7 +93,7 @@ class DirectEnqueuer:
         first, *answers = await batch.run(tolerant=True)
         if is_corrupt(first):
             return False
-        replies = await self.spoilt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
+        replies = await self.corrupt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
         if any(reply.word == "unloaded" for reply in replies.values()):
             raise Retryable(NOT_LOADED)
         self._note_first(incoming, first)
@@ -150,7 +150,7 @@ class DirectEnqueuer:
             if not is_corrupt(exc):
                 raise
             log.warning("corrupt key in redis", key=keys.data(data.data_id), reason=str(exc), remedy="delete it")
-            return "spoilt"
+            return "corrupt"
 
     async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:
         """Enqueue all entries of all triggers; those of one owner in one call, in seq order."""
@@ -169,7 +169,7 @@ class DirectEnqueuer:
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
-            replies = await self.spoilt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
+            replies = await self.corrupt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], named)
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
 

@@ -63,18 +63,18 @@ class PoisonGuard:
         """Whether an earlier process may have died of this message."""
         return bool(self._known) and _digest(message) in self._known
 
-    async def judge(self, message: Message) -> Parsed:
+    async def parse(self, message: Message) -> Parsed:
         """Parse the message in another process; refused if that one dies, too."""
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            judged = pool.submit(_judge, self._settings, message.topic, message.payload)
+            parsed = pool.submit(_parse, self._settings, message.topic, message.payload)
             try:
-                return await asyncio.wrap_future(judged)
+                return await asyncio.wrap_future(parsed)
             except BrokenProcessPool:
                 log.exception("message crashed its parser", topic=message.topic[:100], size=len(message.payload))
                 return stream_of(message.topic), Refused(KILLED)
 
 
-def _judge(settings: Settings, topic: str, payload: bytes) -> Parsed:
+def _parse(settings: Settings, topic: str, payload: bytes) -> Parsed:
     return Parser(settings, DedupeWindow(1)).parse(topic, payload)
 
 

@@ -85,11 +85,11 @@ class Signals:
         token, shown = settings.http_token.get_secret_value(), settings.http_shows
         try:
             async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
-                self._folder.enter()
+                self._folder.lock()
                 await self._work(stop)
         finally:
             self._journal.stop()
-            self._folder.leave()
+            self._folder.unlock()
             await self._redis.aclose()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)

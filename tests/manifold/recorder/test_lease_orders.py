@@ -60,11 +60,11 @@ def virtual_ms() -> int:
 def process(folder: Path, archive: Register) -> Iterator[Lease]:
     """The lease of a process that works on this journal; at its end it is as if it had been killed."""
     place = JournalFolder(folder)
-    place.enter()
+    place.lock()
     try:
         yield Lease(0, place, archive, [], lease_s=LEASE_S, clock_ms=virtual_ms)
     finally:
-        place.leave()
+        place.unlock()
 
 
 def test_a_claim_that_was_taken_back_is_not_gone_on_with_where_no_store_can_be_asked(tmp_path: Path) -> None:

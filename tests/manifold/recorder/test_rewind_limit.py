@@ -12,7 +12,7 @@ from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _rewind_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
-from manifold.recorder._redelivered import ResentMessages
+from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
 from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric
@@ -110,7 +110,7 @@ def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -
 
 
 def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
-    parser, resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
+    parser, resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
     for incoming in taken(parser, BURST + 2):
         resent.note(incoming)
 
