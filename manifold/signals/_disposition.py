@@ -120,4 +120,4 @@ class Disposition:
 
 
 def _key(message: Accepted) -> Key:
-    return message.said.device_id, message.key
+    return message.parsed.device_id, message.key

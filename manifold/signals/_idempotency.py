@@ -67,7 +67,7 @@ class IdempotencyStore:
         about = keys.digest(message.content), keys.digest(message.holder), self._key_s
         if message.nonce is None:
             return (1, _key(message), *about)
-        newest, device_id = int(now // self._generation_s), message.said.device_id
+        newest, device_id = int(now // self._generation_s), message.parsed.device_id
         places = (newest, newest + 1, *range(newest - keys.GENERATIONS, newest))
         hashes = [keys.nonces(device_id, generation) for generation in places]
         kept_s = (keys.GENERATIONS + 1) * self._generation_s
@@ -87,4 +87,4 @@ def _bound(message: Accepted) -> bytes:
 
 
 def _key(message: Accepted) -> bytes:
-    return keys.once(message.said.device_id, message.key)
+    return keys.once(message.parsed.device_id, message.key)
