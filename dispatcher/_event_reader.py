@@ -9,7 +9,7 @@ import structlog
 from dispatcher import _metrics
 from dispatcher._events import Event
 from dispatcher._queue_types import queue_of_topic
-from manifold.contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
+from manifold.contracts.events import Acked, DeliveryDropped, PresenceSign, Subscribed, parse_event
 from manifold.contracts.names import is_service, is_vin
 from manifold.contracts.queue_names import QueueName, fanout_queue
 from manifold.contracts.topics import (
@@ -34,7 +34,7 @@ NEEDED = (
     BrokerEvent.DELIVERY_DROPPED,
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
-HEARD = Heard()
+HEARD = PresenceSign()
 MAX_OWNERS_IN_HAND = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
 SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking up a label costs more than counting
 

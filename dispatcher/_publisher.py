@@ -127,7 +127,7 @@ class Publisher:
         topic = self._topic_of(queue, what.request_id)
         properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
-            answer = self._mqtt.publish(topic, what.payload, user_properties=properties, vehicle_takes=publish.takes)
+            answer = self._mqtt.publish(topic, what.payload, user_properties=properties, recipient_max_packet_bytes=publish.takes)
         except Retryable:
             self._report(queue, PublishLost(what.seq, what.claimed_ms))
             return

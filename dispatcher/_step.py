@@ -26,7 +26,7 @@ from dispatcher._events import (
     Woken,
 )
 from dispatcher._policy import DispatchPolicy
-from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.queue_names import QueueName, ecq_queue
 from manifold.queues.verbs.claims import (
     Claim,
@@ -86,7 +86,7 @@ def step(state: OwnerState, event: Event) -> Step:
             return state, [flavours.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable():
             return _of_claim(state, event)
-        case Heard():
+        case PresenceSign():
             return state, [UpdatePresence(event, claim=True)]
         case Woken(released=released, claim=claim):
             return state.without(released), [Claim()] if claim else []

@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatcher import _metrics
 from dispatcher._events import Event
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.queue_names import QueueName
 
 CONNECTIONS_KEPT = 20  # connects and disconnects per queue; a vehicle that flaps every few seconds never has this many waiting
@@ -33,7 +33,7 @@ class Job:
 def enqueue_job(waiting: deque[Job], job: Job) -> None:
     """Append `job` to the waiting ones. Jobs that it replaces are removed and done."""
     kind = type(job.event)
-    if kind is Heard or kind is Subscribed:
+    if kind is PresenceSign or kind is Subscribed:
         earlier = next((each for each in waiting if type(each.event) is kind), None)
         if earlier is not None:
             waiting.remove(earlier)

@@ -136,8 +136,8 @@ def ground() -> Iterator[Ground]:
     """RabbitMQ and Redis in a folder that is gone afterwards; the topology is there."""
     with TemporaryDirectory(prefix="manifold-bench-") as folder, ExitStack() as running:
         home = Path(folder) / "home"
-        secret_files.made_up(home, secret_files.HMAC, lambda: secrets.token_hex(32))
-        secret_files.made_up(home, secret_files.KEYS, lambda: new_key_line("bench"))
+        secret_files.get_or_create(home, secret_files.HMAC, lambda: secrets.token_hex(32))
+        secret_files.get_or_create(home, secret_files.KEYS, lambda: new_key_line("bench"))
         redis = start_redis(Path(folder) / "redis")
         running.callback(redis.stop)
         settings = load_settings(home=home, amqp_port=free_port(), redis_port=redis.port, signals_port=free_port())

@@ -45,7 +45,7 @@ def ingested(count: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="manifold-bench-") as name:
         folder = Path(name)
         settings = Settings(home=folder / "home", spark_driver_memory="4g")
-        secret_files.made_up(settings.home, secret_files.KEYS, lambda: new_key_line("bench"))
+        secret_files.get_or_create(settings.home, secret_files.KEYS, lambda: new_key_line("bench"))
         with session(settings, "bench") as spark:
             for day, rows in enumerate((A_SEGMENT, count)):
                 archive, decoded = folder / f"archive-{day}", folder / f"decoded-{day}"

@@ -15,7 +15,7 @@ from manifold.settings import Settings
 
 THREADS = 4
 MAX_CONCURRENT_LOOKUPS = 64  # concurrent reads, including those that wait for a thread
-LOOK_S, LOOK_AGAIN_S = 15.0, 1.0  # interval of the readability checks; while unreadable
+CHECK_S, RECHECK_S = 15.0, 1.0  # interval of the readability checks; while unreadable
 T = TypeVar("T")
 
 
@@ -49,14 +49,14 @@ class Lake:
         """Check periodically whether the lake is readable; sets `problem`."""
         while True:
             try:
-                await self.ask(_look)
+                await self.ask(_check)
                 self.problem = None
             except ManifoldError as exc:
                 self.problem = str(exc)
-            await asyncio.sleep(LOOK_S if self.problem is None else LOOK_AGAIN_S)
+            await asyncio.sleep(CHECK_S if self.problem is None else RECHECK_S)
 
 
-def _look(catalog: Catalog) -> None:
+def _check(catalog: Catalog) -> None:
     try:
         catalog.load_table(SEGMENTS.identifier)
     except NoSuchTableError:  # nothing ingested yet

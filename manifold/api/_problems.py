@@ -83,7 +83,7 @@ def failed() -> Response:
     return problem(500, "unexpected error; see the API's log")
 
 
-def tell_problems(app: FastAPI) -> None:
+def register_problem_handlers(app: FastAPI) -> None:
     """Register handlers that turn every error into a problem."""
 
     @app.exception_handler(HTTPException)

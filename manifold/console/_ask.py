@@ -131,11 +131,11 @@ def batch_cancel(
 ) -> None:
     """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
-    from manifold.console._cancel import Standing, cancel
+    from manifold.console._cancel import Progress, cancel
 
-    last = Standing(before=before)
+    last = Progress(before=before)
 
-    def tell(standing: Standing) -> None:
+    def tell(standing: Progress) -> None:
         nonlocal last
         last = standing
         say(f"{standing.triggers} triggers, {_counted(standing.entries)}")

@@ -68,7 +68,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
-    def to_be_completed(self) -> bytes:
+    def to_wire_prefix(self) -> bytes:
         """Return the JSON without `epoch` and the closing brace: the queue knows its epoch, and appends it."""
         return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
 

@@ -125,7 +125,7 @@ class Loader(BulkQueues):
         """By recorder, the seq up to which it offers nothing again; recorders that hand nothing over are missing."""
         found = {}
         for node in nodes:
-            marks = keys.handed_marks(node, of_cluster=is_cluster(self._redis))
+            marks = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
             seqs = [int(raw.split()[1]) for raw in self._send([("GET", mark) for mark in marks]) if raw]
             if seqs:
                 found[node] = min(seqs) if len(seqs) == len(marks) else 0
@@ -145,11 +145,11 @@ class Loader(BulkQueues):
         """
         if self.is_loaded():
             return
-        self._redis.delete(keys.TAKEN)
+        self._redis.delete(keys.REBUILT_UP_TO)
         known: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
         known |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
         if known:
-            self._redis.hset(keys.TAKEN, mapping=known)
+            self._redis.hset(keys.REBUILT_UP_TO, mapping=known)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 

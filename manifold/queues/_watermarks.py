@@ -65,7 +65,7 @@ class WatermarkedQueues(Streams):
         for key in (*loaded, *handed):
             batch.call(("GET", key), _or_empty)
         for field in (keys.taken_field(node), keys.taken_field(node, of_ecq=True)):
-            batch.call(("HGET", keys.TAKEN, field), _or_empty)
+            batch.call(("HGET", keys.REBUILT_UP_TO, field), _or_empty)
         *found, taken, taken_ecq = await batch.run()
         of_lake = (int(seq) if seq else None for seq in (taken, taken_ecq))
         return Watermarks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
@@ -98,7 +98,7 @@ class WatermarkedQueues(Streams):
     async def drop_watermark(self, node: int) -> None:
         """Delete the watermark of this recorder, which hands nothing over and so will not offer anything again."""
         batch = self.batch()
-        for key in keys.handed_marks(node, of_cluster=is_cluster(self.redis)):
+        for key in keys.watermark_keys(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
@@ -111,7 +111,7 @@ class WatermarkedQueues(Streams):
 
     def _keys(self, node: int) -> tuple[list[str], list[str]]:
         of_cluster = is_cluster(self.redis)
-        return keys.loaded_marks(of_cluster=of_cluster), keys.handed_marks(node, of_cluster=of_cluster)
+        return keys.loaded_marks(of_cluster=of_cluster), keys.watermark_keys(node, of_cluster=of_cluster)
 
 
 def _or_empty(reply: Any) -> bytes:

@@ -20,7 +20,7 @@ from manifold.contracts.signals.bounds import read_bounds
 from manifold.lake.day_keys import DayKeys
 from manifold.messaging.amqp import hmac_secrets
 from manifold.queues import connect
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -80,7 +80,7 @@ class Signals:
                 this node number.
         """
         settings = self._settings
-        tell_expiry(settings)
+        export_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
         token, shown = settings.http_token.get_secret_value(), settings.http_shows
         try:

@@ -24,8 +24,8 @@ from redis.exceptions import RedisError
 from manifold.archive.segment import Segment
 from manifold.contracts.errors import ManifoldError, Permanent, Retryable
 from manifold.lake.catalog import ensure_tables
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import tell_metrics
+from manifold.runtime.expiry import export_expiry
+from manifold.runtime.http import serve_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested, Run
@@ -196,8 +196,8 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
     if is_connect(settings):  # there, `foreachBatch` runs in a process of the server, without this one's catalog and metrics
         raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
-    tell_expiry(settings)
-    metrics = tell_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
+    export_expiry(settings)
+    metrics = serve_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:

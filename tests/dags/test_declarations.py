@@ -159,14 +159,14 @@ def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
 
 def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
-    assert made == {*assets.PUBLISHED, assets.JUDGED, assets.QUEUES, assets.REBUILT}, (
+    assert made == {*assets.PUBLISHED, assets.QUALITY_RESULTS, assets.QUEUES, assets.REBUILT}, (
         "name what a DAG makes in manifold/contracts/assets.py, and give it as a task's outlets"
     )
 
 
 def test_each_table_is_an_asset_with_an_address_and_whatever_changes_it_says_so(bag: DagBag) -> None:
     assert set(assets.PUBLISHED) == {table.name for table in EVERY_RUN_TABLE}
-    assert QUALITY.name == assets.JUDGED
+    assert QUALITY.name == assets.QUALITY_RESULTS
     assert assets.NAMESPACE == NAMESPACE
     outlets = {(dag_id, task.task_id): task.outlets for dag_id, dag in bag.dags.items() for task in dag.tasks}
     for writer in WRITERS:

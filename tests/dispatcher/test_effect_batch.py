@@ -9,7 +9,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from dispatcher._effect_batch import EffectBatch
 from manifold.contracts import keys
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.queues import Policy, Queues
@@ -33,7 +33,7 @@ def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_r
             await client.hset(keys.pending(SPOILT), "not", "a queue")
             effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
-                assert effects.add(owner, UpdatePresence(Heard(), True))
+                assert effects.add(owner, UpdatePresence(PresenceSign(), True))
             return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())
@@ -66,7 +66,7 @@ def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_o
             await write(kind(SPOILT), mapping=held)
             effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
-                assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(Heard(), True))
+                assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(PresenceSign(), True))
             return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())

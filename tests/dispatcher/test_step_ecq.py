@@ -7,7 +7,7 @@ from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
 from dispatcher._step import OpenClaim, OwnerState, step
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.events import Acked, PresenceSign, Subscribed
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue
 from manifold.queues.verbs.claims import (
@@ -170,7 +170,7 @@ ROWS: list[Row] = [
     (
         "a sign that finds something in the compacted queue wakes it",
         IDLE,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
         IDLE,
         [Watch(RULES.recheck_at_ms(VIN, HELD.seq, HELD.attempts, HELD.deadline_ms)), Forward(QUEUE, Woken())],
     ),

@@ -17,7 +17,7 @@ from dispatcher._event_reader import HEARD, MAX_OWNERS_IN_HAND, EventReader
 from dispatcher._events import Event
 from dispatcher._waiting import CONNECTIONS_KEPT, Job, enqueue_job
 from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.topics import Sign, sign_topic
 from manifold.messaging.mqtt import Message, Mqtt
@@ -99,7 +99,7 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
             await client.flushall()
             for owner, line in (("all", events), ("joined", waiting_after(events))):
                 for event in line:
-                    assert isinstance(event, Heard | Connected | Disconnected | Subscribed)
+                    assert isinstance(event, PresenceSign | Connected | Disconnected | Subscribed)
                     batch = EffectBatch(queues, NOW, asked_at=0)
                     batch.add(Owner(owner), UpdatePresence(event, claim=False))
                     await batch.run(repeated=False)

@@ -78,7 +78,7 @@ def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure
     before = supervise.status(secure).processes
     shown = of_redis(secure)
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
-    certificates.tell_redis(secure)
+    certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
     wait_until(lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)}, what="all to show the new one")

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.outcomes import OF_CODE, Outcome
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import ECQ_SHARED_CODE, Args, Script
@@ -103,7 +103,7 @@ class UpdatePresence(Verb, frozen=True):
     A clean start, or a connection after the session has expired, puts the entry in flight back to pending.
     """
 
-    seen: Heard | Connected | Disconnected | Subscribed
+    seen: PresenceSign | Connected | Disconnected | Subscribed
     claim: bool
     script = Script("update_presence")
 
@@ -113,9 +113,9 @@ class UpdatePresence(Verb, frozen=True):
 
     def _sign(self) -> Args:
         match self.seen:
-            case Heard():
+            case PresenceSign():
                 return ("heard",)
-            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, takes=takes):
+            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, max_packet_bytes=takes):
                 return "connected", at, "1" if clean else "0", expiry, "" if takes is None else takes
             case Disconnected(connected_at_ms=began, at_ms=at, expiry_s=expiry):
                 return "disconnected", began, at, "" if expiry is None else expiry

@@ -135,7 +135,7 @@ class Acknowledge(Verb, frozen=True):
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
         if self.recorded:
             return self._call(policy, queue, now_ms, *args)
-        return self._call(policy, queue, now_ms, *args, record.to_be_completed(), others=(keys.OUTCOMES,))
+        return self._call(policy, queue, now_ms, *args, record.to_wire_prefix(), others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:

@@ -81,7 +81,7 @@ class Ack(Verb, frozen=True):
             return self._call(policy, owner, now_ms, *args)
         at = "" if record.dispatched_ms is None else record.dispatched_ms
         times = "" if record.attempts is None else record.attempts
-        return self._call(policy, owner, now_ms, *args, record.to_be_completed(), at, times, others=(keys.OUTCOMES,))
+        return self._call(policy, owner, now_ms, *args, record.to_wire_prefix(), at, times, others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:

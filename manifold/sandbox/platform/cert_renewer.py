@@ -23,14 +23,14 @@ def run(settings: Settings, stop: Event) -> None:
     told = None  # file versions that Redis has loaded, as far as this process knows
 
     def keep() -> None:
-        if done := certificates.keep(settings):
+        if done := certificates.maintain(settings):
             log.info("certificates renewed", done=done)
 
     def tell() -> None:
         """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
         nonlocal told
         if (found := certificates.of_redis(settings)) != told:
-            certificates.tell_redis(settings)
+            certificates.reload_redis(settings)
             told = found
 
     while not stop.is_set():

@@ -144,7 +144,7 @@ def test_a_key_that_would_move_the_cursor_stands_on_its_line() -> None:
 def test_the_stage_of_the_demo_holds(platform: Settings) -> None:
     run = f"{uuid.uuid4().int % 10**12}"
 
-    async def play() -> _demo_ecq.Seen:
+    async def play() -> _demo_ecq.Result:
         async with Publisher(platform) as publisher:
             return await _demo_ecq.play_ecq(platform, publisher, run)
 

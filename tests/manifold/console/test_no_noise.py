@@ -158,7 +158,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)
     make_up(settings)
-    certificates.make_up(settings)
+    certificates.create_missing(settings)
     (settings.home / "airflow").mkdir()
     (settings.home / "airflow" / "airflow.db").touch()  # what `manifold airflow` looks for; `version` does not open it
     (folder / "payload").write_text(RUN)

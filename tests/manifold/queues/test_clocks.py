@@ -10,7 +10,7 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Connected, Heard
+from manifold.contracts.events import Connected, PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue
@@ -118,7 +118,7 @@ def test_a_claim_by_a_clock_behind_is_waited_for_by_one_that_is_right(redis: Red
 def test_a_heartbeat_that_one_ahead_hears_lets_nothing_overtake(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
-    assert ahead.do(UpdatePresence(Heard(), claim=False)).released == FIRST
+    assert ahead.do(UpdatePresence(PresenceSign(), claim=False)).released == FIRST
 
     assert ahead.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, ahead.now, attempts=1))).word == "sent"
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import CODES, Outcome, OutcomeRecord
 from manifold.contracts.seq import EPOCH_MS, seq_of
@@ -575,7 +575,7 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
         assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
         assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
         batch = queues.batch()
-        batch.add("V", UpdatePresence(Heard(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
+        batch.add("V", UpdatePresence(PresenceSign(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
         (reply,) = await batch.run()
         assert reply.next.seq == SEQ[0]
 
@@ -586,10 +586,10 @@ def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[...,
     async def body(queues: Queues) -> None:
         v = Owner("V")
 
-        async def takes_after(*seen: Heard | Connected | Disconnected) -> int:
-            for each in (*seen, Heard()):
+        async def takes_after(*seen: PresenceSign | Connected | Disconnected) -> int:
+            for each in (*seen, PresenceSign()):
                 batch = queues.batch()
-                batch.add("V", UpdatePresence(each, isinstance(each, Heard)), NOW)
+                batch.add("V", UpdatePresence(each, isinstance(each, PresenceSign)), NOW)
                 reply = (await batch.run())[0].next
             assert reply.word is ClaimWord.CLAIMED
             batch.add("V", Release(SEQ[0], ReleaseReason.CUT), NOW)
@@ -610,9 +610,9 @@ def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[...,
 
 def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
-        async def ttl_after(seen: Heard | Connected | Disconnected | Subscribed) -> int:
+        async def ttl_after(seen: PresenceSign | Connected | Disconnected | Subscribed) -> int:
             batch = queues.batch()
-            batch.add("V", UpdatePresence(seen, isinstance(seen, Heard)), NOW)
+            batch.add("V", UpdatePresence(seen, isinstance(seen, PresenceSign)), NOW)
             await batch.run()
             return int(await queues.redis.pttl(keys.presence("V")))
 
@@ -620,7 +620,7 @@ def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: C
         listens = Subscribed(v, NOW, "", True)
         soon = range(POLICY.presence_ms, 2 * POLICY.presence_ms)
         late = range(POLICY.retention_ms - 60_000, POLICY.retention_ms + 1)
-        assert await ttl_after(Heard()) in soon
+        assert await ttl_after(PresenceSign()) in soon
         assert await ttl_after(listens) in soon
         assert await ttl_after(Connected(v, NOW, True, 60)) in late
         assert await ttl_after(listens) in late
@@ -635,6 +635,6 @@ def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: C
         batch.add("V", Ack(delivered("V", SEQ[0])), NOW)
         await batch.run()
         assert await queues.redis.pttl(keys.presence("V")) == -1
-        assert await ttl_after(Heard()) in soon
+        assert await ttl_after(PresenceSign()) in soon
 
     use(body)

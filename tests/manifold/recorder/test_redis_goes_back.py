@@ -50,7 +50,7 @@ def acknowledge(home: Harness, vin: str, seq: int) -> None:
 
 def mark_of(home: Harness) -> int:
     """Up to which seq all is in the queues, as they say."""
-    found = home.redis.get(keys.handed_marks(0, of_cluster=False)[0])
+    found = home.redis.get(keys.watermark_keys(0, of_cluster=False)[0])
     assert isinstance(found, bytes)
     return int(found.split()[1])
 

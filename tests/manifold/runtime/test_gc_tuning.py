@@ -22,4 +22,4 @@ def says(first: str) -> str:
 
 def test_at_its_end_it_does_what_was_asked_for_and_looks_through_nothing() -> None:
     assert says("") == "registered taken apart "
-    assert says("from manifold.runtime.gc_tuning import look_seldom; look_seldom()") == "registered "
+    assert says("from manifold.runtime.gc_tuning import collect_rarely; collect_rarely()") == "registered "

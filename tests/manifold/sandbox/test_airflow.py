@@ -42,7 +42,7 @@ def shown(settings: Settings) -> bytes | None:
 def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
     """With TLS: without, many tests have it."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
-    certificates.make_up(settings)
+    certificates.create_missing(settings)
     with stopping(start_airflow(settings)) as server:
         before = shown(settings)
         certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)

@@ -5,7 +5,7 @@ import pytest
 from manifold.contracts.errors import SettingsError
 from manifold.settings import load_settings
 
-SAFE = {"http_certificate": "/etc/tls.crt", "mqtt_url": "mqtts://emqx:8884", "host": "0.0.0.0", "http_token": "t"}
+TLS_SCHEME_OF = {"http_certificate": "/etc/tls.crt", "mqtt_url": "mqtts://emqx:8884", "host": "0.0.0.0", "http_token": "t"}
 CLEAR = [
     ("mqtt_url", "mqtt://emqx:1884", "MQTT_URL must begin with mqtts://"),
     ("mqtt_vehicle_url", "tcp://emqx:1883", "MQTT_VEHICLE_URL must begin with mqtts://"),
@@ -53,7 +53,7 @@ KEPT = [
 
 @pytest.mark.parametrize(("name", "value", "said"), CLEAR)
 def test_what_goes_in_the_clear_is_refused(name: str, value: str, said: str) -> None:
-    given = SAFE | {name: value}
+    given = TLS_SCHEME_OF | {name: value}
     load_settings(**given)
     with pytest.raises(SettingsError, match=rf"MANIFOLD_{said}") as refused:
         load_settings(**given, require_tls=True)
@@ -62,7 +62,7 @@ def test_what_goes_in_the_clear_is_refused(name: str, value: str, said: str) -> 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
 def test_what_is_encrypted_or_stays_here_is_taken(name: str, value: str) -> None:
-    load_settings(**SAFE | {name: value}, require_tls=True)
+    load_settings(**TLS_SCHEME_OF | {name: value}, require_tls=True)
 
 
 def test_on_loopback_the_sandbox_needs_none_of_it() -> None:

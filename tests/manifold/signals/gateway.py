@@ -116,7 +116,7 @@ class Door:
         found = {secret_files.HMAC: SECRET, secret_files.KEYS: new_key_line("k1")}
         found |= {file: secret_files.read(rabbitmq.home, file) for file in map(password_file, (USER, *RIGHTS))}
         for name, text in found.items():
-            secret_files.made_up(home, name, lambda text=text: text)  # type: ignore[misc]
+            secret_files.get_or_create(home, name, lambda text=text: text)  # type: ignore[misc]
         own = {
             "home": home,
             "signals_port": free_port(),
