@@ -48,9 +48,9 @@ def ecq_routes(sources: Sources) -> APIRouter:
 
     @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
-        """Have a client's compacted queue sent again, from one message on; the answer comes when that is on disk.
+        """Rewind a client's compacted queue to a message; returns when the rewind is on disk.
 
-        Only what is live comes again, in the order of `seq`.
+        Only live messages are sent again, in order of `seq`.
         """
         if under_way.locked():
             raise Retryable(f"{REWINDS} rewinds are under way; ask again")

@@ -43,9 +43,11 @@ def _nobody_elses(settings: Settings) -> dict[str, Kind]:
 
 
 def main(
-    delivered: Annotated[bool, typer.Option("--delivered", help="Tell `delivered` too, which nothing here reads.")] = False,
+    delivered: Annotated[
+        bool, typer.Option("--delivered", help="Emit `delivered` events too, which no service here reads.")
+    ] = False,
 ) -> None:
-    """Stand between the vehicles and Mosquitto, and tell what EMQX would tell."""
+    """Proxy between vehicles and Mosquitto that emits EMQX's events."""
     configure_logging("tap")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets per vehicle
