@@ -68,7 +68,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
         bring(catalog, pinned, branch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(publication, "_bring_to_main", die_before)
+        patched.setattr(publication, "_fast_forward", die_before)
         with pytest.raises(KeyboardInterrupt):
             publish(spark_lake.catalog, "run")
     assert len(spark_lake.rows(SEGMENTS)) == 2

@@ -130,7 +130,7 @@ def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
     def die(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_bring_to_main")):
+    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_fast_forward")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, die)
             with pytest.raises(KeyboardInterrupt):

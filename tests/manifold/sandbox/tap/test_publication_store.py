@@ -125,7 +125,7 @@ def test_the_file_is_written_anew_when_it_has_grown(tmp_path: Path, monkeypatch:
 
 
 def test_the_oldest_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication_store, "REMEMBERED", 2)
+    monkeypatch.setattr(publication_store, "MAX_PUBLICATIONS", 2)
     store = remembering(sent(1, crc=1), sent(2, crc=2), sent(3, crc=3))
 
     assert (len(store), store.forgotten_early) == (2, 1)
