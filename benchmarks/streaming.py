@@ -40,7 +40,7 @@ from pipelines.ingest.ledger import ledger_of
 from pipelines.ingest.publish import main_snapshots, pins_of, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.ledger_pack import pack_ledger
-from pipelines.maintenance.snapshots import READING, expire_by_count
+from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.makers import at, seq_at
 from tests.pipelines.plain import compact
 
@@ -164,7 +164,7 @@ def _tidy(settings: Settings, number: int) -> None:
     """What the stream does hourly."""
     pack_ledger(open_catalog(settings), now=at(number * EVERY_MS))
     # The clock of snapshots is the machine's, and an hour passes in less here: by it, none is being read any more.
-    expire_by_count(open_catalog(settings), settings, now=datetime.now(UTC) + READING)
+    expire_by_count(open_catalog(settings), settings, now=datetime.now(UTC) + READ_GRACE)
 
 
 def _measured(settings: Settings, start: int, many: int, tidy_cpu_s: float) -> Seen:

@@ -24,7 +24,7 @@ from pipelines.ingest.publish import pins_of
 from pipelines.ingest.run import Ingested, Run
 
 # Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
-LEVEL = 1
+COMPRESSION_LEVEL = 1
 
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
@@ -65,7 +65,7 @@ class Attempt:
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
         create_branch(self.catalog, table, self.run_id, base)
-        options = {"fanout-enabled": "true", "compression-level": str(LEVEL)}
+        options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)

@@ -9,7 +9,7 @@ from expectations import Audit, audit
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import META, SEGMENTS
 from manifold.lake.reports import open_reports
-from pipelines.ingest.audit_result import keep_verdict
+from pipelines.ingest.audit_result import append_audit_result
 from pipelines.ingest.branches import RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, is_committed, pins_in
 from pipelines.ingest.run import Run
@@ -48,7 +48,7 @@ def audit_run(run: Run) -> Audit | None:
             keep=settings.report_max,
             references=ReferenceTables(run, written, frames),
             data_wait=timedelta(seconds=settings.data_wait_seconds),
-            keep_results=partial(keep_verdict, catalog, head),
+            keep_results=partial(append_audit_result, catalog, head),
         )
     finally:
         if META.name in frames:

@@ -22,18 +22,18 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import is_committed
 
-JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
+AUDITED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
 PASSED = "manifold.passed"  # of `quality_results` only: "true" if the attempt may be published
 BROKEN, ERROR = "broken", "error"  # values in the table; importing `expectations` would import PySpark
 
 
-def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
+def append_audit_result(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
     """Append an audit result, tagged with the run and attempt that wrote the snapshot `judged` of `ingested_segments`."""
     properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
     broken = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
     properties[PASSED] = "false" if pc.any(broken).as_py() else "true"
     if rows.num_rows:
-        properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
+        properties[AUDITED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
     append_rows(catalog, QUALITY, rows, properties)
 
 
@@ -95,6 +95,6 @@ def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
         return None  # the run is open, but was not written to its end
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
         properties = properties_of(snapshot)
-        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in properties:
-            return datetime.fromisoformat(properties[JUDGED_AT])
+        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and AUDITED_AT in properties:
+            return datetime.fromisoformat(properties[AUDITED_AT])
     return None

@@ -14,7 +14,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.lake.compat import Change
 
 PREFIX = "run_"
@@ -62,7 +62,7 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
     compat.commit(table, guards, updates)
 
 
-@patiently
+@retry_conflicts
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
     """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last."""
     with Change(catalog.load_table(SEGMENTS.identifier)) as change:
@@ -70,7 +70,7 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
-@patiently
+@retry_conflicts
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
     """Create the run's branch of `table` at `snapshot_id`."""
     with Change(catalog.load_table(table.identifier)) as change:
@@ -85,7 +85,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
     _forget(catalog, branch)
 
 
-@patiently
+@retry_conflicts
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
     """Drop one branch of one table, if it exists."""
     loaded = catalog.load_table(table.identifier)
@@ -94,7 +94,7 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
             ManageSnapshots(change).remove_branch(branch).commit()
 
 
-@patiently
+@retry_conflicts
 def _forget(catalog: Catalog, branch: str) -> None:
     segments = catalog.load_table(SEGMENTS.identifier)
     with Change(segments) as change:

@@ -4,14 +4,14 @@ import structlog
 
 from manifold.contracts.tables import SEGMENTS
 from pipelines.ingest.branches import branch_of, close_abandoned, close_run, open_run
-from pipelines.ingest.planning import Aside, Plan, plan
+from pipelines.ingest.planning import Exclusions, Plan, plan
 from pipelines.ingest.publish import finish, is_published
 from pipelines.ingest.run import Run
 
 log = structlog.get_logger(__name__)
 
 
-def begin(run: Run, aside: Aside | None = None) -> Plan | None:
+def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
     """Open the run's branch of `ingested_segments` and return its plan; None if nothing is new or the run is committed.
 
     What an earlier attempt at this run left is dropped.

@@ -144,10 +144,10 @@ def unfinished(segments: IcebergTable) -> list[Snapshot]:
 
     A run's branch of `ingested_segments` is dropped last, but another attempt at the same run may have dropped it already.
     """
-    return [s for place, s in enumerate(counting(segments)) if place == 0 or _is_open(segments, s)][::-1]
+    return [s for place, s in enumerate(committed_runs(segments)) if place == 0 or _is_open(segments, s)][::-1]
 
 
-def counting(segments: IcebergTable) -> list[Snapshot]:
+def committed_runs(segments: IcebergTable) -> list[Snapshot]:
     """Snapshots of committed runs, newest first, as far back as they are kept, without runs that were rolled back."""
     runs: list[Snapshot] = []
     undone: set[int] = set()
@@ -181,7 +181,7 @@ def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> 
 
 def is_committed(segments: IcebergTable, run_id: str) -> bool:
     """Whether the run is committed, by the snapshots that are kept; sufficient while the run's branch is open."""
-    return any(properties_of(s)[RUN_ID] == run_id for s in counting(segments))
+    return any(properties_of(s)[RUN_ID] == run_id for s in committed_runs(segments))
 
 
 def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:

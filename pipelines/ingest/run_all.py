@@ -23,9 +23,9 @@ from pipelines.ingest.audit_result import may_be_published
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.lineage import tell_lineage
+from pipelines.ingest.lineage import emit_lineage
 from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import refresh_trends
@@ -185,9 +185,9 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
             with attempt:
                 # A distinct instant: the audit result of an earlier attempt is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
-                written, judged = ingest_and_judge(mine)
+                written, judged = ingest_and_audit(mine)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))
     finally:
         settle_reports(run.catalog, run.settings)
-    tell_lineage(run.catalog, run.settings, run.run_id)
+    emit_lineage(run.catalog, run.settings, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

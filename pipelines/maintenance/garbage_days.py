@@ -20,7 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import IDS, OUTCOMES
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.delete_rows import REMOVES_DAYS
 
@@ -127,7 +127,7 @@ def _days_named(snapshot: Snapshot) -> list[date]:
         raise _NotTheSame(f"snapshot {snapshot.snapshot_id} does not say which days it has removed") from exc
 
 
-@patiently
+@retry_conflicts
 def _write(catalog: Catalog, text: str) -> None:
     loaded = catalog.load_table(IDS.identifier)
     if loaded.properties.get(DAYS_OVER) != text:

@@ -27,7 +27,7 @@ from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import counting, main_snapshots, pins_in
+from pipelines.ingest.publish import committed_runs, main_snapshots, pins_in
 from pipelines.ingest.rebase import is_change_of
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.lineage import emits_lineage
@@ -100,7 +100,7 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
 
 def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
     """The run and all later ones, newest first."""
-    runs = counting(segments)
+    runs = committed_runs(segments)
     place = next((place for place, run in enumerate(runs) if properties_of(run)[RUN_ID] == run_id), None)
     if place is None:
         known = ", ".join(properties_of(run)[RUN_ID] for run in runs[:5]) or "none"

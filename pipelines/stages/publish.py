@@ -31,7 +31,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import may_be_published, passed_already
     from pipelines.ingest.discover import POPULATE, queues_lag
-    from pipelines.ingest.lineage import tell_lineage
+    from pipelines.ingest.lineage import emit_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
@@ -42,7 +42,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
             raise ConcurrentPublish(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish(catalog, run_id, partial(may_be_published, catalog))
         settle_reports(catalog, settings)
-        tell_lineage(catalog, settings, run_id)
+        emit_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _do_again(catalog, settings, run_id)

@@ -39,7 +39,7 @@ from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
 TRENDS = timedelta(minutes=5)  # between redraws of the trend charts
-TIDY = timedelta(hours=1)  # between expirations of old snapshots
+EXPIRE_INTERVAL = timedelta(hours=1)  # between expirations of old snapshots
 LOOK_S = 0.2  # between checks whether to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
@@ -146,7 +146,7 @@ class Streaming:
 
     def _tidy(self, now: datetime) -> None:
         """Pack the ledger and expire snapshots, hourly: garbage is collected once a night, after a thousand micro-batches."""
-        if now - self._tidied_at < TIDY:
+        if now - self._tidied_at < EXPIRE_INTERVAL:
             return
         self._tidied_at = now
         try:

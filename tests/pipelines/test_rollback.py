@@ -7,7 +7,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import RUN_ID, properties_of
-from pipelines.ingest.publish import counting, finish, is_published
+from pipelines.ingest.publish import committed_runs, finish, is_published
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -88,7 +88,7 @@ def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs
     lake = three_runs
     catalog = open_catalog(lake.settings)
     for steps in range(8):
-        name = properties_of(counting(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
+        name = properties_of(committed_runs(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
         player = lake.player(lambda c, name=name: rollback(c, lake.settings, run_id=name, now=at(0))).go(steps)  # type: ignore[misc]
         finish(open_catalog(lake.settings))
         lake.archive(Stream.TRIGGER, [trigger(100 + steps, [f"W{steps}"])])

@@ -102,7 +102,7 @@ def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batc
     def snapshots() -> int:
         return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
 
-    monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # nobody reads here
+    monkeypatch.setattr("pipelines.maintenance.snapshots.READ_GRACE", timedelta(0))  # nobody reads here
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
     lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # the ledger of the last days is packed
     for ms in range(MIN_FILES):

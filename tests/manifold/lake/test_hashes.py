@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
+from manifold.lake.hashes import HASH_BATCH_SIZE, find_duplicates
 
 MAX_BYTES = 10 * HASH_BATCH_SIZE  # of NumPy; what Arrow holds at the same time is not seen here
 
@@ -15,16 +15,16 @@ def hashes(*parts: list[int]) -> pa.ChunkedArray:
 
 
 def test_hashes_that_stand_twice_are_found_once_wherever_they_stand() -> None:
-    assert standing_twice(hashes([5, -1, 3], [3, -1, 7, 3])).tolist() == [-1, 3]
-    assert standing_twice(hashes([1], [2])).tolist() == []
-    assert standing_twice(hashes()).tolist() == []
+    assert find_duplicates(hashes([5, -1, 3], [3, -1, 7, 3])).tolist() == [-1, 3]
+    assert find_duplicates(hashes([1], [2])).tolist() == []
+    assert find_duplicates(hashes()).tolist() == []
 
 
 def test_as_many_as_are_compared_at_once_leave_the_driver_its_memory() -> None:
     found = pa.chunked_array([np.arange(HASH_BATCH_SIZE), np.arange(2)])
     tracemalloc.start()
     try:
-        twice = standing_twice(found)
+        twice = find_duplicates(found)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
