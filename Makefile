@@ -4,7 +4,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 STORES := .tools/stores.ready
-FAST := tests/manifold/contracts tests/manifold/settings tests/manifold/campaigns tests/manifold/lake tests/manifold/messaging tests/manifold/runtime tests/docs tests/infra tests/manifold/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/manifold/signals/test_checks.py
+FAST := tests/benchmarks tests/manifold/contracts tests/manifold/settings tests/manifold/campaigns tests/manifold/lake tests/manifold/messaging tests/manifold/runtime tests/docs tests/infra tests/manifold/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/manifold/signals/test_checks.py
 # the tests of a module stay together, and begin in the order of the tree; a third process uses what two cores have left while others wait
 SHARED := --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder
 # What failed beside others is run once more, alone, and named; what fails again fails the whole (docs/decisions/0021-once-more.md).
@@ -69,8 +69,9 @@ docs: $(READY) ## the documentation as a site in build/site, its reference gener
 	@.venv/bin/python -m infra.docs.reference
 	@.venv/bin/mkdocs build --strict
 
-bench: $(READY) ## the benchmarks of docs/benchmarks.md, against their limits
+bench: $(READY) ## every benchmark at full size, against its rival or limit; writes docs/benchmarks.md
 	@.venv/bin/python -m benchmarks
+	@.venv/bin/python -m benchmarks.page
 
 lock: $(READY) ## resolve pyproject.toml into requirements.lock again
 	.venv/bin/uv pip compile -q pyproject.toml --group dev --universal --generate-hashes --no-emit-index-url -o requirements.lock

@@ -1,45 +1,49 @@
-"""`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
+"""Run benchmarks, one after the other, and print their figures; results of full runs are kept in `benchmarks/results.json`."""
 
-from benchmarks import (
-    api,
-    asking,
-    audit,
-    compaction,
-    dispatch,
-    grown,
-    growth,
-    ingest,
-    lakes,
-    latency,
-    layout,
-    no_work,
-    one_vehicle,
-    populate,
-    rebuild,
-    signals,
-    wiped,
-)
-from benchmarks.machine import report
+import importlib
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import names
+from benchmarks._measure import Size, machine
+from benchmarks._results import Result, judge, keep
 from manifold.runtime.log import configure_logging
 
-if __name__ == "__main__":
+MET = {True: "yes", False: "NO", None: ""}
+
+
+def main(
+    benchmarks: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=f"{', '.join(names())}; all if none")] = None,
+    size: Annotated[Size, typer.Option(help="results of small runs are not kept, and have no aims")] = Size.FULL,
+) -> None:
+    """Run the named benchmarks, or all. Nothing else should use the machine meanwhile."""
     configure_logging("benchmark", level="warning")
-    report("latency", latency.SETTING, latency.run())
-    report("dispatch", dispatch.SETTING.format(size=dispatch.Size()), dispatch.run(dispatch.Size()))
-    report("signals", signals.SETTING.format(size=signals.Size()), signals.run(signals.Size()))
-    report("one_vehicle", one_vehicle.SETTING.format(entries=one_vehicle.ENTRIES), one_vehicle.run(one_vehicle.ENTRIES))
-    for case in ingest.CASES:
-        report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
-    report("growth", growth.setting(grown.Size()), growth.run(grown.Size()))
-    report("layout", f"{layout.ROWS:,} rows of a day, {layout.VEHICLES:,} vehicles", layout.run())
-    report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
-    report("audit", f"{audit.ROWS:,} rows", audit.run())
-    entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_PER_VEHICLE} a vehicle"
-    report("populate", entries, populate.run())
-    report("rebuild", f"{entries}, a tenth of them ended", rebuild.run())
-    shape = {"payloads": wiped.PAYLOADS, "kib": wiped.KIB, "days": wiped.DAYS}
-    report("wiped", wiped.SETTING.format(**shape), wiped.run())
-    report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
-    report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_PER_FILE:,} rows", compaction.run())
-    report("api", api.setting(api.VINS), api.run())
-    report("asking", asking.setting(asking.VINS), asking.run())
+    wanted = benchmarks or names()
+    if unknown := sorted(set(wanted) - set(names())):
+        raise typer.BadParameter(f"there is no benchmark {', '.join(unknown)}; choose from {', '.join(names())}")
+    for name in wanted:
+        module = importlib.import_module(f"benchmarks.{name}")
+        aims = module.AIMS if size is Size.FULL else {}
+        results = judge(name, module.run(size), aims, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine())
+        show(name, results)
+        if size is Size.FULL:
+            keep(name, results)
+
+
+def show(name: str, results: list[Result]) -> None:
+    """Print the results as a table."""
+    table = Table(title=f"{name} ({machine()})", title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in ("what", "figure", "rival or limit", "ratio", "aim", "met"):
+        table.add_column(column)
+    for each in results:
+        ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
+        table.add_row(each.what, each.figure if each.date else "not measured", each.rival, ratio, each.aim, MET[each.met])
+    Console(soft_wrap=True).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

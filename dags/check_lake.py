@@ -25,7 +25,9 @@ with DAG(
     tags=["archive", "housekeeping", "lake", "repair"],
     doc_md=__doc__,
     params={
-        "days": Param(8, type="number", minimum=0, description="what began so many days ago or later; 0: the whole archive"),
+        "days": Param(
+            8, type="number", minimum=0, maximum=36500, description="what began so many days ago or later; 0: the whole archive"
+        ),
         "repair": Param(False, type="boolean", description="take in again what is missing, doubled, or was left lying"),
     },
     **DAG_DEFAULTS | by_cron(load_settings().check_schedule),

@@ -54,6 +54,6 @@ def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | N
 def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text.upper())
-    except ValueError as exc:
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as exc:
         raise argparse.ArgumentTypeError(f"{text!r} is not an instant; write ISO 8601, such as 2026-10-25T00:00:00Z") from exc
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Fixtures that many rooms share."""
+"""Fixtures for several test packages."""
 
 import os
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from pipelines.spark.session import open_session
 from tests.support.platforms import platform_settings
 from tests.support.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
 
-# Of every JVM that a test starts: each ends before the optimising compiler has paid for itself, and takes a third less CPU. With
-# that one compiler alone, 48 MB would be kept for its code: in half an hour they are full, and Spark is compiled again and again.
-# Spark writes the plan of every query out for its pages, which nobody reads here: at length that is a tenth of the CPU of a short
-# query. What it sends to its tasks it writes into blocks, which are emptied first and have 4 MB each.
+# JVM options of all tests: each JVM ends before the optimising compiler pays off, and uses a third less CPU without it.
+# With that compiler alone, the JVM reserves a 48 MB code cache: full after half an hour, and Spark is recompiled repeatedly.
+# Spark renders every query plan for its UI, which nobody reads here: for long plans a tenth of a short query's CPU. It writes
+# data for its tasks into zeroed blocks of 4 MB each by default.
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m -Dspark.sql.ui.explainMode=simple -Dspark.broadcast.blockSize=64k",
@@ -29,7 +29,7 @@ os.environ.setdefault(
 
 @pytest.fixture(scope="session", autouse=True)
 def capturable_logs() -> Iterator[None]:
-    """A logger that is kept from its first use on, as a test of an entry point would have it, tells no later test anything."""
+    """Keep cached loggers from leaking log configuration into later tests."""
     configure = structlog.configure
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structlog, "configure", lambda **how: configure(**(how | {"cache_logger_on_first_use": False})))
@@ -45,7 +45,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def redis(redis_server: Server) -> Iterator[Redis]:
-    """A blocking client of that Redis, emptied."""
+    """A blocking client of an emptied `redis_server`."""
     with Redis(port=redis_server.port) as client:
         client.flushall()
         yield client
@@ -53,7 +53,7 @@ def redis(redis_server: Server) -> Iterator[Redis]:
 
 @pytest.fixture
 def url(redis_server: Server) -> str:
-    """Where that Redis is."""
+    """The URL of `redis_server`."""
     return f"redis://127.0.0.1:{redis_server.port}/0"
 
 
@@ -71,34 +71,34 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-# How long an example takes says more of what else runs on the machine than of the code.
+# The duration of an example depends more on the machine's load than on the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-# What is given out together, because its tests share what takes long to start: one Spark, one Airflow, one platform.
+# Tests that share something slow to start (one Spark, one Airflow, one platform) go to the same worker.
 SPARK = ("tests/pipelines/", "tests/expectations/", "tests/stores/test_two_writers.py")
 TOGETHER = (SPARK, ("tests/dags/",), ("tests/dispatcher/cases/",))
-ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and they share nothing
-# The longest begin first: one that began last would keep one process at work while the others have nothing left.
+ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and nothing shared
+# The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stores/", "tests/replicas/", "tests/faults/")
 
 
 def _scope(nodeid: str) -> str:
-    """What a test is given out with: its group of `TOGETHER`, or its file."""
+    """The scheduling scope of a test: its group in `TOGETHER`, or its file."""
     file = nodeid.partition("::")[0]
     groups = () if file in ALONE else TOGETHER
     return next((group[0] for group in groups if file.startswith(group)), file)
 
 
 def _turn(nodeid: str) -> int:
-    """When it is given out: by the longest of `FIRST` that its scope begins with; after them all that takes seconds."""
+    """The rank of a test: the longest prefix in `FIRST` that matches its scope; slow tests come before fast ones."""
     fits = [first for first in FIRST if _scope(nodeid).startswith(first)]
     return FIRST.index(max(fits, key=len)) if fits else len(FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, they are given out by group, or by file."""
+    """With several workers, distribute tests by group or file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -109,13 +109,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which they are given out."""
+    """Sort the tests into the order in which workers get them."""
     items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A platform that is up without Airflow, for all tests that leave it healthy."""
+    """A running platform without Airflow, shared by all tests that leave it healthy."""
     settings = platform_settings(tmp_path_factory.mktemp("platform"), segment_max_seconds=2, ack_deadline_seconds=5)
     supervise.up(settings)
     try:
@@ -124,8 +124,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         supervise.down(settings)
 
 
-# For sessions that see a few rows each time: tasks, and compiling each query to Java, take longer than the rows. Whole runs as
-# users start them (tests/dags, tests/stores, tests/pipelines/test_processes.py) have Spark's defaults.
+# For sessions that see a few rows: tasks and compiling each query to Java take longer than the rows. Whole runs as started by
+# users (tests/dags, tests/stores, tests/pipelines/test_processes.py) use Spark's defaults.
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -134,7 +134,7 @@ FEW_ROWS = {
 
 
 def for_few_rows(session: SparkSession) -> SparkSession:
-    """The session, with `FEW_ROWS`."""
+    """The session with `FEW_ROWS`."""
     for name, value in FEW_ROWS.items():
         session.conf.set(name, value)
     return session
@@ -142,7 +142,7 @@ def for_few_rows(session: SparkSession) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own."""
+    """One Spark per test process; each test uses its own session or its own catalog."""
     settings = Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g")
     spark = open_session(settings, "tests")
     yield spark

@@ -42,11 +42,13 @@ def decode(path: str, content: bytes) -> DecodedFile:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Check that a Parquet file has the columns that cannot be derived, and no seq that has lost digits.
+    """Check that a Parquet file has each column once, all that cannot be derived, and no seq that has lost digits.
 
     Raises:
         Unreadable: a column is missing, or of the wrong type.
     """
+    if doubled := [name for name in SEGMENT_SCHEMA.names if schema.names.count(name) > 1]:
+        raise Unreadable(f"columns {', '.join(doubled)} are there more than once")
     missing = [name for name in REQUIRED if name not in schema.names]
     if missing:
         raise Unreadable(f"columns {', '.join(missing)} are missing")
@@ -72,7 +74,8 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
     check_columns(table.schema)
     try:
         columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
-        pa.table(columns).validate(full=True)  # invalid UTF-8 would fail later, in the reader of many files
+        columns["stream"] = pa.repeat(path.split("/")[0], table.num_rows)  # that of its folder, whatever a column says
+        pa.table(columns).validate(full=True)  # a text that is no UTF-8 would end whoever reads it, and not this file alone
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
     derived = "seq" not in table.schema.names
@@ -95,13 +98,14 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.schema.names:
         return pa.nulls(table.num_rows, field.type)
     column = table[field.name]
-    if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
-        column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970-01-01, as everywhere else
-    finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut off, as in JSON Lines
+    given = column.type
     try:
+        if pa.types.is_timestamp(field.type) and pa.types.is_integer(given):
+            column = column.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
+        finer = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)  # nanoseconds are cut, as in JSON Lines
         return column.cast(field.type, safe=not finer)
     except (pa.ArrowException, ValueError) as exc:
-        raise Unreadable(f"column {field.name} of type {column.type} is not {field.type} ({one_line(exc)})") from exc
+        raise Unreadable(f"column {field.name} of type {given} is not {field.type} ({one_line(exc)})") from exc
 
 
 def _given_at(columns: dict[str, Any]) -> pa.Array:

@@ -77,9 +77,9 @@ def lines_of(text: bytes) -> list[bytes]:
     if text.lstrip().startswith(b"["):
         try:
             return [bytes(element) for element in _array.decode(text)]
-        except msgspec.DecodeError:  # not a complete array: each line is parsed by itself
+        except (ValueError, RecursionError):  # no whole array: each line is judged by itself
             pass
-    return text.splitlines()
+    return [line.removeprefix(BYTE_ORDER_MARK) for line in text.splitlines()]  # files with marks may have been joined
 
 
 def plain(path: str, content: bytes) -> bytes:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifold.archive.content import Unreadable
@@ -18,7 +19,7 @@ SMALLEST_FILE = 12  # bytes: two magic words and the length of the footer
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The content of a segment, read from its footer; `problem` is set if the file is not a segment."""
+    """The number of messages of a segment and the range of their seqs; `problem` where the file is not a segment."""
 
     messages: int = 0
     first_seq: int | None = None
@@ -28,7 +29,7 @@ class Probe:
 
 
 def probe(archive: Archive, segments: Iterable[Segment]) -> list[Probe]:
-    """Probe each segment, in order; reads little more than the footers."""
+    """The probe of each segment, in their order; reads little more than footers and seqs."""
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "probe") as pool:
         return list(pool.map(lambda segment: _probe(archive, segment), segments))
 
@@ -43,8 +44,8 @@ def seqs_of(archive: Archive, path: str) -> Sequence[int]:
         with archive.open(path) as file:
             try:
                 return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
-            except (pa.ArrowException, OSError, KeyError):
-                pass  # no such column, or broken: decoding the whole file decides
+            except Exception:  # noqa: BLE001, S110  # without such a column, or broken: reading the whole file tells
+                pass
     return list(map(int, decode(path, archive.read(path)).seqs))
 
 
@@ -55,16 +56,16 @@ def _probe(archive: Archive, segment: Segment) -> Probe:
         return Probe(problem=f"{segment.size} bytes are no Parquet file")
     with archive.open(segment.path) as file:
         try:
-            metadata = pq.ParquetFile(file).metadata
-            schema = metadata.schema.to_arrow_schema()
+            parquet = pq.ParquetFile(file)
+            schema, rows = parquet.metadata.schema.to_arrow_schema(), parquet.metadata.num_rows
             check_columns(schema)
-            if metadata.num_rows == 0:
+            if rows == 0:
                 return Probe()
             if "seq" in schema.names:
-                return Probe(metadata.num_rows, *_seq_range(metadata, file))
+                return Probe(rows, *_seq_range(parquet))
         except Unreadable as exc:
             return Probe(problem=str(exc))
-        except (pa.ArrowException, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001  # of whatever the library met in what somebody sent
             reason = exc
         else:
             return _probe_whole(archive, segment)
@@ -85,13 +86,20 @@ def _probe_whole(archive: Archive, segment: Segment) -> Probe:
     return Probe(content.messages.num_rows, first, last, derived=content.derived)
 
 
-def _seq_range(metadata: pq.FileMetaData, file: pa.NativeFile) -> tuple[int, int]:
-    """Smallest and greatest seq: from the footer's statistics, or from the column if the writer omitted them."""
-    column = [metadata.schema.column(place).path for place in range(metadata.num_columns)].index("seq")
-    stats = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
-    if all(s is not None and s.has_min_max for s in stats):
-        return min(int(s.min) for s in stats), max(int(s.max) for s in stats)
-    seqs = pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).drop_null().to_numpy()
-    if len(seqs) == 0:
-        raise Unreadable("rows without seq")
-    return int(seqs.min()), int(seqs.max())
+def _seq_range(parquet: pq.ParquetFile) -> tuple[int, int]:
+    """Smallest and greatest seq of a file that has rows, from the column.
+
+    The footer's statistics would cost less, but PyArrow ends the process where a damaged footer does not let it read them.
+    """
+    spans, rows = [], 0
+    for batch in parquet.iter_batches(columns=["seq"]):
+        if batch.column(0).null_count:
+            raise Unreadable("rows without seq")
+        rows += batch.num_rows
+        spans.append(pc.min_max(batch.column(0).cast(pa.int64())).as_py())
+    if rows != parquet.metadata.num_rows:
+        raise Unreadable(f"its footer counts {parquet.metadata.num_rows} rows, and it has {rows}")
+    first, last = min(span["min"] for span in spans), max(span["max"] for span in spans)
+    if first < 0:
+        raise Unreadable("a seq is negative")
+    return first, last

@@ -2,18 +2,25 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from itertools import groupby
 
 import pyarrow.parquet as pq
+import structlog
 
 from manifold.archive import _metrics
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.archive.probing import seqs_of
 from manifold.archive.store import Archive
-from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
-from manifold.contracts.seq import datetime_of, first_seq_at, unix_ms_of
+from manifold.contracts.envelope import Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
+from manifold.contracts.seq import datetime_of, first_seq_at, node_of, unix_ms_of
 
 _NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
 _HOUR_MS = 3_600_000
+
+log = structlog.get_logger(__name__)
 
 
 class RecordedSegments:
@@ -44,14 +51,17 @@ class RecordedSegments:
         return written
 
     def read(self, path: str) -> list[Envelope]:
-        """Read the envelopes of one segment."""
-        with self._archive.open(path) as file:
-            return from_arrow(pq.read_table(file, schema=SEGMENT_SCHEMA))
+        """The envelopes of one segment.
+
+        Raises:
+            Unreadable: the file is no segment.
+        """
+        return from_arrow(decode(path, self._archive.read(path)).messages)
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
         """Yield envelopes with seq ≥ `since_seq`, segment by segment, oldest first; of one recorder, or of all."""
         for path in self._segments_since(stream, since_seq, node):
-            for envelope in self.read(path):
+            for envelope in self._readable(path):
                 if envelope.seq >= since_seq:
                     yield envelope
 
@@ -61,7 +71,7 @@ class RecordedSegments:
         paths = sorted((path for day in days for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first)
         found: list[list[Envelope]] = []
         while paths and sum(map(len, found)) < count:
-            found.append(self.read(paths.pop()))
+            found.append(self._readable(paths.pop()))
         return [envelope for segment in reversed(found) for envelope in segment][-count:]
 
     def last_seq(self, node: int) -> int:
@@ -70,10 +80,20 @@ class RecordedSegments:
 
     def _last_seq(self, stream: Stream, node: int) -> int:
         for day in reversed(self._days(stream, "")):
-            mine = [path for path in self._list(f"{stream}/{day}") if _node(path) == node]
-            if mine:
-                return max(self._seqs(max(mine, key=_first)), default=0)
+            for path in sorted((path for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first, reverse=True):
+                with suppress(Unreadable):
+                    mine = [seq for seq in seqs_of(self._archive, path) if node_of(seq) == node]
+                    if mine:
+                        return max(mine)
         return 0
+
+    def _readable(self, path: str) -> list[Envelope]:
+        """The envelopes of a file that others may have put there; none where it is no segment."""
+        try:
+            return self.read(path)
+        except Unreadable as exc:
+            log.warning("file in the archive passed by; the ingest puts it into quarantine", path=path, reason=str(exc))
+            return []
 
     def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:
         first_hour = hour_folder(stream, datetime_of(since_seq))

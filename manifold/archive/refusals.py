@@ -18,6 +18,7 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, G
 from pyiceberg.io.pyarrow import ArrowScan
 
 from manifold.contracts.errors import Permanent
+from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.tables import ACTIONS, QUARANTINE, Table
 from manifold.lake.catalog import where
 from manifold.lake.compat import stream_batches
@@ -119,6 +120,8 @@ def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
     Raises:
         Permanent: no message with one of these seqs was refused.
     """
+    if beyond := [seq for seq in seqs if not -MAX_SEQ <= seq <= MAX_SEQ]:
+        raise Permanent(NEVER % beyond[0])
     asked = pa.array(list(dict.fromkeys(seqs)), pa.int64())
     if not len(asked):
         return []

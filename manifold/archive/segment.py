@@ -12,9 +12,8 @@ from manifold.contracts.envelope import Stream, hour_folder
 from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings
 
-MAX_HOURS = 12  # longer intervals are listed by day instead of by hour
-DAY, HOUR = "dt=%Y-%m-%d", "/hour=%H"  # folders of a stream, as in `manifold.contracts.envelope`
-AHEAD = timedelta(days=1)  # tolerance for a recorder's clock that is ahead
+MAX_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
+AHEAD = timedelta(days=1)  # a recorder's clock may be wrong
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
 _HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 _RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})")
@@ -89,6 +88,11 @@ def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
     return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
 
 
+def day_folder(instant: datetime) -> str:
+    """The folder of the day of `instant` (UTC) below a stream's, as `manifold.contracts.envelope` lays them out."""
+    return f"dt={instant.astimezone(UTC).date().isoformat()}"  # unlike strftime, four digits for every year
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Segments whose first seq was assigned at or after `start` and before `end` (UTC)."""
@@ -97,8 +101,11 @@ class Interval:
     end: datetime
 
     def __post_init__(self) -> None:
-        if self.start.tzinfo is None or self.end.tzinfo is None or self.start >= self.end:
-            raise ValueError(f"from {self.start} to {self.end} is no interval; both need a time zone, and from must come first")
+        if not (_in_utc(self.start) and _in_utc(self.end)) or self.start >= self.end:
+            raise ValueError(
+                f"from {self.start} to {self.end} is no interval; both need a time zone and lie in the years 1 to 9999 of UTC, "
+                "and from must come first"
+            )
 
     def holds(self, segment: Segment) -> bool:
         """Whether the segment began in the interval; one without a known start is in none."""
@@ -108,12 +115,20 @@ class Interval:
     def folders(self) -> Iterator[str]:
         """Yield the stream folders that the interval touches: hours, or days for a long interval, since each costs a request."""
         long = self.end - self.start > timedelta(hours=MAX_HOURS)
-        step, name = (timedelta(days=1), DAY) if long else (timedelta(hours=1), DAY + HOUR)
+        step = timedelta(days=1) if long else timedelta(hours=1)
         at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if long else at
-        while at < self.end:
-            yield at.strftime(name)
-            at += step
+        for number in range(-((at - self.end) // step)):  # counted, because after the last one there may be no time left
+            begins = at + number * step
+            yield day_folder(begins) if long else f"{day_folder(begins)}/hour={begins:%H}"
+
+
+def _in_utc(instant: datetime) -> bool:
+    """Whether it has a time zone, and UTC a name for it."""
+    try:
+        return instant.tzinfo is not None and instant.astimezone(UTC) is not None
+    except OverflowError:
+        return False
 
 
 def recent(settings: Settings, now: datetime) -> Interval:

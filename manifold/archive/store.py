@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from manifold.archive.segment import DAY, Interval, Segment
+from manifold.archive.segment import Interval, Segment, day_folder
 from manifold.contracts.archive_files import SUFFIXES, is_data_file, is_finished
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
@@ -180,7 +181,7 @@ class Archive:
         few, first, last = False, "", ""
         if interval is not None:
             few = interval.end - interval.start <= timedelta(days=MAX_DAYS)
-            first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
+            first, last = (day_folder(instant) for instant in (interval.start, interval.end))
             dated.update(interval.folders() if few else ())
         for stream in Stream:
             for name, is_folder in self._top(stream):
@@ -198,24 +199,25 @@ class _File:
     modified_at: datetime
 
 
-def _local_files(url: str, root: Path, folder: str) -> Iterator[_File]:
-    at = root / folder
-    if at.is_symlink() or not at.exists():
+def _local_files(url: str, root: Path, path: str) -> Iterator[_File]:
+    at = root / path
+    if at.is_symlink():
         return
     if at.is_file():
-        yield _file(folder, at.stat())
+        yield _file(path, at.stat())
         return
-    for entry in sorted(os.scandir(at), key=lambda entry: entry.name):
-        path = f"{folder}/{entry.name}"
-        if not _is_usable(url, entry, path):
-            continue
-        if entry.is_dir():
-            yield from _local_files(url, root, path)
-        else:
-            try:
-                yield _file(path, entry.stat())
-            except FileNotFoundError:  # removed since it was listed
+    folders = [path] if at.is_dir() else []
+    while folders:
+        folder = folders.pop()
+        for entry in sorted(os.scandir(root / folder), key=lambda entry: entry.name):
+            path = f"{folder}/{entry.name}"
+            if not _is_usable(url, entry, path):
                 continue
+            if entry.is_dir():
+                folders.append(path)
+                continue
+            with suppress(FileNotFoundError):  # gone since it was listed
+                yield _file(path, entry.stat())
 
 
 def _file(path: str, said: os.stat_result) -> _File:
@@ -223,7 +225,7 @@ def _file(path: str, said: os.stat_result) -> _File:
 
 
 def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
-    """Whether the entry's name is valid text, and the entry is not a link."""
+    """Whether the entry has a name that is text, and is a file or a folder, and no link."""
     try:
         entry.name.encode()
     except UnicodeEncodeError:
@@ -231,6 +233,9 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
         return False
     if entry.is_symlink():
         _name_ignored(url, path, "it is a link")
+        return False
+    if not entry.is_file() and not entry.is_dir():  # whoever reads a pipe waits for its writer
+        _name_ignored(url, path, "it is neither a file nor a folder")
         return False
     return True
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from manifold.campaigns.success import Retry
 from manifold.contracts.campaigns import Command
 from manifold.contracts.seq import unix_ms_of
 
@@ -15,14 +16,15 @@ class Ending(StrEnum):
     EXPIRED = "expired"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
+    BUSY = "busy"  # the vehicle answered that it cannot now
     FAILED = "failed"
-    SILENT = "silent"  # acknowledged, but no answer came; for campaigns that wait for answers
+    SILENT = "silent"  # acknowledged, but no answer came in time
     REJECTED = "rejected"  # the vehicle answered that it will not
     DELIVERED = "delivered"
     CONFIRMED = "confirmed"  # the vehicle answered that it has done it
 
 
-_STRENGTH = {ending: strength for strength, ending in enumerate(Ending)}
+STRENGTH = {ending: strength for strength, ending in enumerate(Ending)}
 SUCCESSES = frozenset({Ending.DELIVERED, Ending.CONFIRMED})
 
 
@@ -57,15 +59,67 @@ class Ended(Struct, frozen=True, gc=False):
     ending: Ending
 
 
-Fact = Recorded | Released | Ended
+class Answer(StrEnum):
+    """What a vehicle says of an entry that it has, weakest first. Of two answers the stronger counts."""
+
+    BUSY = "busy"
+    FAILED = "failed"
+    REFUSED = "refused"
+    DONE = "done"
+
+
+ENDING_OF = {
+    Answer.BUSY: Ending.BUSY,
+    Answer.FAILED: Ending.FAILED,
+    Answer.REFUSED: Ending.REJECTED,
+    Answer.DONE: Ending.CONFIRMED,
+}
+ANSWER_STRENGTH = {answer: strength for strength, answer in enumerate(Answer)}
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """What the vehicle answered to the entry (vin, release), recorded as `seq`. It counts where the plan asks for answers."""
+
+    seq: int
+    vin: str
+    release: int
+    answer: Answer
+
+
+Fact = Recorded | Released | Ended | Answered
 
 
 class Attempt(Struct, frozen=True, gc=False):
-    """One release of one target, and how it ended, if it has."""
+    """One release of one target, how its entry ended, and what the vehicle answered."""
 
     release: int
     ending: Ending | None = None
     ended: int = 0  # the seq of the record that says so
+    answer: Answer | None = None
+    answered: int = 0
+
+
+class Again(Struct, frozen=True):
+    """An order by which targets that have ended in certain ways wait again."""
+
+    seq: int
+    endings: frozenset[Ending]
+
+
+class Silence(Struct, frozen=True):
+    """Whoever had acknowledged by `before_ms` and not answered was silent, from `seq` on."""
+
+    seq: int
+    before_ms: int
+
+
+class Terms(Struct, frozen=True):
+    """What the standing of a target follows from, beside its attempts."""
+
+    retry: Retry | None = None
+    again: tuple[Again, ...] = ()  # by seq
+    by_answer: bool = False
+    silences: tuple[Silence, ...] = ()  # by seq, each later than the one before
 
 
 def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
@@ -73,10 +127,29 @@ def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
     if not attempts:
         return (new,)
     known = {attempt.release: attempt for attempt in attempts}
-    known[new.release] = max(known.get(new.release, new), new, key=_word)
+    old = known.get(new.release, new)
+    word, answer = max(old, new, key=_word), max(old, new, key=_answer)
+    known[new.release] = Attempt(new.release, word.ending, word.ended, answer.answer, answer.answered)
     return tuple(known[release] for release in sorted(known))
+
+
+def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
+    """How an attempt has ended for the campaign, if it has, and the seq that says so."""
+    if not terms.by_answer:
+        return attempt.ending, attempt.ended
+    if attempt.answer is not None:
+        return ENDING_OF[attempt.answer], attempt.answered
+    if attempt.ending is not Ending.DELIVERED:
+        return attempt.ending, attempt.ended
+    silent = (silence.seq for silence in terms.silences if unix_ms_of(attempt.ended) <= silence.before_ms)
+    seq = next(silent, None)
+    return (None, 0) if seq is None else (Ending.SILENT, seq)
 
 
 def _word(attempt: Attempt) -> tuple[int, int]:
     """Orders words about one release: the stronger ending, then the record that came first."""
-    return (-1, 0) if attempt.ending is None else (_STRENGTH[attempt.ending], -attempt.ended)
+    return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended)
+
+
+def _answer(attempt: Attempt) -> tuple[int, int]:
+    return (-1, 0) if attempt.answer is None else (ANSWER_STRENGTH[attempt.answer], -attempt.answered)

@@ -4,131 +4,94 @@ The state is a function of the set of facts: their order and their repetition ch
 and endings are joined target by target. The clock is no input.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from itertools import chain
 
 from msgspec import Struct
 
-from manifold.campaigns.decisions import Decided, Stage, decide
-from manifold.campaigns.facts import SUCCESSES, Attempt, Ended, Ending, Fact, Recorded, Released, joined
-from manifold.campaigns.membership import Members, assign
-from manifold.campaigns.plan import Retry
-from manifold.campaigns.quantities import duration_ms
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decisions import decide
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
+from manifold.campaigns.ledger import Ledger
+from manifold.campaigns.membership import Roster, assign
+from manifold.campaigns.plan import Plan
 from manifold.campaigns.rate import Recent, within_a_minute
+from manifold.campaigns.standing import Standing, Status
 from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
-from manifold.contracts.seq import unix_ms_of
-
-
-class Status(StrEnum):
-    """The state of a target: it waits, is released, or has settled in one of the ways of `Ending`."""
-
-    WAITING = "waiting"
-    RELEASED = "released"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"
-    FAILED = "failed"
-    SILENT = "silent"
-    REJECTED = "rejected"
-    DELIVERED = "delivered"
-    CONFIRMED = "confirmed"
-
 
 UNSETTLED = frozenset({Status.WAITING, Status.RELEASED})
-
-
-class Standing(Struct, frozen=True, gc=False):
-    """Where a target is."""
-
-    status: Status
-    since: int = 0  # the seq that made it so; 0: it waits from the beginning
-    not_before_ms: int = 0  # of a target that waits for its retry
-
-
-class Member(Struct, frozen=True, gc=False):
-    """The place of a target in the campaign."""
-
-    wave: int
-    place: int  # in the draw
-    zone: str | None
 
 
 class Campaign(Struct, frozen=True):
     """The state of one campaign."""
 
     orders: Mapping[int, Command] = {}
-    releases: Mapping[int, Released] = {}
-    attempts: Mapping[str, tuple[Attempt, ...]] = {}
+    releases: Mapping[int, int] = {}  # seq → how many vehicles it names
     decided: Decided = Decided()
-    members: Mapping[str, Member] = {}
     problem: str | None = None  # why the waves do not fit the list of targets
-    standings: Mapping[str, Standing] = {}
+    ledger: Ledger = Ledger(Roster())
     tallies: tuple[Mapping[Status, int], ...] = ()  # of each wave, how many targets have which status
     recent: Recent = ()  # the releases that the rate still counts
     steps: int = 0  # the highest number of a release
+    newest: int = 0  # the highest seq of a fact
+
+    @property
+    def roster(self) -> Roster:
+        """The targets; nobody, until the list is frozen by the first approval."""
+        return self.ledger.roster
 
     def total(self, *statuses: Status) -> int:
         """The number of targets that have one of these statuses."""
         return sum(tally[status] for tally in self.tallies for status in statuses)
 
+    def standing_of(self, vin: str) -> Standing:
+        """Where a target is."""
+        return self.ledger.standing_of(vin)
+
     def status_of(self, vin: str) -> Status:
         """The state of a target; one that still waits when its campaign is over has settled by that."""
-        status = self.standings[vin].status
+        return self.settled_by_the_end(self.standing_of(vin).status)
+
+    def settled_by_the_end(self, status: Status) -> Status:
+        """The state of a target that has this status, now that the campaign is where it is."""
         if status is not Status.WAITING:
             return status
         return {Stage.CANCELLED: Status.CANCELLED, Stage.COMPLETED: Status.EXPIRED}.get(self.decided.stage, status)
 
 
 def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
-    """The state with more facts."""
-    orders, releases, attempts = dict(campaign.orders), dict(campaign.releases), dict(campaign.attempts)
-    touched: set[str] = set()
-    new_releases: list[Released] = []
+    """The state with more facts. It costs what the facts cost, and to copy some 40 bytes a target."""
+    orders, about_targets, newest = dict(campaign.orders), list[Released | Ended | Answered](), campaign.newest
     for fact in facts:
-        match fact:
-            case Recorded(seq, command):
-                orders.setdefault(seq, command)
-            case Released(seq=seq) if seq not in releases:
-                releases[seq] = fact
-                new_releases.append(fact)
-                for vin in fact.vins:
-                    attempts[vin] = joined(attempts.get(vin, ()), Attempt(seq))
-                touched.update(fact.vins)
-            case Ended(seq, vin, release, ending):
-                attempts[vin] = joined(attempts.get(vin, ()), Attempt(release, ending, seq))
-                touched.add(vin)
-    decided = _decided(campaign, orders)
-    members, problem, standings = campaign.members, campaign.problem, dict(campaign.standings)
-    tallies = tuple(Counter(tally) for tally in campaign.tallies)
-    if (decided.plan, decided.targets) != (campaign.decided.plan, campaign.decided.targets):
-        members, problem, tallies = _members(decided)
-        standings = dict.fromkeys(members, Standing(Status.WAITING))
-        touched = set(attempts)
-    retry = None if decided.plan is None else decided.plan.retry
-    for vin in touched & members.keys():
-        tally = tallies[members[vin].wave]
-        tally[standings[vin].status] -= 1
-        standings[vin] = standing(attempts[vin], retry)
-        tally[standings[vin].status] += 1
-    recent = within_a_minute(
-        chain(campaign.recent, ((release.at_ms, release.seq, len(release.vins)) for release in new_releases))
-    )
-    steps = max((release.step for release in new_releases), default=0)
-    return Campaign(
-        orders,
-        releases,
-        attempts,
-        decided,
-        members,
-        problem,
-        standings,
-        tallies,
-        recent,
-        max(steps, campaign.steps),
-    )
+        newest = max(newest, fact.seq)
+        if isinstance(fact, Recorded):
+            orders.setdefault(fact.seq, fact.command)
+        else:
+            about_targets.append(fact)
+    before, decided = campaign.decided, _decided(campaign, orders)
+    problem, ledger = campaign.problem, campaign.ledger
+    has_moved = _membership(decided) != _membership(before)
+    if has_moved:  # first, because what is noted of targets is far cheaper than what is noted of others
+        roster, problem = _roster(decided)
+        ledger = ledger.moved_to(roster)
+    elif about_targets or decided is not before:
+        ledger = ledger.copy()
+    releases, steps, fresh = dict(campaign.releases), campaign.steps, list[tuple[int, int, int]]()
+    for fact in about_targets:
+        if isinstance(fact, Ended):
+            ledger.end(fact)
+        elif isinstance(fact, Answered):
+            ledger.answer(fact)
+        elif fact.seq not in releases:
+            releases[fact.seq] = len(fact.vins)
+            ledger.release(fact)
+            fresh.append((fact.at_ms, fact.seq, len(fact.vins)))
+            steps = max(steps, fact.step)
+    if ledger is not campaign.ledger:
+        ledger.judge(decided.terms, anew=has_moved or decided.terms != before.terms)
+    recent = within_a_minute(chain(campaign.recent, fresh))
+    return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
@@ -139,31 +102,19 @@ def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
     return decide(new, campaign.decided) if min(new) > max(campaign.orders, default=0) else decide(orders)
 
 
-def standing(attempts: tuple[Attempt, ...], retry: Retry | None) -> Standing:
-    """Where a target is after these attempts, oldest first. An acknowledgement of any of them settles it."""
-    success = next((attempt for attempt in reversed(attempts) if attempt.ending in SUCCESSES), None)
-    if success is not None:
-        return Standing(Status(str(success.ending)), success.ended)
-    under_way = next((attempt for attempt in reversed(attempts) if attempt.ending is None), None)
-    if under_way is not None:
-        return Standing(Status.RELEASED, under_way.release)
-    last = attempts[-1]
-    if last.ending is Ending.WITHDRAWN:
-        return Standing(Status.WAITING, last.ended)
-    if last.ending is Ending.FAILED and retry is not None:
-        failures = sum(attempt.ending is Ending.FAILED for attempt in attempts)
-        if failures <= retry.times:
-            return Standing(Status.WAITING, last.ended, unix_ms_of(last.ended) + duration_ms(retry.after))
-    return Standing(Status(str(last.ending)), last.ended)
+def _membership(decided: Decided) -> object:
+    """What the roster depends on; None while targets may still be listed, so that a long list is drawn once."""
+    if decided.plan is None or (decided.stage is Stage.PROPOSED and not decided.approved_by):
+        return None
+    return decided.plan.campaign, [(wave.name, wave.vins, wave.size) for wave in decided.plan.waves], decided.targets
 
 
-def _members(decided: Decided) -> tuple[Mapping[str, Member], str | None, tuple[Counter[Status], ...]]:
-    if decided.plan is None or not decided.targets:
-        return {}, "the list of targets is empty", ()
-    waves: Members | Refused = assign(decided.plan, decided.targets)
-    if isinstance(waves, Refused):
-        return {}, waves.reason, ()
-    members = {
-        target.vin: Member(wave, place, target.zone) for wave, targets in enumerate(waves) for place, target in enumerate(targets)
-    }
-    return members, None, tuple(Counter({Status.WAITING: len(targets)}) for targets in waves)
+def _roster(decided: Decided) -> tuple[Roster, str | None]:
+    """The targets by wave, or nobody and why the waves do not fit the list."""
+    if _membership(decided) is None:
+        return Roster(), None
+    if not decided.targets:
+        return Roster(), "the list of targets is empty"
+    assert isinstance(decided.plan, Plan)
+    waves = assign(decided.plan, decided.targets)
+    return (Roster(), waves.reason) if isinstance(waves, Refused) else (Roster(waves), None)

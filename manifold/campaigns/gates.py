@@ -1,12 +1,14 @@
 """What opens the next wave, and what stops the campaign: counts against the plan, in whole numbers."""
 
+import numpy as np
 from msgspec import Struct
 
-from manifold.campaigns.fold import UNSETTLED, Campaign, Status
+from manifold.campaigns.fold import UNSETTLED, Campaign
 from manifold.campaigns.plan import Gate, Rule
 from manifold.campaigns.quantities import duration_ms, exceeds, reaches, share
+from manifold.campaigns.standing import CODES, FIRST_SETTLED, Status
 from manifold.contracts.campaigns import Counts
-from manifold.contracts.seq import unix_ms_of
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
 SUCCESSES = (Status.DELIVERED, Status.CONFIRMED)
 _SETTLED = tuple(status for status in Status if status not in UNSETTLED)
@@ -48,7 +50,7 @@ def tripped(campaign: Campaign, now_ms: int) -> Tripped | None:
     for rule in decided.plan.rules:
         waves = range(decided.wave + 1) if rule.where == "wave" else (None,)
         for wave in waves:
-            counts = _counts(campaign, rule, wave, now_ms)
+            counts = rule_counts(campaign, rule, wave, now_ms)
             if _trips(rule, counts):
                 return Tripped(rule, counts if wave is None else {**counts, "wave": wave})
     return None
@@ -60,21 +62,19 @@ def _trips(rule: Rule, counts: Counts) -> bool:
     return counts["known"] >= rule.at_least and exceeds(counts["count"], counts["known"], share(rule.over))
 
 
-def _counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
+def rule_counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
     """How many targets are known, and how many of them the rule counts: of one wave or all, and since when the rule counts."""
     counted = {Status(name) for name in rule.count}
     from_seq = campaign.decided.counts_from.get(rule.name, 0)
     from_ms = 0 if rule.where in ("wave", "campaign") else now_ms - duration_ms(rule.where)
     if not from_seq and not from_ms:
         tallies = campaign.tallies if wave is None else (campaign.tallies[wave],)
-        known = sum(tally[status] for tally in tallies for status in _SETTLED)
-        return {"known": known, "count": sum(tally[status] for tally in tallies for status in counted)}
-    found = [
-        standing.status
-        for vin, standing in campaign.standings.items()
-        if standing.status not in UNSETTLED
-        and standing.since > from_seq
-        and unix_ms_of(standing.since) > from_ms
-        and (wave is None or campaign.members[vin].wave == wave)
-    ]
-    return {"known": len(found), "count": sum(status in counted for status in found)}
+        settled = sum(tally[status] for tally in tallies for status in _SETTLED)
+        return {"known": settled, "count": sum(tally[status] for tally in tallies for status in counted)}
+    first_seq = max(from_seq + 1, (from_ms + 1 - EPOCH_MS) << TIME_SHIFT)
+    ledger = campaign.ledger
+    known = (ledger.status >= FIRST_SETTLED) & (ledger.since >= first_seq)
+    if wave is not None:
+        known &= ledger.roster.waves == wave
+    found = ledger.status[known]
+    return {"known": len(found), "count": int(np.isin(found, [CODES[status] for status in counted]).sum())}

@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from manifold.campaigns.plan import Away, Counted, CountedOf, Plan, Reaction, Retried, Stay
+from manifold.campaigns.plan import Away, Counted, CountedOf, Plan, Reaction, Stay
+from manifold.campaigns.success import Proof, Retried
 from manifold.campaigns.windows import Day
 from manifold.contracts.messages import Refused, shown
 
@@ -15,7 +16,16 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 _PLACE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (missing required|contains unknown) field `([^`]+)`")
-_WORDS = {"away": Away, "stay": Stay, "count": Counted, "of": CountedOf, "then": Reaction, "on": Retried, "days": Day}
+_WORDS = {
+    "away": Away,
+    "stay": Stay,
+    "count": Counted,
+    "of": CountedOf,
+    "then": Reaction,
+    "on": Retried,
+    "days": Day,
+    "by": Proof,
+}
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from manifold.campaigns import quantities
 from manifold.campaigns.quantities import checked
+from manifold.campaigns.success import Retry, Success
 from manifold.campaigns.windows import Window
 from manifold.contracts.messages import NAME_RULE
 from manifold.contracts.names import MAX_ID, MAX_VIN, are_vins, is_id, is_vin
@@ -21,10 +22,9 @@ REST = "rest"
 
 Away = Literal["wait", "queue"]
 Stay = Literal["frozen"]
-Counted = Literal["failed", "rejected", "silent", "expired", "cancelled"]
+Counted = Literal["failed", "busy", "rejected", "silent", "expired", "cancelled"]
 CountedOf = Literal["known"]
 Reaction = Literal["pause", "cancel", "alert"]
-Retried = Literal["failed"]
 
 
 class Targets(Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,19 +144,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in
             checked("in", quantities.duration_ms, self.where, otherwise='must be "wave", "campaign", or a duration such as "30m"')
 
 
-class Retry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A target that ends so is released again, a number of times."""
-
-    times: int
-    after: str
-    on: tuple[Retried, ...] = ("failed",)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.times <= 20:
-            raise ValueError("times: must be 1 to 20 further attempts")
-        checked("after", quantities.duration_ms, self.after)
-
-
 class Approval(Struct, frozen=True, forbid_unknown_fields=True):
     """How many people approve the plan before it starts."""
 
@@ -181,6 +168,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     window: Window | None = None
     rules: tuple[Rule, ...] = ()
     retry: Retry | None = None
+    success: Success = Success()
     starts: str | None = None
     approve: Approval = Approval()
 

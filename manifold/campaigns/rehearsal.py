@@ -6,15 +6,16 @@ is here acknowledges after a fixed time.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from manifold.campaigns.decisions import Stage
-from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
-from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts import campaigns as r
@@ -22,7 +23,7 @@ from manifold.contracts.messages import Refused, shown
 from manifold.contracts.seq import SeqSource, unix_ms_of
 
 ENDED = frozenset({Stage.REFUSED, Stage.PAUSED, Stage.CANCELLED, Stage.COMPLETED})
-Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order
+Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order, and none within another
 
 
 class Fleet(Struct, frozen=True):
@@ -31,10 +32,8 @@ class Fleet(Struct, frozen=True):
     visits: Mapping[str, Visits]
     ack_ms: int = 1000
     failing: frozenset[str] = frozenset()
-
-    def here(self, now_ms: int) -> Collection[str]:
-        """The vehicles that are connected."""
-        return {vin for vin, visits in self.visits.items() if any(start <= now_ms < end for start, end in visits)}
+    answers: Mapping[str, Answer | None] = {}  # None: it stays silent; others answer `done`
+    answer_ms: int = 1000  # after the acknowledgement
 
     def comes_after(self, vin: str, now_ms: int) -> int | None:
         """When a vehicle is connected, from `now_ms` on; None: never."""
@@ -64,8 +63,12 @@ class Simulation:
         self.fleet, self.policy, self.now_ms = fleet, policy, now_ms
         self.campaign, self.facts = Campaign(), list[Fact]()
         self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
-        self._to_come: list[tuple[int, str, int, Ending]] = []  # endings: when, vehicle, release
-        self._arrivals = sorted({start for visits in fleet.visits.values() for start, _ in visits})
+        self._to_come: list[tuple[int, str, int, Ending | Answer]] = []  # words: when, vehicle, release
+        visits = [(vin, start, end) for vin, spans in fleet.visits.items() for start, end in spans if start < end]
+        leaves, comes = [(end, False, vin) for vin, _, end in visits], [(start, True, vin) for vin, start, _ in visits]
+        self._moves = sorted(leaves + comes, reverse=True)  # the next is the last; who leaves, leaves first
+        self._here = set[str]()
+        self._arrivals = sorted({start for _, start, _ in visits})
 
     def order(self, command: r.Command) -> None:
         """Record an order now."""
@@ -84,13 +87,15 @@ class Simulation:
                 self.now_ms = until_ms
                 return
             self.now_ms = min(waits)
-            self._fold(self._endings())
+            self._fold(self._words())
 
     def _settle(self) -> int | None:
         """Ask for effects and carry them out, until there are none; when to look again."""
-        here = self.fleet.here(self.now_ms)
+        while self._moves and self._moves[-1][0] <= self.now_ms:
+            _, comes, vin = self._moves.pop()
+            (self._here.add if comes else self._here.discard)(vin)
         while self.campaign.decided.stage not in ENDED:
-            effects = step(self.campaign, self.now_ms, here, self.policy)
+            effects = step(self.campaign, self.now_ms, self._here, self.policy)
             facts = [fact for effect in effects for fact in self._executed(effect)]
             if not facts:
                 return next((effect.at_ms for effect in effects if isinstance(effect, Wake)), None)
@@ -117,10 +122,16 @@ class Simulation:
         for person in range(plan.waves[hold.wave].gate.approve):
             yield Recorded(self._seqs.next(), r.Approve(plan.campaign, f"approver {person + 1}", wave=hold.wave))
 
-    def _endings(self) -> Iterator[Fact]:
+    def _words(self) -> Iterator[Fact]:
         while self._to_come and self._to_come[0][0] <= self.now_ms:
-            _, vin, release, ending = heapq.heappop(self._to_come)
-            yield Ended(self._seqs.next(), vin, release, ending)
+            at_ms, vin, release, word = heapq.heappop(self._to_come)
+            if isinstance(word, Answer):
+                yield Answered(self._seqs.next(), vin, release, word)
+                continue
+            answer = self.fleet.answers.get(vin, Answer.DONE)
+            if word is Ending.DELIVERED and self.campaign.decided.terms.by_answer and answer is not None:
+                heapq.heappush(self._to_come, (at_ms + self.fleet.answer_ms, vin, release, answer))
+            yield Ended(self._seqs.next(), vin, release, word)
 
     def _fold(self, facts: Iterable[Fact]) -> None:
         new = list(facts)
@@ -135,6 +146,24 @@ def rehearse(
 
     `targets` is the resolved list; empty, if the plan names its vehicles itself.
     """
+    world = _approved(document, targets, fleet, policy, now_ms, tzdata)
+    if isinstance(world, Refused):
+        return world
+    plan = world.campaign.decided.plan
+    assert plan is not None
+    world.run(plan.ends_ms)
+    return Rehearsal(world.campaign, tuple(world.facts))
+
+
+def propose(document: dict[str, Any], targets: Sequence[r.Target], policy: Policy, now_ms: int) -> Campaign | Refused:
+    """The campaign that a plan gives when it is proposed and approved at `now_ms`, or why it would be refused."""
+    world = _approved(document, targets, Fleet({}), policy, now_ms, "")
+    return world if isinstance(world, Refused) else world.campaign
+
+
+def _approved(
+    document: dict[str, Any], targets: Sequence[r.Target], fleet: Fleet, policy: Policy, now_ms: int, tzdata: str
+) -> Simulation | Refused:
     world, name = Simulation(fleet, policy, now_ms), str(document.get("campaign", ""))
     try:
         world.order(r.Propose(name, "author", plan=document, tzdata=tzdata))
@@ -142,9 +171,9 @@ def rehearse(
         return Refused(str(exc))
     for first in range(0, len(targets), r.MAX_TARGETS):
         world.order(r.AddTargets(name, "author", targets=tuple(targets[first : first + r.MAX_TARGETS])))
-    plan, ignored, problem = world.campaign.decided.plan, world.campaign.decided.ignored, world.campaign.problem
-    if plan is None or ignored or problem is not None:
-        return Refused(ignored[0][1] if ignored else problem or "nothing is proposed")
+    plan, ignored = world.campaign.decided.plan, world.campaign.decided.ignored
+    if plan is None or ignored:
+        return Refused(ignored[0][1] if ignored else "nothing is proposed")
     if plan.ends_ms <= now_ms:
         return Refused(f"ends {shown(plan.ends)}: must be in the future")
     if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
@@ -152,16 +181,13 @@ def rehearse(
         return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
     for person in range(plan.approve.people):
         world.order(r.Approve(name, f"approver {person + 1}"))
-    world.run(plan.ends_ms)
-    return Rehearsal(world.campaign, tuple(world.facts))
+    return world if world.campaign.problem is None else Refused(world.campaign.problem)
 
 
 def report(rehearsal: Rehearsal) -> bytes:
     """A rehearsal as canonical JSON: the same plan, list, fleet and instant give the same bytes."""
     campaign = rehearsal.campaign
-    waves: list[list[str]] = [[] for _ in campaign.tallies]
-    for vin, member in campaign.members.items():
-        waves[member.wave].append(vin)
+    waves = [campaign.roster.vins_of(wave) for wave in range(len(campaign.tallies))]
     decided, releases = campaign.decided, rehearsal.releases
     listed = {target.vin for target in decided.targets}
     content = {
@@ -170,7 +196,7 @@ def report(rehearsal: Rehearsal) -> bytes:
         "state": decided.stage,
         "because": decided.because,
         "waves": [{"targets": len(vins), "vins": vins} for vins in waves],
-        "in_no_wave": sorted(listed - campaign.members.keys()),
+        "in_no_wave": sorted(listed - campaign.roster.number_of.keys()),
         "waiting": campaign.total(Status.WAITING),
         "warnings": warnings_of(campaign, unix_ms_of(rehearsal.facts[0].seq)),
         "releases": len(releases),

@@ -4,19 +4,21 @@ A decision takes effect when it comes back as a recorded fact. So `step` returns
 folds their records before it asks again.
 """
 
-import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns import gates
-from manifold.campaigns.decisions import Stage
-from manifold.campaigns.fold import UNSETTLED, Campaign, Status
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.fold import UNSETTLED, Campaign
+from manifold.campaigns.membership import Numbers
 from manifold.campaigns.plan import Plan, Wave
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import allowance, next_allowance_ms
-from manifold.campaigns.windows import Span, span_at
+from manifold.campaigns.standing import WAITING, Status
+from manifold.campaigns.windows import Window, span_at
 from manifold.contracts import campaigns as r
 
 
@@ -50,6 +52,7 @@ class Wake(Struct, frozen=True):
     at_ms: int
 
 
+MIN_SILENCE_STEP_MS = 10_000
 Effect = Release | Decide | Wake
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
@@ -64,11 +67,11 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
         return [Decide(command)]
     wakes, releases = _deadlines(campaign, plan), list[Release]()
     if campaign.decided.stage in (Stage.RUNNING, Stage.HELD):
-        ready = _ready(campaign, plan, now_ms, campaign.members if plan.away == "queue" else here, policy)
+        ready = _ready(campaign, plan, now_ms, None if plan.away == "queue" else here, policy)
         allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
-        releases = _releases(campaign, heapq.nsmallest(allowed, ready.targets), policy)
+        releases = _releases(campaign, ready, allowed, policy)
         wakes += ready.wakes
-        if len(ready.targets) > allowed:
+        if len(ready.numbers) > allowed:
             wakes.append(next_allowance_ms(campaign.recent, now_ms))
     later = [at_ms for at_ms in wakes if at_ms > now_ms]
     return [*releases, Wake(min(later))] if later else list(releases)
@@ -76,19 +79,22 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
     decided = campaign.decided
-    author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch}
+    author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
     if decided.stage is Stage.PROPOSED:
         starts = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
         return r.Start(**author) if starts else None
     if decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED) and now_ms >= plan.ends_ms:
-        return r.Complete(**author, because="ends", counts=_totals(campaign))
+        return r.Complete(**author, because="ends", counts=totals(campaign))
+    silent_ms = _silent_ms(campaign, plan)
+    if silent_ms is not None and now_ms >= silent_ms:
+        return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
     if decided.stage not in (Stage.RUNNING, Stage.HELD):
         return None
     stop = gates.tripped(campaign, now_ms)
     if stop is not None:
         return _REACTIONS[stop.rule.then](**author, rule=stop.rule.name, counts=stop.counts)
     if not campaign.total(*UNSETTLED):
-        return r.Complete(**author, because="settled", counts=_totals(campaign))
+        return r.Complete(**author, because="settled", counts=totals(campaign))
     return _gate_decision(campaign, plan.waves[decided.wave], now_ms, author) if decided.wave + 1 < len(plan.waves) else None
 
 
@@ -109,76 +115,89 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
     return None if is_soaking else r.Hold(**about, because="gate")
 
 
+def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
+    """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
+    if plan.success.by != "answer" or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):
+        return None
+    since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
+    if since_ms is None:
+        return None
+    step_ms = max(MIN_SILENCE_STEP_MS, plan.success.within_ms // 60)
+    return -(-(since_ms + plan.success.within_ms) // step_ms) * step_ms
+
+
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
     """The instants at which a decision may be due."""
     decided = campaign.decided
+    silent_ms = _silent_ms(campaign, plan)
+    silent = [] if silent_ms is None else [silent_ms]
     match decided.stage:
         case Stage.PROPOSED:
             return [plan.starts_ms] if decided.is_approved else []
         case Stage.PAUSED:
-            return [plan.ends_ms]
+            return [plan.ends_ms, *silent]
         case Stage.RUNNING | Stage.HELD:
             gate = plan.waves[decided.wave].gate
             soak = [decided.held_ms + duration_ms(gate.soak)] if decided.held_because == "gate" else []
             patience = [] if gate.patience is None else [decided.opened_ms + duration_ms(gate.patience)]
-            return [plan.ends_ms, *soak, *patience]
+            return [plan.ends_ms, *soak, *patience, *silent]
     return []
-
-
-class _Target(NamedTuple):
-    """A target that may be released now. The order of these is that of releases: who has waited longest, then the draw."""
-
-    since: int
-    wave: int
-    place: int
-    vin: str
-    until_ms: int | None
 
 
 class _Ready(NamedTuple):
     """The targets that may be released now, and the instants at which there may be others."""
 
-    targets: list[_Target]
+    numbers: Numbers  # in the order of releases: who has waited longest, then by wave and draw
+    until_ms: Numbers  # the end of the window of each; -1 without one
     wakes: list[int]
 
 
-def _ready(campaign: Campaign, plan: Plan, now_ms: int, asked: Iterable[str], policy: Policy) -> _Ready:
-    spans: dict[str, Span] = {}
-    targets: list[_Target] = []
-    retries: list[int] = []
-    for vin in asked:
-        standing = campaign.standings.get(vin)
-        if standing is None or standing.status is not Status.WAITING:
-            continue
-        member = campaign.members[vin]
-        if member.wave > campaign.decided.wave:
-            continue
-        if standing.not_before_ms > now_ms:
-            retries.append(standing.not_before_ms)
-            continue
-        until_ms = None
-        if plan.window is not None:
-            zone = plan.window.zone_of(member.zone)
-            span = spans.get(zone) or spans.setdefault(zone, span_at(plan.window, zone, now_ms))
-            if not span.is_open or span.until_ms - now_ms < policy.ack_deadline_ms:
-                continue
-            until_ms = span.until_ms
-        targets.append(_Target(standing.since, member.wave, member.place, vin, until_ms))
-    return _Ready(targets, [*retries, *(span.until_ms for span in spans.values())])
+def _ready(campaign: Campaign, plan: Plan, now_ms: int, asked: Collection[str] | None, policy: Policy) -> _Ready:
+    """Those of `asked` that may be released; None asks for all."""
+    roster, ledger = campaign.roster, campaign.ledger
+    numbers = np.arange(len(roster)) if asked is None else roster.numbers(asked)
+    numbers = numbers[(ledger.status[numbers] == WAITING) & (roster.waves[numbers] <= campaign.decided.wave)]
+    is_early = ledger.not_before_ms[numbers] > now_ms
+    wakes = [int(ledger.not_before_ms[numbers[is_early]].min())] if is_early.any() else []
+    numbers = numbers[~is_early]
+    until_ms = np.full(len(numbers), -1, np.int64)
+    if plan.window is not None:
+        ends, more = _ends_of_windows(campaign, plan.window, now_ms, numbers, policy)
+        until_ms, wakes = ends[roster.zones[numbers]], wakes + more
+        numbers, until_ms = numbers[until_ms > 0], until_ms[until_ms > 0]
+    order = np.argsort(ledger.since[numbers], kind="stable")
+    return _Ready(numbers[order], until_ms[order], wakes)
 
 
-def _releases(campaign: Campaign, targets: Iterable[_Target], policy: Policy) -> list[Release]:
-    """The targets in their order, divided by wave, by the end of their window, and by size."""
-    groups: dict[tuple[int, int | None], list[str]] = {}
-    for target in targets:
-        groups.setdefault((target.wave, target.until_ms), []).append(target.vin)
+def _ends_of_windows(
+    campaign: Campaign, window: Window, now_ms: int, numbers: Numbers, policy: Policy
+) -> tuple[Numbers, list[int]]:
+    """For each zone of the roster, when the window ends in which a release still has time, or 0; and when that may change."""
+    roster = campaign.roster
+    ends, wakes = np.zeros(len(roster.zone_names), np.int64), list[int]()
+    for code in np.unique(roster.zones[numbers]).tolist():
+        span = span_at(window, window.zone_of(roster.zone_names[code]), now_ms)
+        wakes.append(span.until_ms)
+        if span.is_open and span.until_ms - now_ms >= policy.ack_deadline_ms:
+            ends[code] = span.until_ms
+    return ends, wakes
+
+
+def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -> list[Release]:
+    """As many of the targets as are allowed, divided by wave, by the end of their window, and by size."""
+    groups: dict[tuple[int, int], list[str]] = {}
+    numbers, vins = ready.numbers[:allowed], campaign.roster.vins
+    waves, ends = campaign.roster.waves[numbers].tolist(), ready.until_ms[:allowed].tolist()
+    for number, wave, until_ms in zip(numbers.tolist(), waves, ends, strict=True):
+        groups.setdefault((wave, until_ms), []).append(vins[number])
     parts = [
-        (wave, until_ms, tuple(vins[first : first + policy.max_vins]))
-        for (wave, until_ms), vins in groups.items()
-        for first in range(0, len(vins), policy.max_vins)
+        (wave, None if until_ms < 0 else until_ms, tuple(group[first : first + policy.max_vins]))
+        for (wave, until_ms), group in groups.items()
+        for first in range(0, len(group), policy.max_vins)
     ]
-    return [Release(wave, campaign.steps + number, until_ms, vins) for number, (wave, until_ms, vins) in enumerate(parts, 1)]
+    return [Release(wave, campaign.steps + place, until_ms, part) for place, (wave, until_ms, part) in enumerate(parts, 1)]
 
 
-def _totals(campaign: Campaign) -> r.Counts:
+def totals(campaign: Campaign) -> r.Counts:
+    """How many targets have which status, where any have."""
     return {status.value: number for status in Status if (number := campaign.total(status))}

@@ -31,10 +31,10 @@ def _of_rules(campaign: Campaign, plan: Plan) -> Iterator[str]:
 
 
 def _of_targets(campaign: Campaign, plan: Plan) -> Iterator[str]:
-    left_over = len({target.vin for target in campaign.decided.targets} - campaign.members.keys())
+    left_over = len({target.vin for target in campaign.decided.targets} - campaign.roster.number_of.keys())
     if left_over:
         yield f'{left_over} targets are in no wave and will not be released; add a wave of the size "rest"'
-    zoneless = sum(not is_zone(member.zone or "") for member in campaign.members.values())
+    zoneless = sum(number for _, zone, number in campaign.roster.groups() if not is_zone(zone or ""))
     if plan.window is not None and plan.window.zone == VEHICLE and zoneless:
         yield f"{zoneless} targets have no known zone: their window is that of {plan.window.otherwise}"
 
@@ -42,12 +42,14 @@ def _of_targets(campaign: Campaign, plan: Plan) -> Iterator[str]:
 def _of_days(campaign: Campaign, plan: Plan, now_ms: int) -> Iterator[str]:
     if plan.window is None:
         return
-    zones = Counter(plan.window.zone_of(member.zone) for member in campaign.members.values())
+    zones = Counter[str]()
+    for _, zone, number in campaign.roster.groups():
+        zones[plan.window.zone_of(zone)] += number
     first = datetime.fromtimestamp(max(now_ms, plan.starts_ms) / 1000, UTC).date()
     last = datetime.fromtimestamp(plan.ends_ms / 1000, UTC).date()
-    for zone, targets in sorted(zones.items()):
-        for day in _closed_days(plan.window, zone, first, last):
-            yield f"the window does not open on {day} in {zone}, where the clock skips it: {targets} targets wait for the next"
+    for name, targets in sorted(zones.items()):
+        for day in _closed_days(plan.window, name, first, last):
+            yield f"the window does not open on {day} in {name}, where the clock skips it: {targets} targets wait for the next"
 
 
 def _closed_days(window: Window, zone: str, first: date, last: date) -> Iterator[date]:

@@ -4,6 +4,7 @@ Membership is judged on the wall clock alone. So on the day that the clock goes 
 open, and on the day that it goes back both passes through the repeated hour belong to it.
 """
 
+import re
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Literal, get_args
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct
 
 VEHICLE = "vehicle"
+_WALL_TIME = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")  # one spelling for each minute
 _DAY_MS = 86_400_000
 _HORIZON_DAYS = 15  # a window of one weekday that the clock skips once opens within two weeks
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,6 +48,11 @@ class Window(Struct, frozen=True, forbid_unknown_fields=True, rename={"opens": "
         if self.zone != VEHICLE:
             return self.zone
         return target_zone if target_zone and is_zone(target_zone) else self.otherwise
+
+    @property
+    def opens_ms(self) -> int:
+        """When it opens, in milliseconds after midnight."""
+        return _minutes(self.opens) * 60_000
 
     @property
     def length_ms(self) -> int:
@@ -143,12 +150,7 @@ def _check_zone(name: str, zone: str) -> None:
 
 
 def _wall_time(text: str) -> time | None:
-    if len(text) != len("00:00"):
-        return None
-    try:
-        return time.fromisoformat(text)
-    except ValueError:
-        return None
+    return time.fromisoformat(text) if _WALL_TIME.fullmatch(text) else None
 
 
 def _time(text: str) -> time:

@@ -33,4 +33,4 @@ def password(
     settings = settings_or_fail()
     if user not in ROLES:
         fail(f"Airflow has no user {user!r}; ask for {', '.join(ROLES)}")
-    out.print(password_of(settings, user), highlight=False, markup=False)
+    out.print(password_of(settings, user), highlight=False)

@@ -38,9 +38,9 @@ MAX_NAMED = 20
 REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
-Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
+Before = Annotated[int | None, typer.Option(min=0, max=MAX_SEQ, help="Only triggers before this seq.", show_default="the newest")]
 BeforeEntry = Annotated[
-    int | None, typer.Option("--before", min=0, help="Only entries before this seq.", show_default="the newest")
+    int | None, typer.Option("--before", min=0, max=MAX_SEQ, help="Only entries before this seq.", show_default="the newest")
 ]
 PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At most so many entries, the newest.")]
 

@@ -37,7 +37,7 @@ def show(client_id: ClientId, as_json: AsJson = False) -> None:
         out.print(f"{client_id}: nothing is live")
     else:
         columns = ["seq", "key", "state", "accepted at", "bytes"]
-        rows: list[list[Any]] = [[e.seq, printable(e.key), e.state, e.ts, e.size_bytes] for e in queue.entries]
+        rows: list[list[Any]] = [[e.seq, e.key, e.state, e.ts, e.size_bytes] for e in queue.entries]
         if any(entry.ended_at for entry in queue.entries):
             columns += ["ended at", "why"]
             rows = [[*row, entry.ended_at, entry.reason] for row, entry in zip(rows, queue.entries, strict=True)]
@@ -91,11 +91,6 @@ def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> N
     queues.show(count, fresh=fresh, as_json=as_json)
 
 
-def printable(key: str) -> str:
-    """Return a key on one line, with control characters escaped as in Python."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in key)
-
-
 async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
     """Return the current state of these queues; queues without pending messages are omitted."""
     pipe = redis.pipeline(transaction=False)
@@ -132,8 +127,7 @@ def _tell(receipt: Receipt, as_json: bool, **asked: Any) -> None:
         print_json({**asked, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
     else:
         columns = (*(name.replace("_", " ") for name in asked), "seq", "status", "why")
-        shown = [printable(str(value)) for value in asked.values()]
-        out.print(table("", columns, [(*shown, receipt.seq, receipt.status.value, receipt.reason)]))
+        out.print(table("", columns, [(*asked.values(), receipt.seq, receipt.status.value, receipt.reason)]))
     if receipt.status is ReceiptStatus.REFUSED:
         raise typer.Exit(FAILED)
 

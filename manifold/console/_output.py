@@ -10,7 +10,9 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from manifold.console._table import printable as printable
 from manifold.console._table import shown as shown
 from manifold.console._table import table as table
 from manifold.contracts.errors import ManifoldError
@@ -20,14 +22,15 @@ from manifold.settings import Settings, load_settings
 P = ParamSpec("P")
 R = TypeVar("R")
 
-out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+# Names, paths and reasons of others may look like markup, or like the name of an emoji.
+out, err = (Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False) for stderr in (False, True))
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FAILED, USAGE = 1, 2
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print an error with its remedy, and exit."""
-    err.print(f"[bold red]error:[/] {_escaped(message)}", highlight=False)
+    err.print(Text.assemble(("error:", "bold red"), " ", printable(message, kept="\n")))
     raise typer.Exit(code)
 
 
@@ -83,10 +86,6 @@ def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
         return
     with err.status(what) as status:
         yield lambda words: status.update(words)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from manifold.archive import quarantine
 from manifold.archive.quarantine import Replayed, readable
 from manifold.archive.refusals import Refusal, RefusalFilter, page, refusal
 from manifold.archive.refusals import seqs as seqs_of
-from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, printable, settings_or_fail, table
 from manifold.contracts.errors import Permanent
 from manifold.lake.catalog import open_catalog
 
@@ -67,7 +67,7 @@ def show(
         print_json(_plain(refused) | {"payload": readable(refused.payload)})
         return
     out.print(table("", ("what", "says"), [(name, value) for name, value in _plain(refused).items() if value is not None]))
-    out.print(readable(refused.payload), markup=False, highlight=False)
+    out.print(printable(readable(refused.payload), kept="\n\t"), highlight=False)
 
 
 @app.command(context_settings=NUMBERS)

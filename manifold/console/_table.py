@@ -70,7 +70,12 @@ def shown(value: object) -> str:
         return "–"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text with everything that would steer a terminal escaped as Python does, except the characters in `kept`."""
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
 
 
 def _unbroken(cell: str) -> int:

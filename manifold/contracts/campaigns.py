@@ -27,7 +27,8 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     why: str = ""
     if_version: int | None = None  # optimistic lock: refused if the campaign has another version
     token: str | None = None
-    epoch: int = 0  # of the campaigner that made the decision
+    epoch: int = 0  # of the campaigner that decided
+    seen: int = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
 
     def __post_init__(self) -> None:
         if not is_id(self.campaign):
@@ -103,6 +104,30 @@ class Pass(Order, tag="pass", frozen=True):
     counts: Counts = {}
 
 
+class Amend(Order, tag="amend", frozen=True):
+    """Replace the plan. Where the new one allows more, it has effect only when people have approved it again."""
+
+    plan: dict[str, Any] = {}
+    tzdata: str = ""
+
+
+class Retry(Order, tag="retry", frozen=True):
+    """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
+
+    ended: tuple[Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ended:
+            raise ValueError("ended: must list at least one outcome, such as failed")
+
+
+class Silent(Order, tag="silent", frozen=True):
+    """Who had acknowledged by `before_ms` (Unix ms), and has not answered, is silent."""
+
+    before_ms: int = 0
+
+
 class Pause(Order, tag="pause", frozen=True):
     """Stop releasing until a resume; `rule` names the rule that tripped."""
 
@@ -142,7 +167,23 @@ class Fence(Order, tag="fence", frozen=True):
 
 
 Command = (
-    Propose | AddTargets | Approve | Refuse | Start | Hold | Unhold | Pass | Pause | Resume | Cancel | Complete | Note | Fence
+    Propose
+    | AddTargets
+    | Approve
+    | Refuse
+    | Start
+    | Hold
+    | Unhold
+    | Pass
+    | Amend
+    | Retry
+    | Silent
+    | Pause
+    | Resume
+    | Cancel
+    | Complete
+    | Note
+    | Fence
 )
 
 _encode = msgspec.json.Encoder(order="sorted").encode

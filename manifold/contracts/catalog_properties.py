@@ -53,8 +53,8 @@ def signs(properties: Mapping[str, str]) -> bool:
 def _object(text: str) -> object:
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
-        raise ValueError(SHAPE) from None  # the parser's message would quote the text, which may hold secrets
+    except (ValueError, RecursionError):
+        raise ValueError(SHAPE) from None  # the parser's own message has the text in it
 
 
 def _flat(table: Mapping[object, object], before: str = "") -> Iterator[tuple[str, str]]:

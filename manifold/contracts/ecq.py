@@ -11,7 +11,7 @@ from msgspec import Struct
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
 from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
-from manifold.contracts.outcomes import Outcome
+from manifold.contracts.outcomes import LATEST_MS, Outcome
 from manifold.contracts.queue_names import Flavour
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
 from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
@@ -85,6 +85,9 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"not an acknowledgement of a compacted queue: {exc!r:.{SHOWN}}") from exc
         if not is_vin(record.client_id) or not 0 <= record.seq <= MAX_SEQ or not 0 <= record.epoch <= MAX_SEQ:
             raise ValueError("not an acknowledgement of a compacted queue: client_id, seq or epoch cannot be one")
+        if not 0 <= record.acked_ms <= LATEST_MS:
+            says = f"acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
+            raise ValueError(f"not an acknowledgement of a compacted queue: {says}")
         return record
 
 

@@ -20,7 +20,8 @@ SHOWN = 60  # characters of a bad value quoted in a reason
 MAX_PARTS = 100
 MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: the largest integer that every JSON parser represents exactly
 
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
+# A string without an end reaches to the end of the text: were it no match, each of its quotes would be tried as a beginning.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

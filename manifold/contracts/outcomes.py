@@ -5,7 +5,13 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-SHOWN = 200  # characters quoted of an invalid record
+from manifold.contracts.messages import shown
+from manifold.contracts.names import is_vin
+from manifold.contracts.seq import MAX_SEQ
+
+LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
+MAX_ATTEMPTS = (1 << 31) - 1  # that a column holds
+SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -61,10 +67,26 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         """
         try:
             fields = msgspec.json.decode(payload)
-            vin, seq, ended_ms = fields["vin"], fields["seq"], fields["ended_ms"]
-            if not isinstance(vin, str) or not isinstance(seq, int) or not isinstance(ended_ms, int):
-                raise ValueError("vin must be a string, seq and ended_ms whole numbers")
             optional = {name: fields.get(name) for name in ("dispatched_ms", "attempts", "reason")}
-            return cls(vin, seq, Outcome(fields["outcome"]), ended_ms, **optional)
+            record = cls(fields["vin"], fields["seq"], Outcome(fields["outcome"]), fields["ended_ms"], **optional)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"not an outcome record: {exc!r:.{SHOWN}}") from exc
+        if wrong := _wrong_value(record):
+            raise ValueError(f"not an outcome record: {wrong}")
+        return record
+
+
+def _wrong_value(record: OutcomeRecord) -> str | None:
+    """The field that no column could hold, or nobody show; JSON's numbers have no end."""
+    if not isinstance(record.vin, str) or not is_vin(record.vin):
+        return f"vin {shown(record.vin)} cannot be one"
+    for name, most, optional in (
+        ("seq", MAX_SEQ, False),
+        ("ended_ms", LATEST_MS, False),
+        ("dispatched_ms", LATEST_MS, True),
+        ("attempts", MAX_ATTEMPTS, True),
+    ):
+        value = getattr(record, name)
+        if (value is not None or not optional) and not (type(value) is int and 0 <= value <= most):
+            return f"{name} {shown(value)} must be a whole number from 0 to {most}"
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"

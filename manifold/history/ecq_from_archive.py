@@ -27,7 +27,7 @@ class RecordedQueue:
     def take(self, envelope: Envelope, max_data_bytes: int) -> None:
         """Add a message; invalid ones are skipped, because ingest quarantines them."""
         if envelope.topic.startswith(ACKNOWLEDGEMENTS):
-            with contextlib.suppress(ValueError, OverflowError):
+            with contextlib.suppress(ValueError):
                 record = EcqAck.from_wire(envelope.payload)
                 acked_at = instant_of(record.acked_ms)
                 assert acked_at is not None  # acked_ms is not None

@@ -118,7 +118,7 @@ def _from_archive(settings: Settings, ingested: set[str], device_id: str) -> Ite
 
     for envelope in not_ingested(settings, ingested, Stream.XRAY_RAW, mine):
         for batch in processing(to_arrow([envelope]), limits):
-            for row in batch.to_pylist():
+            for row in batch.filter(batch["reason"].is_null()).to_pylist():  # the ingest says what is wrong with the others
                 yield _signal(row | {"captured_at": _EPOCH + timedelta(microseconds=row["captured_us"])})
 
 

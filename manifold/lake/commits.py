@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, CommitFailedException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
 import manifold.lake.text_bounds  # noqa: F401  # rows may contain any text
@@ -17,11 +17,12 @@ MAIN = "main"
 def _lost_a_race(exc: BaseException) -> bool:
     """Whether a commit failed because another one came first: nothing happened, and a retry on fresh metadata may work.
 
-    If another *branch* has grown in the meantime, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor
-    does the SQL catalog if a property that is to be removed is gone.
+    PyIceberg itself retries a removal of rows, but refuses it if another job has appended any. If another *branch* has grown in
+    the meantime, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor does the SQL catalog if a property
+    that is to be removed is gone.
     """
     return (
-        isinstance(exc, CommitFailedException)
+        isinstance(exc, CommitFailedException | ValidationException)
         or (isinstance(exc, ValueError | BadRequestError) and "older than last sequence number" in str(exc))
         or (isinstance(exc, KeyError) and str(exc.args[0]).startswith("manifold."))
     )

@@ -22,6 +22,7 @@ from manifold.contracts.signals.bounds import read_bounds
 from manifold.settings.derived import DerivedSettings
 from manifold.settings.plaintext_endpoints import plaintext_errors
 from manifold.settings.signals import CONTRACT_NAMES
+from manifold.settings.urls import SCHEMES, check_url
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
@@ -39,12 +40,15 @@ FORMS = {
 class Settings(DerivedSettings):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @field_validator("home", "jars")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        return path.expanduser().absolute()
+        try:
+            return path.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("must be a folder; nobody has the home that its ~ names") from None
 
     @field_validator("topic_prefix")
     @classmethod
@@ -72,6 +76,20 @@ class Settings(DerivedSettings):
         if not re.fullmatch(form, secret.get_secret_value()):
             raise ValueError(rule)
         return secret
+
+    @field_validator(*SCHEMES)
+    @classmethod
+    def _url(cls, value: str | SecretStr, info: ValidationInfo) -> str | SecretStr:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        check_url(text, SCHEMES[str(info.field_name)])
+        return value
+
+    @field_validator("catalog_uri")
+    @classmethod
+    def _uri(cls, uri: SecretStr) -> SecretStr:
+        if uri.get_secret_value() and "://" not in uri.get_secret_value():
+            raise ValueError("must be a URL, such as postgresql+psycopg://user:password@host/database or https://host/catalog")
+        return uri
 
     @field_validator("spark_master")
     @classmethod

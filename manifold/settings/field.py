@@ -6,8 +6,13 @@ from pydantic import Field
 
 from manifold.contracts.seq import MAX_NODE
 
+MAX_DAYS = 36_500  # a century: far more is beyond every calendar
+
 Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_DAYS * 86_400)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=MAX_DAYS * 86_400)]
+Days = Annotated[float, Field(gt=0, le=MAX_DAYS)]
+DaysOrNone = Annotated[float, Field(ge=0, le=MAX_DAYS)]
 Positive = Annotated[int, Field(gt=0)]
 NodeNumber = Annotated[int, Field(ge=0, le=MAX_NODE)]
 

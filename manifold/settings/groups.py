@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings
 
 from manifold.contracts.topics import RECEIPT_PREFIX
-from manifold.settings.field import NodeNumber, Port, Positive, Seconds
+from manifold.settings.field import Days, DaysOrNone, NodeNumber, Port, Positive, Seconds, SecondsOrNone
 from manifold.settings.field import setting as _s
 
 
@@ -79,7 +79,9 @@ class MqttSettings(BaseSettings):
     mqtt_receive_maximum: Annotated[int, Field(gt=0, le=65535)] = _s(
         1000, "unacknowledged messages that a service lets the broker send"
     )
-    mqtt_session_expiry_seconds: Positive = _s(3600, "how long the broker keeps a service's session while the service is away")
+    mqtt_session_expiry_seconds: Annotated[int, Field(gt=0, le=(1 << 32) - 1)] = _s(
+        3600, "how long the broker keeps a service's session while the service is away"
+    )
     mqtt_shared: Annotated[str, Field(pattern="^(auto|on|off)$")] = _s(
         "auto",
         "shared subscriptions, for several replicas; auto: only where mqtt_url is set, because Mosquitto 2.0 shares no $ topics",
@@ -97,7 +99,7 @@ class RecorderSettings(BaseSettings):
     max_ids: Positive = _s(1_000_000, "VINs that one trigger may name")
     max_data_bytes: Positive = _s(1 << 20, "bytes that one data message may hold")
     max_trigger_bytes: Positive = _s(96 << 20, "bytes that one trigger message may hold")
-    dedupe_window_seconds: Annotated[float, Field(ge=0)] = _s(
+    dedupe_window_seconds: SecondsOrNone = _s(
         900, "how long the same trigger again is a duplicate and not a new batch; 0: it is always a new one"
     )
     inline_encoding: Annotated[str, Field(pattern="^(base64|text)$")] = _s(
@@ -122,17 +124,15 @@ class RecorderSettings(BaseSettings):
 class QueueSettings(BaseSettings):
     """How entries wait."""
 
-    retention_days: Annotated[float, Field(gt=0)] = _s(
-        30, "how long an entry may stay pending, and how long data is kept after it was last seen"
-    )
+    retention_days: Days = _s(30, "how long an entry may stay pending, and how long data is kept after it was last seen")
     compaction: Annotated[str, Field(pattern="^(off|request_id)$")] = _s(
         "off", "request_id: a newer trigger replaces an older pending one of it"
     )
-    ecq_retention_days: Annotated[float, Field(gt=0)] = _s(
+    ecq_retention_days: Days = _s(
         30,
         "how long a message of a compacted queue is kept, acknowledged or not, unless a newer one takes its place",
     )
-    ecq_pending_retention_days: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = _s(
+    ecq_pending_retention_days: DaysOrNone | None = _s(
         None,
         "how long a message of a compacted queue may stay pending before it expires; 0: until it is fetched;"
         " empty: as long as ecq_retention_days",

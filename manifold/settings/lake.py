@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings
 
-from manifold.settings.field import Positive, Seconds
+from manifold.settings.field import MAX_DAYS, Days, DaysOrNone, Positive, Seconds, SecondsOrNone
 from manifold.settings.field import setting as _s
 
 
@@ -53,7 +53,7 @@ class LakeSettings(BaseSettings):
         "spark",
         "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist, as default_pool always does",
     )
-    catalog_wait_seconds: Annotated[float, Field(ge=0)] = _s(
+    catalog_wait_seconds: SecondsOrNone = _s(
         60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
     )
     stream_seconds: Seconds = _s(30, "how often `manifold stream` looks for new segments")
@@ -88,20 +88,20 @@ class HousekeepingSettings(BaseSettings):
     compact_target_bytes: Positive = _s(128 << 20, "size of the files that compaction makes")
     compact_min_files: Annotated[int, Field(ge=2)] = _s(8, "small files of one day, or of a table without days, worth a rewrite")
     compact_max_manifests: Positive = _s(30, "manifests of one table above which they are rewritten")
-    compact_settled_days: Positive = _s(2, "a day this many days ago is settled: its rows are sorted by vehicle")
+    compact_settled_days: Annotated[int, Field(gt=0, le=MAX_DAYS)] = _s(
+        2, "a day this many days ago is settled: its rows are sorted by vehicle"
+    )
     garbage_schedule: str = _s("23 3 * * *", "cron expression (UTC) of the DAG collect_garbage; empty: only when triggered")
-    snapshot_retention_days: Annotated[float, Field(gt=0)] = _s(3, "how long a table can still be read as it was")
+    snapshot_retention_days: Days = _s(3, "how long a table can still be read as it was")
     snapshot_max: Annotated[int, Field(ge=2)] = _s(
         1000, "snapshots of a table's history that are kept at most, besides those of the last hour"
     )
-    orphan_days: Annotated[float, Field(gt=1)] = _s(
+    orphan_days: Annotated[float, Field(gt=1, le=MAX_DAYS)] = _s(
         3, "files in a table's folder that no snapshot knows go when they are this old"
     )
-    archive_retention_days: Annotated[float, Field(gt=0)] = _s(
-        400, "how long the archive keeps a segment that is in the lake; others stay"
-    )
-    quarantine_retention_days: Annotated[float, Field(gt=0)] = _s(90, "how long refused messages stay in the table quarantine")
-    history_retention_days: Annotated[float, Field(ge=0)] = _s(
+    archive_retention_days: Days = _s(400, "how long the archive keeps a segment that is in the lake; others stay")
+    quarantine_retention_days: Days = _s(90, "how long refused messages stay in the table quarantine")
+    history_retention_days: DaysOrNone = _s(
         0, "how long entries that have ended stay in the tables of ids and outcomes, at least retention_days; 0: for good"
     )
     check_schedule: str = _s("23 3 * * 0", "cron expression (UTC) of the DAG check_lake; empty: only when triggered")

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 from manifold.contracts.seq import MAX_NODE
 from manifold.contracts.signals.messages import MAX_PAYLOAD
 from manifold.contracts.signals.topology import MAX_PARTITIONS
+from manifold.settings.field import Seconds
 from manifold.settings.field import setting as _s
 
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
@@ -45,7 +46,7 @@ class SignalSettings(BaseSettings):
         0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
     )
     signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
-    signals_confirm_seconds: Annotated[float, Field(gt=0)] = _s(
+    signals_confirm_seconds: Seconds = _s(
         60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"
     )
     signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
@@ -101,7 +102,7 @@ def accepted_of(text: str) -> list[str]:
     """
     try:
         found = json.loads(text or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')

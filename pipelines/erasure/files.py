@@ -22,7 +22,7 @@ from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
-from pipelines.ingest.branches import PREFIX, REPEAT, close_run, drop_branch
+from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, close_run, drop_branch
 from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.rebase import is_change_of
 
@@ -58,6 +58,8 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
             head = loaded.snapshot_by_id(ref.snapshot_id)
             if name.startswith(REPEAT) and head is not None and head.timestamp_ms < before_ms:
                 drop_branch(catalog, table, name)  # left by a killed process
+            elif name.startswith(PREFIX) and BEGAN + name not in catalog.load_table(SEGMENTS.identifier).properties:
+                drop_branch(catalog, table, name)  # of a run that was closed while it was still being written
     # `ingested_segments` names no vehicle, and its history tells which runs are committed.
     return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 

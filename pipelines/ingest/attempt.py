@@ -8,7 +8,8 @@ from pyspark.sql import DataFrame
 
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
-from manifold.lake.commits import append_rows
+from manifold.lake.catalog import run_tables_of
+from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
     MERGES,
@@ -21,6 +22,7 @@ from pipelines.ingest.branches import (
     properties_of,
 )
 from pipelines.ingest.publish import pins_of
+from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
 # Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
@@ -113,6 +115,33 @@ class Attempt:
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
         if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
+            self._discard()
             raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
         self.written[table.name] = int(properties.get("added-records", 0))
+
+    def _discard(self) -> None:
+        """Remove what this attempt wrote: the job that closed the run may be an erasure, which has looked at all files already.
+
+        A commit to a branch that was dropped creates it again, and no snapshot of main leads to these files.
+        """
+        for table in run_tables_of(self.catalog):
+            head = head_of(self.catalog, table, self.run_id)
+            if head is None or properties_of(head).get(ATTEMPT) != self.attempt:
+                continue
+            loaded = self.catalog.load_table(table.identifier)
+            made = [manifest for manifest in head.manifests(loaded.io) if manifest.added_snapshot_id == head.snapshot_id]
+            files = [
+                *(file.file_path for file in added_files(loaded, head)),
+                *(m.manifest_path for m in made),
+                head.manifest_list,
+            ]
+            drop_branch(self.catalog, table, branch_of(self.run_id))
+            retry_conflicts(self._expire)(table, head.snapshot_id)
+            for file in files:
+                loaded.io.delete(file)
+
+    def _expire(self, table: Table, snapshot_id: int) -> None:
+        loaded = self.catalog.load_table(table.identifier)
+        if loaded.snapshot_by_id(snapshot_id) is not None:
+            loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()

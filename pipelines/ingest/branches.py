@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
+from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
@@ -64,17 +65,34 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
 
 @retry_conflicts
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last."""
-    with Change(catalog.load_table(SEGMENTS.identifier)) as change:
+    """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last.
+
+    Raises:
+        Retryable: another process works on the same run.
+    """
+    with Change(_without_branch(catalog, SEGMENTS, run_id)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 @retry_conflicts
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
-    """Create the run's branch of `table` at `snapshot_id`."""
-    with Change(catalog.load_table(table.identifier)) as change:
+    """Create the run's branch of `table` at `snapshot_id`.
+
+    Raises:
+        Retryable: another process works on the same run, or another job has closed it.
+    """
+    if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
+        raise Retryable(f"another job has closed run {run_id}; start again")
+    with Change(_without_branch(catalog, table, run_id)) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
+
+
+def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
+    loaded = catalog.load_table(table.identifier)
+    if branch_of(run_id) in loaded.refs():
+        raise Retryable(f"another process works at run {run_id}; let it finish, or start again")
+    return loaded
 
 
 def close_run(catalog: Catalog, branch: str) -> None:
@@ -115,16 +133,29 @@ def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
     for branch in abandoned:
         close_run(catalog, branch)
-    _drop_old_repeats(catalog, now)
+    _drop_stray_branches(catalog, now)
     return abandoned
 
 
-def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
-    """Drop rebase branches left by killed processes."""
+def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
+    """Drop old branches left by killed rebases, and branches of runs that are not open.
+
+    If another job closes a run while it is being written, the run's next commit recreates its branch.
+    """
     before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        for name, ref in loaded.refs().items():
-            head = loaded.snapshot_by_id(ref.snapshot_id) if name.startswith(REPEAT) else None
-            if head is not None and head.timestamp_ms < before_ms:
-                drop_branch(catalog, table, name)
+        old = [name for name, ref in loaded.refs().items() if _made_ms(loaded, ref.snapshot_id) < before_ms]
+        strays = [name for name in old if name.startswith(REPEAT)]
+        if any(name.startswith(PREFIX) for name in old):
+            # Read after the branches: a run that has one and is not open by then has been closed.
+            is_open = catalog.load_table(SEGMENTS.identifier).properties
+            strays += [name for name in old if name.startswith(PREFIX) and BEGAN + name not in is_open]
+        for name in strays:
+            drop_branch(catalog, table, name)
+
+
+def _made_ms(table: IcebergTable, snapshot_id: int) -> int:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None  # a ref's snapshot is kept
+    return snapshot.timestamp_ms

@@ -1,13 +1,13 @@
 """A run that ingests nothing: it changes existing rows, and takes effect by one compare-and-swap. No Spark."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest import branches
 from pipelines.ingest.lease import LeaseLost
@@ -37,26 +37,28 @@ class MaintenanceRun:
         branches.open_run(catalog, self.run_id, base[SEGMENTS.name], now)
 
     def change(self, table: Table, how: Change) -> None:
-        """Change a table on the run's branch."""
-        branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
-        how(branches.branch_of(self.run_id), dict(self._properties))
-        self.pins[table.name] = self._head(table)
+        """Change a table on the run's branch.
+
+        Raises:
+            ConcurrentPublish: another job has closed the run; nothing happened.
+        """
+        with self._closed_if_it_cannot_count():
+            branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
+            how(branches.branch_of(self.run_id), dict(self._properties))
+            self.pins[table.name] = self._head(table)
 
     def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
         """Change `ingested_segments`, with `more` as further snapshot properties, and commit the run.
 
         Raises:
-            ConcurrentPublish: another run was published since this one's base; nothing happened.
+            ConcurrentPublish: another run was published since this one's base, or has closed this one; nothing happened.
             LeaseLost: another job has taken this job's lease; nothing happened.
         """
         properties = self._properties | pins_of(self.pins) | {branches.RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
-        how(branches.branch_of(self.run_id), properties)
-        self.pins[SEGMENTS.name] = self._head(SEGMENTS)
-        try:
-            publish(self._catalog, self.run_id)
-        except (ConcurrentPublish, LeaseLost):
-            branches.close_run(self._catalog, branches.branch_of(self.run_id))
-            raise
+        with self._closed_if_it_cannot_count():
+            how(branches.branch_of(self.run_id), properties)
+            self.pins[SEGMENTS.name] = self._head(SEGMENTS)
+            publish(self._catalog, self.run_id, must=True)
 
     def _head(self, table: Table) -> int:
         head = branches.head_of(self._catalog, table, self.run_id)
@@ -65,5 +67,14 @@ class MaintenanceRun:
             or branches.properties_of(head).get(branches.ATTEMPT) != self._properties[branches.ATTEMPT]
             or head.parent_snapshot_id != self._base[table.name]
         ):
-            raise Retryable(f"run {self.run_id} was closed by somebody else; start it again")
+            raise ConcurrentPublish(f"another job has closed run {self.run_id}; do it again")
         return head.snapshot_id
+
+    @contextmanager
+    def _closed_if_it_cannot_count(self) -> Iterator[None]:
+        """Drop the run's branches: a write to one that another job has dropped makes it anew, and nobody else would drop it."""
+        try:
+            yield
+        except (ConcurrentPublish, LeaseLost):
+            branches.close_run(self._catalog, branches.branch_of(self.run_id))
+            raise

@@ -74,13 +74,14 @@ class PinnedSnapshot:
     snapshot_id: int
 
 
-def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True) -> bool:
+def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False) -> bool:
     """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
 
-    `may` is called with the very snapshot that would be committed.
+    `may` is called with the very snapshot that would be committed. `must`: the caller has written the run, so there is something.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began, or `may` refused the snapshot on the branch.
+        ConcurrentPublish: another run was published since this one began, `may` refused the snapshot on the branch, or, with
+            `must`, another job has closed the run.
         LeaseLost: another job has taken the lease of this job, which rewrites tables. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
@@ -88,6 +89,8 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
         log.info("run already committed", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
+        if must:
+            raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
         log.info("nothing to publish", run_id=run_id)
         return False
     elif not may(written):
@@ -104,16 +107,9 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
     """Bring every run committed (in `segments` as loaded, or by now) to every main, and drop its branches."""
     table = segments or catalog.load_table(SEGMENTS.identifier)
     for run in unfinished(table):
-        branch = branch_of(properties_of(run)[RUN_ID])
-        try:
-            for pinned in pins_in(run):
-                _fast_forward(catalog, pinned, branch)
-        except OutcomeUnknown:
-            now = catalog.load_table(SEGMENTS.identifier)
-            if any(run.snapshot_id == left.snapshot_id for left in unfinished(now)):
-                raise
-            log.info("run finished by another process; its history has expired", run_id=properties_of(run)[RUN_ID])
-        close_run(catalog, branch)
+        for pinned in pins_in(run):
+            _fast_forward(catalog, pinned, run)
+        close_run(catalog, branch_of(properties_of(run)[RUN_ID]))
 
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
@@ -161,6 +157,10 @@ def committed_runs(segments: IcebergTable) -> list[Snapshot]:
     return runs
 
 
+def _is_unfinished(catalog: Catalog, run: Snapshot) -> bool:
+    return any(run.snapshot_id == left.snapshot_id for left in unfinished(catalog.load_table(SEGMENTS.identifier)))
+
+
 def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
     branch = segments.refs().get(branch_of(properties_of(run)[RUN_ID]))
     return branch is not None and branch.snapshot_id == run.snapshot_id
@@ -195,23 +195,29 @@ def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
     return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
 
 
-def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:
+def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
+    run_id = properties_of(run)[RUN_ID]
     for _ in range(MAX_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
         if is_in_main(table, pinned.snapshot_id):
             return
         written = table.snapshot_by_id(pinned.snapshot_id)
+        is_next = main is not None and written is not None and written.parent_snapshot_id == main.snapshot_id
+        if not is_next and not _is_unfinished(catalog, run):
+            # This process was paused. Main has the change, but its history, which would say so, may have expired.
+            log.info("run finished by another process", run_id=run_id)
+            return
         if main is None or written is None:
             raise OutcomeUnknown(
                 f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a committed run; restore its metadata "
                 "and run this again, or restore the lake from the archive: manifold lake restore"
             )
         target = written.snapshot_id
-        if written.parent_snapshot_id != main.snapshot_id:
+        if not is_next:
             log.info("main was compacted since the run began; rebasing", table=pinned.table.name)
             target = repeat(catalog, pinned.table, written, main)
-        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch):
+        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch_of(run_id)):
             return
     raise Retryable(f"too many concurrent commits to {pinned.table.identifier}; try again")
 
@@ -231,10 +237,8 @@ def _move_main(
     for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
-        if main is not None and main.snapshot_id == target:
-            return True
         if main is None or main.snapshot_id != expected:
-            return False
+            return is_in_main(loaded, target)  # the reply was lost; by now, another run may have been published on top
         move = SetSnapshotRefUpdate.model_validate({"ref-name": MAIN, "type": "branch", "snapshot-id": target})
         drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))

@@ -11,9 +11,10 @@ import secrets
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import META, Table
 from manifold.lake.commits import retry_conflicts
@@ -36,10 +37,14 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
             _merge(loaded, written, name, properties)
         else:
             replace_content(catalog, table, written, name, properties)
-        made = catalog.load_table(table.identifier).snapshot_by_name(name)
+        after = catalog.load_table(table.identifier)
+        made = after.snapshot_by_name(name)
+        # PyIceberg makes a branch that was dropped anew, with nothing of what main has.
+        if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(made, after.metadata)):
+            raise CommitFailedException(f"another job has dropped the branch {name} of {table.identifier}")
     finally:
         drop_branch(catalog, table, name)
-    assert made is not None  # committed above
+    assert made is not None  # it has ancestors
     return made.snapshot_id
 
 
@@ -49,7 +54,7 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
     PyIceberg assumes the table's current spec for all files, so the local copy of the metadata gets theirs. Only the snapshot is
     committed, and the commit is not retried, because a retry would reload the metadata.
     """
-    files = _added_files(table, written)
+    files = added_files(table, written)
     specs = {file.spec_id for file in files}
     if specs - {table.metadata.default_spec_id}:
         (spec,) = specs  # a run writes a table once, hence with one spec
@@ -60,7 +65,8 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
             append.append_data_file(file)
 
 
-def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+    """The data files that a snapshot added."""
     return [
         entry.data_file
         for manifest in written.manifests(table.io)

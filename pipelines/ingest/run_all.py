@@ -186,7 +186,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
                 # A distinct instant: the audit result of an earlier attempt is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
                 written, judged = ingest_and_audit(mine)
-                publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))
+                publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)
     finally:
         settle_reports(run.catalog, run.settings)
     emit_lineage(run.catalog, run.settings, run.run_id)

@@ -90,7 +90,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
         try:
             _write(run, base, changes, seqnos, done)
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id, written=run.written), base[SEGMENTS.name])
-            publish(catalog, run_id)
+            publish(catalog, run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
             close_run(catalog, branch_of(run_id))
             raise

@@ -74,7 +74,7 @@ def _drop(run: Attempt) -> Removal:
             if expired.count():
                 run.append(ECQ_STATE, _states(expired, run.now), base[ECQ_STATE.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
-            publish(catalog, run.run_id)
+            publish(catalog, run.run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
             close_run(catalog, branch_of(run.run_id))
             raise

@@ -17,6 +17,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
 from manifold.lake.catalog import tables_of
 from manifold.settings import Settings
+from pipelines.ingest.lease import check
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
@@ -56,6 +57,7 @@ def expire_snapshots(
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
         removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
         if old and not dry_run:
+            check(catalog)
             # Exactly these and none by age: a snapshot that Iceberg considers old may be the base of a run.
             named = f"snapshot_ids => array({', '.join(map(str, old))}), older_than => TIMESTAMP '1970-01-01 00:00:00+00:00'"
             _call(spark, settings, table, "expire_snapshots", f"{named}, stream_results => true")
@@ -76,6 +78,7 @@ def remove_orphans(
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
         removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE_SIZE])
         if found and not dry_run:
+            check(catalog)
             log.info("removing orphan files", table=table.name, files=len(found), sample=removed[table.name].sample)
             _rows(spark, settings, table, arguments)
     return removed
@@ -104,7 +107,8 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
         ingested = {row["path"] for row in rows if row["refused_because"] is None}
         last = {newest.of(place) for place in {(each.stream, each.node) for each in aged}}
         old = old_segments({*aged, *last}, ingested, cut=cut)
-        if not dry_run:
+        if old and not dry_run:
+            check(catalog)  # a rollback or a restore may need them
             for segment in old:
                 archive.remove(segment.path)
             _remove_empty_folders(archive, old)

@@ -70,7 +70,7 @@ def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None
         close_run(run.catalog, branch_of(run.run_id))
         return expired, data
     run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), rows.base[SEGMENTS.name])
-    publish(run.catalog, run.run_id)
+    publish(run.catalog, run.run_id, must=True)
     return expired, data
 
 

@@ -65,14 +65,12 @@ def restore(
     Raises:
         Permanent: the lake has segments that the archive lacks; with `without_history`, they are given up instead.
         AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` continues.
-        LeaseHeld: another job is rewriting tables; nothing happened, except that unreadable tables were recreated, empty.
+        LeaseHeld: another job is rewriting tables; nothing happened.
     """
-    lost = _unreadable(catalog)
-    if not without_history:
-        _require_all(catalog, settings, readable=SEGMENTS not in lost)
-    _drop(catalog, lost)
-    ensure_tables(catalog)
+    if SEGMENTS in _unreadable(catalog):  # the lease lies there
+        _make_readable(catalog, settings, without_history=without_history)
     with rewriting(catalog, "restore"), connect(settings.redis) as redis, populate_lock(redis) as lock:
+        _make_readable(catalog, settings, without_history=without_history)
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
         again = f"{run_id}_again"
         done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
@@ -99,6 +97,15 @@ def empty(catalog: Catalog, now: datetime) -> str:
             run.change(table, partial(replace_content, catalog, table, None))
     run.publish(partial(replace_content, catalog, SEGMENTS, None), {UNDOES: EVERYTHING})
     return run.run_id
+
+
+def _make_readable(catalog: Catalog, settings: Settings, *, without_history: bool) -> None:
+    """Make tables that cannot be read anew, if the archive has all that the lake had."""
+    lost = _unreadable(catalog)
+    if not without_history:
+        _require_all(catalog, settings, readable=SEGMENTS not in lost)
+    _drop(catalog, lost)
+    ensure_tables(catalog)
 
 
 def _unreadable(catalog: Catalog) -> list[Table]:

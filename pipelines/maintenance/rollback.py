@@ -119,8 +119,9 @@ def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot
 
 
 def _before(table: IcebergTable, written: set[int]) -> Snapshot:
-    changes = [s for s in ancestors(table) if any(is_change_of(s, snapshot_id) for snapshot_id in written)]
-    parent = changes[-1].parent_snapshot_id if len(changes) == len(written) else None
+    # A merge that was repeated on a compacted main may be several snapshots.
+    changes = [(s, snapshot_id) for s in ancestors(table) for snapshot_id in written if is_change_of(s, snapshot_id)]
+    parent = changes[-1][0].parent_snapshot_id if {snapshot_id for _, snapshot_id in changes} == written else None
     before = table.snapshot_by_id(parent) if parent is not None else None
     if before is None:
         raise Permanent(f"{'.'.join(table.name()[-2:])}: {EXPIRED}")

@@ -32,13 +32,18 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
 
     Raises:
         LeaseHeld: a repair is needed, and another job is rewriting tables.
+        Permanent: `days` reaches back beyond the first instant.
     """
     from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.check import check
 
-    catalog, now = await_catalog(settings), datetime.now(UTC)
-    interval = Interval(now - timedelta(days=days), now) if days else None
+    now = datetime.now(UTC)
+    try:
+        interval = Interval(now - timedelta(days=days), now) if days else None
+    except (ValueError, OverflowError) as exc:
+        raise Permanent(f"--days {days:g} is no number of days since the year 1; leave it out for the whole archive") from exc
+    catalog = await_catalog(settings)
     found = check(catalog, settings, now=now, interval=interval)
     if found.agree or not repair:
         return found

@@ -1,6 +1,6 @@
-"""A Spark cluster on loopback: a master and two workers of one core and 1 GiB each, on nodes that have nothing of Manifold.
+"""A Spark cluster on loopback: a master and two workers (1 core, 1 GiB each) on nodes without Manifold.
 
-Its processes have another working folder, no PYTHONPATH, no settings and no virtual environment on their path.
+Its processes have their own working folder, no PYTHONPATH, no settings and no virtual environment on their path.
 """
 
 import os
@@ -17,30 +17,30 @@ from tests.support.servers import SHORT_LIVED, Server, free_port, start, stoppin
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
-PATH = "/usr/local/bin:/usr/bin:/bin"  # of Java, and of whatever Python the system has
+PATH = "/usr/local/bin:/usr/bin:/bin"  # contains Java and the system's Python
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where it is, and where its workers keep the folders of their executors."""
+    """The address of the cluster and the executor folders of its workers."""
 
     master: str
     page: str
     folder: Path
 
     def applications(self) -> list[dict[str, Any]]:
-        """What has run here, as the master tells it."""
+        """The applications that the master lists."""
         told: list[dict[str, Any]] = httpx.get(f"{self.page}/json/").json()["completedapps"]
         return told
 
     def said(self) -> str:
-        """By all executors, so far."""
+        """The output of all executors so far."""
         return "".join(file.read_text(errors="replace") for file in sorted(self.folder.glob("worker-*/*/*/stderr")))
 
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[Cluster]:
-    """Up, with both of its workers, and down again."""
+    """Start master and workers; stop them after the test."""
     port, page = free_port(), free_port()
     url = f"http://127.0.0.1:{page}"
     with ExitStack() as servers:

@@ -1,4 +1,4 @@
-"""Airflow reads its configuration when it is imported: here, before any test of this folder imports it."""
+"""Set the environment before any test imports Airflow, which reads its configuration on import."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ import pytest
 from tests.dags.running import Ingested, Platform, running_platform
 from tests.support.servers import ROOT
 
-# Its own folder, so that loading DAG files neither reads nor writes the configuration of whoever runs the tests.
+# A private folder, so that loading DAG files neither reads nor writes the developer's configuration.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="manifold-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(ROOT / "plugins")
@@ -25,6 +25,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @pytest.fixture(scope="package")
 def ingested(running: Platform) -> Ingested:
-    """A run of `ingest_archives` that took in one batch, just now."""
+    """A completed run of `ingest_archives` that ingested one batch."""
     seq = running.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_map_1")
     return Ingested("task_map_1", seq, running.run("ingest_archives"))

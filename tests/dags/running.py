@@ -1,4 +1,4 @@
-"""An Airflow that runs the DAGs for real, on an archive, a lake and a Redis of its own."""
+"""An Airflow that executes the DAGs on its own archive, lake and Redis."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ from tests.pipelines.signal_makers import Sealing
 from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.support.wire import trigger
 
-RUN_S = 400  # one JVM, on a machine that may be busy
+RUN_S = 400  # one JVM on a busy machine
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
 SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
@@ -50,20 +50,20 @@ class Platform:
     api: AirflowApi
 
     def archive(self, stream: Stream, seq: int, topic: str, payload: bytes) -> None:
-        """A segment of one message, as the recorder leaves it when direct enqueue is off."""
+        """Write a segment of one message, as a recorder without direct enqueue would."""
         file = self.settings.home / "archive" / segment_path(stream, seq, 0)
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(to_arrow([Envelope(seq, datetime_of(seq), stream, topic, payload)]), file)
 
     def archive_batch(self, at: datetime, request_id: str) -> int:
-        """One payload and one trigger for every VIN, received at `at`; the trigger's seq."""
+        """Archive one payload and one trigger for every VIN, received at `at`; return the trigger's seq."""
         first = first_seq_at(at)
         self.archive(Stream.DATA, first, topics.data_topic(f"{request_id}-data"), request_id.encode())
         self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, trigger(VINS, request_id, f"{request_id}-data"))
         return first + 1
 
     def archive_messages(self, at: datetime, client_id: str) -> tuple[int, int]:
-        """Two messages of a compacted queue, under a key each, and the acknowledgement of the first; their seqs."""
+        """Archive two compacted messages with different keys and an ack of the first; return their seqs."""
         first = first_seq_at(at)
         for place, key in enumerate(("a", "b")):
             self.archive(Stream.ECQ, first + place, topics.ecq_write_topic(client_id, key), key.encode())
@@ -72,11 +72,11 @@ class Platform:
         return first, first + 1
 
     def gateway(self) -> Sealing:
-        """Seals signals under the key ring of the settings, or in the home."""
+        """A sealer with the key ring of the settings or of the home folder."""
         return Sealing(DayKeys.of(self.settings))
 
     def archive_signals(self, *messages: Envelope) -> None:
-        """These, as the door leaves them."""
+        """Archive these signals as the signals service would."""
         RecordedSegments(Archive(self.settings.archive)).seal(messages, node=0)
 
     def values(self, table: Table, column: str) -> list[str]:
@@ -94,29 +94,29 @@ class Platform:
     def backfill(
         self, dag_id: str, first: str, last: str, *, at_once: int = 1, **conf: object
     ) -> "subprocess.CompletedProcess[str]":
-        """What Airflow's own command says of a backfill of these days. Airflow takes one of a DAG at a time."""
-        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the backfill before")
+        """Run Airflow's backfill command for these days and return its output. Airflow allows one backfill per DAG at a time."""
+        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the previous backfill")
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         command += ["--max-active-runs", str(at_once), "--dag-run-conf", json.dumps(conf)]
         command = [sys.executable, "-m", "manifold.console", "airflow", *command]
         return subprocess.run(command, env=environment(self.settings), capture_output=True, text=True, check=False)
 
     def _backfills(self, dag_id: str) -> list[dict[str, Any]]:
-        """Those that are open."""
+        """The open backfills."""
         made = self.api._ask("GET", f"/backfills?dag_id={dag_id}")["backfills"]
         return [each for each in made if not each["completed_at"]]
 
     def runs(self, dag_id: str, run_type: str) -> list[dict[str, Any]]:
-        """The runs of a DAG that came about so, as Airflow has them on record."""
+        """The runs of a DAG with this run type."""
         found: list[dict[str, Any]] = self.api._ask("GET", f"/dags/{dag_id}/dagRuns?run_type={run_type}&limit=100")["dag_runs"]
         return found
 
     def run_ids(self, dag_id: str, run_type: str) -> set[str]:
-        """Those of `runs`."""
+        """The ids of `runs`."""
         return {run["dag_run_id"] for run in self.runs(dag_id, run_type)}
 
     def ended(self, dag_id: str, run_type: str, known: set[str], count: int, *, within_s: float) -> list[dict[str, Any]]:
-        """The runs beside those that are known, by the day that they are about, once there are so many and all have ended."""
+        """The runs not in `known`, by their day, once `count` of them have ended."""
 
         def new() -> list[dict[str, Any]]:
             made = [run for run in self.runs(dag_id, run_type) if run["dag_run_id"] not in known]
@@ -126,7 +126,7 @@ class Platform:
         return sorted(made, key=lambda run: run["data_interval_start"] or "")
 
     def run(self, dag_id: str, **conf: object) -> str:
-        """Trigger, wait for success; the run's id. A failure shows the log of the task that failed."""
+        """Trigger a run and wait for success; return its id. A failure prints the log of the failed task."""
         run_id = self.api.trigger_dag(dag_id, conf)
         state = self.api.wait(dag_id, run_id, within_s=RUN_S)
         failed = [task for task, ended in self.api.task_states(dag_id, run_id).items() if ended == "failed"]
@@ -136,7 +136,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A batch that a run has taken in."""
+    """A batch that a run has ingested."""
 
     request_id: str
     seq: int  # of its trigger
@@ -145,16 +145,16 @@ class Ingested:
 
 @contextmanager
 def running_platform(home: Path) -> Iterator[Platform]:
-    """Up, with its DAGs read, and down again."""
+    """Start the platform, wait until its DAGs are parsed, and stop it afterwards."""
     with stopping(start_redis(home / "redis")) as redis:
         with Redis(port=redis.port) as client:
-            client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
+            client.set(keys.LOADED, 1)  # queues of a fresh platform lack nothing
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
-        # Nothing runs but what is triggered.
+        # Only triggered DAGs run.
         more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.get_or_create(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
-            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
+            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed")
             yield Platform(settings, redis, api)

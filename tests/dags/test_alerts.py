@@ -1,4 +1,4 @@
-"""Somebody is told of a run that failed or is late: what arrives at `alert_url`."""
+"""Alerts for failed and late runs, as received at `alert_url`."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -14,13 +14,13 @@ RUN = "scheduled__2026-05-04T00:00:00+00:00"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What a server at `alert_url` was sent."""
+    """The requests that a server at `alert_url` received."""
     with hook() as (url, sent):
         monkeypatch.setenv("MANIFOLD_ALERT_URL", url)
         yield sent
 
 
-def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, Any]]) -> None:
+def test_a_late_run_is_reported_with_the_url_of_its_page(told: list[dict[str, Any]]) -> None:
     tell_late({"dag_run": {"dag_id": "ingest_archives", "dag_run_id": RUN}})
 
     (message,) = told
@@ -29,7 +29,7 @@ def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, An
     assert message["url"].endswith("/dags/ingest_archives/runs/scheduled__2026-05-04T00%3A00%3A00%2B00%3A00")
 
 
-def test_a_failed_run_is_told_with_the_task_that_failed(told: list[dict[str, Any]]) -> None:
+def test_a_failed_run_is_reported_with_the_failed_task(told: list[dict[str, Any]]) -> None:
     tell_failed({"dag": SimpleNamespace(dag_id="ingest_archives"), "run_id": RUN, "task": SimpleNamespace(task_id="audit")})
 
     (message,) = told
@@ -41,7 +41,7 @@ def test_a_failed_run_is_told_with_the_task_that_failed(told: list[dict[str, Any
     )
 
 
-def test_without_an_address_nobody_is_told_and_nothing_fails(
+def test_without_an_alert_url_nothing_is_sent_and_nothing_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("MANIFOLD_ALERT_URL", raising=False)

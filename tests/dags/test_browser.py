@@ -1,4 +1,4 @@
-"""What an operator does in the Airflow UI, in a real browser. With PICTURES=1 the pictures in docs/img are made again."""
+"""The Airflow UI as an operator uses it in a real browser. PICTURES=1 updates the pictures in docs/img."""
 
 import os
 import re
@@ -29,7 +29,7 @@ ENDED_S = 240
 
 @pytest.fixture(scope="module")
 def browser(running: Platform) -> Iterator[Page]:
-    """One in which the operator is logged in."""
+    """A browser in which the operator is logged in."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
@@ -42,7 +42,7 @@ def browser(running: Platform) -> Iterator[Page]:
 
 
 def show_nothing(page: Page) -> None:
-    """While nobody looks: a page of Airflow asks its server again and again, and draws what moves, for as long as it is open."""
+    """Leave the page: an open Airflow page polls its server and animates all the time."""
     page.goto("about:blank")
 
 
@@ -62,21 +62,21 @@ def page(chromium: Page, running: Platform) -> Page:
 
 
 def picture(seen: Page | Locator, name: str, **more: Any) -> None:
-    """Keep what is seen for the documentation, if asked to."""
+    """Save a screenshot for the documentation if PICTURES is set."""
     if os.environ.get("PICTURES"):
         page = seen if isinstance(seen, Page) else seen.page
-        page.wait_for_timeout(2500)  # fonts, and what still moves
+        page.wait_for_timeout(2500)  # fonts and animations
         seen.screenshot(path=ROOT / "docs" / "img" / f"{name}.png", **more)
 
 
 def ended(running: Platform, known: set[str]) -> dict[str, Any]:
-    """The run by hand beside those that are known, once it has ended."""
+    """The manual run not in `known`, once it has ended."""
     (run,) = running.ended(DAG, "manual", known, 1, within_s=ENDED_S)
     return run
 
 
 def form(page: Page, kind: str) -> Locator:
-    """The form behind the button Trigger, with `dry_run` switched on."""
+    """The form behind the Trigger button, with `dry_run` switched on."""
     page.get_by_test_id("trigger-dag-button").click()
     dialog = page.get_by_role("dialog").filter(has_text="Run Parameters")
     dialog.get_by_text(kind, exact=True).click()
@@ -101,7 +101,7 @@ def a_file_where_the_archive_has_a_folder(folder: Path) -> Iterator[None]:
     away.rename(folder)
 
 
-def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
+def test_an_operator_triggers_a_run_with_params(page: Page, running: Platform) -> None:
     known = running.run_ids(DAG, "manual")
     dialog = form(page, "Single Run")
     picture(page, "airflow-trigger")
@@ -119,7 +119,7 @@ def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
     picture(page, "airflow-run")
 
 
-def test_every_dag_has_its_runbook_in_the_ui(chromium: Page, running: Platform) -> None:
+def test_the_ui_shows_the_runbook_of_every_dag(chromium: Page, running: Platform) -> None:
     chromium.goto(f"{airflow.url(running.settings)}/dags")
     expect(chromium.get_by_role("link", name="verify_queues")).to_be_visible()
     for dag_id in [dag["dag_id"] for dag in running.api._ask("GET", "/dags")["dags"]]:
@@ -132,9 +132,7 @@ def test_every_dag_has_its_runbook_in_the_ui(chromium: Page, running: Platform) 
             picture(chromium, "airflow-runbook")
 
 
-def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
-    chromium: Page, running: Platform, ingested: Ingested
-) -> None:
+def test_the_audit_task_links_to_its_report_and_to_the_trends(chromium: Page, running: Platform, ingested: Ingested) -> None:
     chromium.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{ingested.run_id}")
     expect(chromium.get_by_text("5 Task Instances")).to_be_visible()
     picture(chromium, "airflow-ingested", **DETAILS)
@@ -149,10 +147,10 @@ def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
     chart = chromium.get_by_role("img", name="sdv_fanout_ids: at most").first
     expect(chart).to_be_visible()
     expect(chart).to_have_js_property("complete", True)
-    assert chart.evaluate("image => image.naturalWidth") > 0  # as it has only where the policy of the page lets it be seen
+    assert chart.evaluate("image => image.naturalWidth") > 0  # zero if the page's policy blocks the image
 
 
-def test_data_docs_are_styled_and_ask_no_other_host(chromium: Page, running: Platform, ingested: Ingested) -> None:
+def test_data_docs_are_styled_and_request_no_other_host(chromium: Page, running: Platform, ingested: Ingested) -> None:
     asked: set[str | None] = set()
     chromium.on("request", lambda request: asked.add(urlsplit(request.url).hostname))
     chromium.goto(f"{airflow.url(running.settings)}/reports/{quote(run_page(ingested.run_id))}")
@@ -162,7 +160,7 @@ def test_data_docs_are_styled_and_ask_no_other_host(chromium: Page, running: Pla
     assert asked == {urlsplit(airflow.url(running.settings)).hostname}
 
 
-def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> None:
+def test_an_operator_backfills_a_week_from_the_ui(chromium: Page, running: Platform) -> None:
     page = chromium
     page.goto(f"{airflow.url(running.settings)}/dags/{BACKFILL}")
     known = running.run_ids(BACKFILL, "backfill")
@@ -182,7 +180,7 @@ def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> 
     assert [run["data_interval_start"][:10] for run in made] == [f"2026-05-{day:02}" for day in range(4, 11)]
 
 
-def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
+def test_an_operator_backfills_a_week_from_the_command_line(running: Platform) -> None:
     known = running.run_ids(BACKFILL, "backfill")
     done = running.backfill(BACKFILL, "2026-04-06", "2026-04-12", at_once=4, dry_run=True)
     assert done.returncode == 0, done.stderr
@@ -192,7 +190,7 @@ def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
     assert [run["data_interval_start"][:10] for run in made] == [f"2026-04-{day:02}" for day in range(6, 13)]
 
 
-def test_a_task_that_failed_is_cleared_and_runs_again(chromium: Page, running: Platform) -> None:
+def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:
     page, known = chromium, running.run_ids(DAG, "manual")
     with a_file_where_the_archive_has_a_folder(running.settings.home / "archive" / "outcome"):
         run_id = running.api.trigger_dag(DAG, {"dry_run": True})
@@ -208,10 +206,10 @@ def test_a_task_that_failed_is_cleared_and_runs_again(chromium: Page, running: P
     expect(dialog).to_be_hidden()
     show_nothing(page)
 
-    wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed after all")
+    wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed")
 
 
-def test_a_dag_is_paused_and_goes_on(page: Page, running: Platform) -> None:
+def test_a_paused_dag_resumes(page: Page, running: Platform) -> None:
     def is_paused() -> bool:
         return bool(running.api._ask("GET", f"/dags/{DAG}")["is_paused"])
 
@@ -219,4 +217,4 @@ def test_a_dag_is_paused_and_goes_on(page: Page, running: Platform) -> None:
     switch.click()
     wait_until(is_paused, what="the DAG to be paused")
     switch.click()
-    wait_until(lambda: not is_paused(), what="the DAG to go on")
+    wait_until(lambda: not is_paused(), what="the DAG to resume")

@@ -1,4 +1,4 @@
-"""A cluster changes the connection, and no DAG: every job of the DAGs on a Spark cluster whose nodes have nothing of Manifold."""
+"""Every job of the DAGs on a Spark cluster without Manifold: only the connection differs."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
 JOB_S = 300
 CLIENT = "c1"
-# So that what Spark writes can be searched.
+# Make Spark's output searchable.
 READABLE = {"spark.eventLog.enabled": "true"} | dict.fromkeys(
     ("spark.eventLog.compress", "spark.shuffle.compress", "spark.shuffle.spill.compress", "spark.rdd.compress"), "false"
 )
@@ -52,15 +52,15 @@ WHERE = "import manifold, pyarrow, redis, sys; print(manifold.__file__, pyarrow.
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark writes its event logs."""
+    """The folder of Spark's event logs."""
     return tmp_path_factory.mktemp("events")
 
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
-    """What `manifold ship` writes, and lines that this small cluster adds.
+    """The output of `manifold ship` plus settings for this small cluster.
 
-    Not pressed: it goes over no wire here, and three processes of each job unpack it. `with_driver`, below, it is.
+    Uncompressed, because it stays on one machine and three processes per job unpack it; `with_driver` below compresses it.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
@@ -81,13 +81,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @dataclass(frozen=True)
 class Site:
-    """An archive and a Redis on which tasks of the DAGs work, as Airflow runs them."""
+    """An archive and a Redis for the tasks of the DAGs."""
 
     platform: Platform
     dags: dict[str, DAG]
 
     def run(self, dag_id: str, task_id: str, **params: object) -> Any:
-        """The result of one task, rendered and executed as its DAG declares it."""
+        """Render and execute one task as its DAG declares it; return its result."""
         dag = self.dags[dag_id]
         task: Any = dag.get_task(task_id).prepare_for_execution()
         context: Any = {
@@ -108,7 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shipped: Sh
 
 
 def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """One whose tasks run in this process, and take what it needs from the environment."""
+    """A site whose tasks run in this process and take their settings from the environment."""
     ring, blocks = new_key_line(), home / "blocks"
     more: dict[str, Any] = {"redis_port": own_redis.port, "recorder_port": free_port(), "signals_keys": SecretStr(ring)}
     settings = Settings(home=home, **more)
@@ -132,13 +132,13 @@ def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, m
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     with Redis(port=own_redis.port) as redis:
         redis.set(keys.LOADED, 1)
-    platform: Any = Platform(settings, own_redis, None)  # type: ignore[arg-type]  # no Airflow runs: its tasks do
+    platform: Any = Platform(settings, own_redis, None)  # type: ignore[arg-type]  # no Airflow: only the tasks of its DAGs run
     return Site(platform, DagBag(FOLDER, bundle_path=FOLDER).dags)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a run of the DAG has taken in, and what could be seen of it meanwhile."""
+    """What a run of the DAG ingested, and which secrets were observed meanwhile."""
 
     results: dict[str, Any]  # by task
     long_ago: int  # seqs of triggers
@@ -165,12 +165,12 @@ def taken(site: Site, cluster: Cluster, events: Path) -> Taken:
     return Taken(results, long_ago, fresh, messages, watched, log.getvalue())
 
 
-def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, cluster: Cluster, taken: Taken) -> None:
+def test_every_job_runs_on_the_cluster_with_only_the_connection_changed(site: Site, cluster: Cluster, taken: Taken) -> None:
     platform, results = site.platform, taken.results
     acknowledged, pending = taken.messages
     assert results["ingest"]["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
     assert {row["run_id"] for row in platform.rows(SEGMENTS)} == {RUN}
-    # These are no right VINs.
+    # Invalid VINs.
     assert (results["audit"]["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})
     assert (results["populate"]["queued"], results["populate"]["compacted_queued"]) == (len(VINS), 1)
 
@@ -202,14 +202,14 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     assert "Traceback" not in cluster.said()
 
 
-def test_signals_come_to_the_lake_and_nothing_shows_what_they_say_or_their_keys(
+def test_signals_reach_the_lake_without_exposing_payloads_or_keys(
     site: Site, cluster: Cluster, events: Path, taken: Taken
 ) -> None:
     platform, watched = site.platform, taken.watched
     rows = {table.name: platform.rows(table) for table in (*SIGNAL_TABLES, QUARANTINE)}
     assert [len(rows[name]) for name in rows] == [200, 200, 1, 50]
     processed = rows[XRAY_PROCESSED.name]
-    assert {row["problem"] for row in processed} == {None}  # executors have opened all of them
+    assert {row["problem"] for row in processed} == {None}  # executors opened all of them
     assert [reading["value"] for row in processed for reading in row["readings"]] == 200 * [4]
     watched.search("the tasks' logs", taken.log)
     watched.search("the master's pages", httpx.get(f"{cluster.page}/").text + json.dumps(cluster.applications()))
@@ -222,7 +222,7 @@ def test_signals_come_to_the_lake_and_nothing_shows_what_they_say_or_their_keys(
 
 
 def keys_of(settings: Settings) -> dict[str, list[bytes]]:
-    """The ring's key and the day's, as bytes and as they are usually written."""
+    """The ring key and the day key, as bytes and in their usual encodings."""
     (name, key), ring = *read_keys(settings.signals_keys.get_secret_value(), "test").items(), key_ring(settings)
     found = {f"the ring's key {name}": key}
     for day in DayKeys.of(settings).wrapped():
@@ -230,8 +230,8 @@ def keys_of(settings: Settings) -> dict[str, list[bytes]]:
     return {name: [key, base64.b64encode(key), key.hex().encode()] for name, key in found.items()}
 
 
-def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
-    """What the nodes have of their own is not enough: so the test above is about what was shipped."""
+def test_nodes_fail_without_the_shipped_bundle(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
+    """Without the bundle the nodes lack the code, so the test above depends on the bundle."""
     said = on_a_node(cluster, shipped, tmp_path, without=("spark.submit.pyFiles", "spark.archives", "spark.pyspark.python"))
     assert "No module named" in said
 
@@ -242,7 +242,7 @@ def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Clu
 
 
 def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[str, ...] = ()) -> str:
-    """What `WHERE` prints in a worker of Python on the cluster, or why it does not."""
+    """The output of `WHERE` in a Python worker on the cluster, or its error."""
     defaults = folder / "defaults.conf"
     lines = Path(shipped.defaults).read_text().splitlines()
     defaults.write_text("\n".join(line for line in lines if not line.startswith(without)) if without else "\n".join(lines))
@@ -265,7 +265,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
     return done.stdout or done.stderr
 
 
-def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped) -> None:
+def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) -> None:
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
     assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/discover.py", "manifold/settings/__init__.py"} <= names
@@ -278,8 +278,8 @@ def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped
     assert "secret" not in Path(shipped.defaults).read_text()
 
 
-def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> None:
-    """In the shipped environment alone, with the code in its archive and Spark's own libraries, as a node has them."""
+def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path) -> None:
+    """With the shipped environment alone: the code in its archive and Spark's own libraries, as on a node."""
     made = ship(Settings(), tmp_path, with_driver=True)
     with tarfile.open(made.environment) as environment:
         environment.extractall(tmp_path / "environment", filter="fully_trusted")
@@ -291,7 +291,7 @@ def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> N
         name
         for name in modules
         if not name.startswith(("manifold.archive.", "manifold.lake.", "manifold.messaging.", "manifold.runtime."))
-    ]  # which have what services need, too
+    ]  # which include the needs of services
 
     each = f"for name in {jobs}: importlib.import_module(name)"
     imports = f"import importlib, expectations\n{each}\nprint(len(expectations.load_suites()))"

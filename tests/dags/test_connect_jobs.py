@@ -1,4 +1,4 @@
-"""Jobs on Spark where the connection names a Spark Connect server: what the client is told, and how its task ends."""
+"""Jobs on a Spark Connect server: error messages of the client, and how its task ends."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +28,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a server that is not there, which the connection names."""
+    """The address of a missing server, named by the connection."""
     port = free_port()
-    monkeypatch.setenv(ADDRESS, "local[1]")  # so that it is taken back after the test
+    monkeypatch.setenv(ADDRESS, "local[1]")  # undone after the test
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark_connect", "host": "127.0.0.1", "port": port})
     )
@@ -43,7 +43,7 @@ def job(*arguments: str) -> SparkJob:
 
 
 @pytest.mark.parametrize(("fields", "said"), CASES.values(), ids=[*CASES])
-def test_a_connection_says_where_the_server_is(fields: dict[str, Any], said: dict[str, str]) -> None:
+def test_the_connection_names_the_server(fields: dict[str, Any], said: dict[str, str]) -> None:
     assert spark_connect(Connection(conn_id="spark_default", conn_type="spark_connect", **fields)) == said
 
 
@@ -53,13 +53,13 @@ def test_a_job_without_spark_work_needs_no_server(away: str) -> None:
     assert (result["segments"], result["next"]) == (0, ["populate"])
 
 
-def test_a_server_that_is_away_is_told_and_tried_again(away: str) -> None:
+def test_an_unreachable_server_is_reported_and_retried(away: str) -> None:
     with pytest.raises(AirflowException, match=f"Spark Connect server {away} does not answer.*may help") as caught:
         job("ingest", "--run-id", "r", "--no-flush").execute({})
     assert not isinstance(caught.value, AirflowFailException)
 
 
-def test_a_task_that_is_killed_ends_its_client(away: str) -> None:
+def test_a_killed_task_ends_its_client(away: str) -> None:
     task = job("ingest", "--run-id", "r", "--no-flush")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(task.execute, {})

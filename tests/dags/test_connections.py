@@ -1,4 +1,4 @@
-"""What each kind of connection says in settings, as the settings then understand it."""
+"""Airflow connections become Manifold settings."""
 
 import json
 from typing import Any
@@ -97,6 +97,6 @@ def test_a_connection_becomes_settings(
     load_settings()
 
 
-def test_without_connections_the_environment_stays_as_it_is() -> None:
+def test_without_connections_the_environment_is_unchanged() -> None:
     assert settings_of(lambda _: None) == {}
     assert set(CONNECTIONS) == {"manifold_catalog", "manifold_store", "manifold_redis", "manifold_recorder"}

@@ -1,4 +1,4 @@
-"""The rules that every DAG keeps, checked without a database. Each failure says how to comply."""
+"""Rules for every DAG, checked without a database. Each failure says how to comply."""
 
 import ast
 import inspect
@@ -72,29 +72,29 @@ def dag(file: Path, bag: DagBag) -> DAG:
     return found
 
 
-def test_every_dag_has_a_file_of_its_own_that_is_a_declaration(bag: DagBag, file: Path) -> None:
-    assert set(bag.dags) == {path.stem for path in FILES}, "one DAG a file, named after it"
+def test_every_dag_is_declared_in_its_own_file(bag: DagBag, file: Path) -> None:
+    assert set(bag.dags) == {path.stem for path in FILES}, "one DAG per file, named after it"
     lines = len(file.read_text().splitlines())
     assert lines <= MAX_LINES, f"{file.name} has {lines} lines: move what is not a declaration into pipelines/"
 
 
-def test_every_dag_can_be_operated_by_a_stranger(dag: DAG) -> None:
+def test_every_dag_documents_how_to_operate_it(dag: DAG) -> None:
     missing = [part for part in RUNBOOK if part not in (dag.doc_md or "")]
     assert not missing, f"write the runbook as the module's docstring and pass doc_md=__doc__; it lacks {missing}"
-    assert dag.tags, "add tags, so that the list of DAGs can be filtered"
+    assert dag.tags, "add tags, by which the list of DAGs can be filtered"
     assert {task.owner for task in dag.tasks} <= TEAMS, f"owners are teams, not people: one of {TEAMS}"
 
 
-def test_every_dag_says_when_it_runs(dag: DAG) -> None:
-    assert dag.catchup is False, "write catchup=False on the DAG; backfills have a DAG of their own"
-    assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
+def test_every_dag_has_a_schedule(dag: DAG) -> None:
+    assert dag.catchup is False, "set catchup=False on the DAG; backfills have their own DAG"
+    assert dag.max_active_runs == 1, "set max_active_runs=1: concurrent runs of one DAG would overtake each other"
     if isinstance(dag.timetable, CronTriggerTimetable | AssetOrTimeSchedule):
-        assert dag.start_date is None, "by_cron: else it runs whenever Airflow starts, for the tick before"
+        assert dag.start_date is None, "use by_cron: otherwise it runs at every start of Airflow for the previous tick"
     else:
-        assert dag.start_date is not None, "give it a fixed start_date"
+        assert dag.start_date is not None, "set a fixed start_date"
 
 
-def test_every_task_is_tried_again_with_growing_pauses_and_ends_some_time(dag: DAG) -> None:
+def test_every_task_retries_with_backoff_and_has_a_timeout(dag: DAG) -> None:
     for task in dag.tasks:
         assert task.retries, f"{task.task_id}: set retries; a job is safe to repeat"
         assert task.retry_exponential_backoff, f"{task.task_id}: set retry_exponential_backoff"
@@ -102,14 +102,14 @@ def test_every_task_is_tried_again_with_growing_pauses_and_ends_some_time(dag: D
         assert task.execution_timeout, f"{task.task_id}: set execution_timeout, or a hung job blocks the DAG forever"
 
 
-def test_every_param_says_its_type_and_what_it_means(dag: DAG) -> None:
+def test_every_param_has_a_type_and_a_description(dag: DAG) -> None:
     for name in dag.params:
         param = dag.params.get_param(name)
         assert "type" in param.schema, f"{name}: give the Param a type"
         assert param.description, f"{name}: give the Param a description"
 
 
-def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> None:
+def test_spark_tasks_take_the_master_from_the_connection(dag: DAG) -> None:
     for task in dag.tasks:
         if isinstance(task, SparkSubmitOperator):
             assert isinstance(task, SparkJob), f"{task.task_id}: make it with spark_job"
@@ -121,7 +121,7 @@ def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> Non
 
 
 @pytest.mark.parametrize("dag_id", ["ingest_archives", "backfill_archives"])
-def test_ingest_looks_writes_judges_publishes_and_populates_in_this_order(bag: DagBag, dag_id: str) -> None:
+def test_ingest_stages_run_in_order(bag: DagBag, dag_id: str) -> None:
     follows = {task.task_id: task.downstream_task_ids for task in bag.dags[dag_id].tasks}
     assert follows == {
         "discover": {"ingest", "populate"},
@@ -134,11 +134,11 @@ def test_ingest_looks_writes_judges_publishes_and_populates_in_this_order(bag: D
 
 def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:
     timetable = bag.dags["ingest_archives"].timetable
-    assert isinstance(timetable, CronDataIntervalTimetable), "other timetables give an interval of no length"
+    assert isinstance(timetable, CronDataIntervalTimetable), "other timetables give an empty interval"
 
 
 @pytest.mark.parametrize("schedule", ["", "*/5 * * * *"])
-def test_loading_the_dag_files_imports_neither_spark_nor_a_pipeline(schedule: str) -> None:
+def test_loading_the_dags_imports_neither_spark_nor_pipelines(schedule: str) -> None:
     program = "\n".join(
         [
             "import runpy, sys",
@@ -149,22 +149,22 @@ def test_loading_the_dag_files_imports_neither_spark_nor_a_pipeline(schedule: st
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MANIFOLD_INGEST_SCHEDULE": schedule}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "", "DAG files are read again and again: import nothing heavy at their top"
+    assert done.stdout.strip() == "", "DAG files are parsed repeatedly: import nothing heavy at module level"
 
 
-def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
-    assert dag.has_on_failure_callback, "make the DAG with **DAG_DEFAULTS"
-    assert dag.deadline or dag.dag_id in {"backfill_archives", "process_signals"}, "make the DAG with **DAG_DEFAULTS"
+def test_failed_and_late_runs_raise_alerts(dag: DAG) -> None:
+    assert dag.has_on_failure_callback, "create the DAG with **DAG_DEFAULTS"
+    assert dag.deadline or dag.dag_id in {"backfill_archives", "process_signals"}, "create the DAG with **DAG_DEFAULTS"
 
 
-def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
+def test_the_dags_produce_every_declared_asset(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
     assert made == {*assets.PUBLISHED, assets.QUALITY_RESULTS, assets.QUEUES, assets.REBUILT}, (
-        "name what a DAG makes in manifold/contracts/assets.py, and give it as a task's outlets"
+        "name the assets of a DAG in manifold/contracts/assets.py and list them as outlets of a task"
     )
 
 
-def test_each_table_is_an_asset_with_an_address_and_whatever_changes_it_says_so(bag: DagBag) -> None:
+def test_each_table_is_an_asset_and_every_writer_declares_it(bag: DagBag) -> None:
     assert set(assets.PUBLISHED) == {table.name for table in EVERY_RUN_TABLE}
     assert QUALITY.name == assets.QUALITY_RESULTS
     assert assets.NAMESPACE == NAMESPACE
@@ -177,7 +177,7 @@ def test_each_table_is_an_asset_with_an_address_and_whatever_changes_it_says_so(
     ]
 
 
-def test_the_lake_is_compared_with_its_archive_once_a_week(bag: DagBag) -> None:
+def test_the_lake_is_checked_against_its_archive_weekly(bag: DagBag) -> None:
     timetable = bag.dags["check_lake"].timetable
     assert isinstance(timetable, CronTriggerTimetable)
     _, _, day, month, weekday = timetable.expression.split()
@@ -185,14 +185,14 @@ def test_the_lake_is_compared_with_its_archive_once_a_week(bag: DagBag) -> None:
     assert bag.dags["check_lake"].is_paused_upon_creation is False
 
 
-def test_what_removes_for_good_starts_paused_and_says_so(dag: DAG) -> None:
+def test_dags_that_delete_data_start_paused_and_say_so(dag: DAG) -> None:
     if "destructive" in dag.tags:
         assert dag.is_paused_upon_creation
         assert "It is paused at first" in (dag.doc_md or "")
     assert ("destructive" in dag.tags) == (dag.dag_id == "collect_garbage")
 
 
-def test_the_queues_are_verified_by_schedule_and_after_each_rebuild(bag: DagBag) -> None:
+def test_queues_are_verified_on_schedule_and_after_each_rebuild(bag: DagBag) -> None:
     timetable = bag.dags["verify_queues"].timetable
     assert isinstance(timetable, AssetOrTimeSchedule)
     assert isinstance(timetable.timetable, CronTriggerTimetable)
@@ -201,13 +201,13 @@ def test_the_queues_are_verified_by_schedule_and_after_each_rebuild(bag: DagBag)
     assert assets.REBUILT in {asset.name for asset in rebuild.outlets}
 
 
-def test_every_param_has_a_default_so_that_a_dag_can_be_run_without_any(dag: DAG) -> None:
+def test_every_param_has_a_default(dag: DAG) -> None:
     dag.params.validate()
 
 
 @pytest.mark.parametrize("file", sorted([*FOLDER.glob("*.py"), *(ROOT / "plugins").glob("*.py")]), ids=lambda path: path.stem)
-def test_nothing_private_of_airflow_or_a_provider_is_used(file: Path) -> None:
-    """A release of theirs may change it without a word."""
+def test_no_private_name_of_airflow_or_a_provider_is_used(file: Path) -> None:
+    """Private names may change in any release."""
     tree = ast.parse(file.read_text())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     taken = [name for name in imported if name.startswith("_")]
@@ -217,13 +217,13 @@ def test_nothing_private_of_airflow_or_a_provider_is_used(file: Path) -> None:
 
 
 @pytest.mark.parametrize("operator", [SparkJob, SubprocessOperator, DiscoverOperator])
-def test_an_operator_has_no_private_name_that_its_base_has(operator: type) -> None:
+def test_operators_define_no_private_name_of_their_base_class(operator: type) -> None:
     here, theirs = (private_names(c for c in operator.__mro__ if (c.__module__ in OURS) is ours) for ours in (True, False))
     assert here & theirs == set()
 
 
 def private_names(classes: Iterable[type]) -> set[str]:
-    """The methods of these classes, and what they use of themselves, that have a private name."""
+    """The private names that these classes define or use on themselves."""
     found: set[str] = set()
     for one in classes:
         if one.__module__ == "builtins":

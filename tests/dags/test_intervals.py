@@ -1,4 +1,4 @@
-"""Which part of the archive a run takes, by how it came about: from its templates to the stage; and what a backfill makes."""
+"""Which part of the archive a run takes, by its run type, from the templates to the stage; and the runs of a backfill."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -37,12 +37,12 @@ def dag(dags: dict[str, DAG]) -> DAG:
 
 
 def as_stored(dag: DAG) -> Any:
-    """As Airflow's database has it: what the scheduler goes by."""
+    """The DAG as serialized in Airflow's database, which the scheduler reads."""
     return DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
 def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **params: object) -> list[Interval | None]:
-    """What `discover` and `ingest` of such a run take, which was due just now."""
+    """The segments that `discover` and `ingest` of such a run take, due now."""
     environment = dag.get_template_env()
     context = {
         "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=interval_end, run_after=NOW),
@@ -58,19 +58,19 @@ def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **param
 
 
 @pytest.mark.parametrize("ago", [timedelta(minutes=3), timedelta(hours=5), timedelta(days=3)])
-def test_a_scheduled_run_after_a_pause_takes_what_came_meanwhile(dag: DAG, ago: timedelta) -> None:
+def test_a_scheduled_run_after_a_pause_covers_the_gap(dag: DAG, ago: timedelta) -> None:
     for interval in taken(dag, "scheduled"):
         assert interval is not None
         assert interval.start <= NOW - ago < interval.end
 
 
-def test_a_scheduled_run_looks_at_days_and_not_at_all_years(dag: DAG) -> None:
+def test_a_scheduled_run_reads_only_recent_days(dag: DAG) -> None:
     for interval in taken(dag, "scheduled"):
         assert interval is not None
         assert interval.end - interval.start < timedelta(days=30)
 
 
-def test_a_backfill_takes_its_day_and_nothing_else(dags: dict[str, DAG]) -> None:
+def test_a_backfill_run_takes_only_its_day(dags: dict[str, DAG]) -> None:
     midnight = DUE.replace(hour=0)
     the_day_before = Interval(midnight - timedelta(days=1), midnight)
 
@@ -79,8 +79,8 @@ def test_a_backfill_takes_its_day_and_nothing_else(dags: dict[str, DAG]) -> None
 
 
 @pytest.mark.parametrize(("year", "days"), [(2024, 366), (2025, 365)])
-def test_a_backfill_of_a_year_is_a_run_a_day(dags: dict[str, DAG], year: int, days: int) -> None:
-    """As Airflow's `backfill create` asks for them, whatever the start date."""
+def test_a_backfill_of_a_year_creates_one_run_per_day(dags: dict[str, DAG], year: int, days: int) -> None:
+    """Ask for the runs as Airflow's `backfill create` does, for any start date."""
     stored = as_stored(dags["backfill_archives"])
 
     runs = list(stored.iter_dagrun_infos_between(datetime(year, 1, 1, tzinfo=UTC), datetime(year, 12, 31, tzinfo=UTC)))
@@ -93,8 +93,8 @@ def test_a_backfill_of_a_year_is_a_run_a_day(dags: dict[str, DAG], year: int, da
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kolkata", "Pacific/Kiritimati", "America/New_York", "Etc/GMT+12"])
 @pytest.mark.parametrize("days", [1, 3])
-def test_a_backfill_leaves_out_no_day_wherever_airflow_has_its_midnights(dags: dict[str, DAG], zone: str, days: int) -> None:
-    """Airflow takes `--from-date 2026-05-04` for midnight in `core.default_timezone`."""
+def test_a_backfill_skips_no_day_in_any_default_timezone(dags: dict[str, DAG], zone: str, days: int) -> None:
+    """Airflow reads `--from-date 2026-05-04` as midnight in `core.default_timezone`."""
     first, last = (datetime(2026, 5, 3 + day, tzinfo=ZoneInfo(zone)) for day in (1, days))
     stored = as_stored(dags["backfill_archives"])
 
@@ -102,10 +102,10 @@ def test_a_backfill_leaves_out_no_day_wherever_airflow_has_its_midnights(dags: d
 
     asked = [datetime(2026, 5, 4 + day, tzinfo=UTC) for day in range(days)]
     assert [day for day in made if day in asked] == asked
-    assert len(made) <= days + (zone != "UTC"), "a day more, at one end"
+    assert len(made) <= days + (zone != "UTC"), "one more day at one end"
 
 
-def test_nothing_of_the_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:
+def test_no_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:
     stored = as_stored(dags["backfill_archives"])
     backfilled = DagRunInfo.interval(*(DateTime.instance(DUE + timedelta(days=days)) for days in (-2, -1)))
 
@@ -114,13 +114,13 @@ def test_nothing_of_the_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:
     assert [stored.next_dagrun_info(last_automated_run_info=last) for last in (None, backfilled)] == [None, None]
 
 
-def test_a_backfill_of_every_few_minutes_is_refused(dag: DAG) -> None:
+def test_a_backfill_with_intervals_of_minutes_is_refused(dag: DAG) -> None:
     stored = as_stored(dag)
 
     assert sorted(set(DagRunType) - set(stored.allowed_run_types)) == ["backfill"]
 
 
-def test_a_run_by_hand_takes_everything_new_or_what_it_is_told(dag: DAG) -> None:
+def test_a_manual_run_takes_everything_new_or_the_given_interval(dag: DAG) -> None:
     assert taken(dag, "manual") == [None] * 2
     told = {"from": "2026-03-01T00:00:00Z", "to": "2026-03-02T00:00:00Z"}
     assert (

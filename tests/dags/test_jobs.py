@@ -1,7 +1,7 @@
-"""What Airflow makes of a job that was not done: on Spark beside the task, and on a cluster from which no status comes back.
+"""How Airflow handles a failed job: Spark next to the task, and a cluster that reports no exit status.
 
-The application is the real one. Only `spark-submit` is a stand-in, which starts the driver without Spark: beside the task, or as
-a cluster does, which says no more than that it failed.
+The application is real. Only `spark-submit` is replaced by a script that starts the driver without Spark: either as a child of
+the task, or like a cluster that reports success or failure only.
 """
 
 import json
@@ -43,7 +43,7 @@ DISCOVER = ["discover", "--no-flush"]
 
 @pytest.fixture(params=MODES.values(), ids=[*MODES], autouse=True)
 def spark(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection, and what `spark-submit` is."""
+    """Point the connection to the replacement of `spark-submit`."""
     binary = tmp_path / "bin" / "spark-submit"
     binary.parent.mkdir()
     binary.write_text(SUBMIT.format(python=sys.executable, seen=tmp_path / "seen.json", node=tmp_path / "node"))
@@ -64,24 +64,26 @@ def left(home: Path) -> list[Path]:
 
 
 def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
-    """The connection is this one."""
+    """Set the connection."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
 
 
 def connect_redis(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # so that it is taken back after the test
+    monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # undone after the test
     redis = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
 
 
-def test_the_result_is_the_tasks(tmp_path: Path) -> None:
+def test_the_task_returns_the_result_of_its_job(tmp_path: Path) -> None:
     result = job(*DISCOVER).execute({})
 
     assert (result["segments"], result["next"]) == (0, ["populate"])
     assert left(tmp_path) == []
 
 
-def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanent_error_fails_the_task_without_retry_and_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = ["discover", "--from", "2026-01-01"]
 
     with pytest.raises(AirflowFailException, match="--from and --to belong together"):
@@ -91,14 +93,14 @@ def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path
     assert left(tmp_path) == []
 
 
-def test_a_parameter_of_another_form_fails_the_task_at_once_with_the_right_form() -> None:
+def test_a_malformed_param_fails_the_task_without_retry_and_names_the_format() -> None:
     with pytest.raises(
         AirflowFailException, match=r"'25\.10\.2026' is not an instant; write ISO 8601, such as 2026-10-25T00:00:00Z"
     ):
         SubprocessOperator(task_id="job", arguments=["discover", "--from", "25.10.2026", "--no-flush"]).execute({})
 
 
-def test_a_parameter_that_the_dag_does_not_have_is_refused_and_not_ignored() -> None:
+def test_an_unknown_param_is_refused() -> None:
     context: Any = {"dag_run": SimpleNamespace(conf={"form": "2026-10-25T00:00:00Z"}), "params": {"from": None, "to": None}}
 
     for operator in (SubprocessOperator(task_id="job", arguments=DISCOVER), job(*DISCOVER)):
@@ -106,7 +108,7 @@ def test_a_parameter_that_the_dag_does_not_have_is_refused_and_not_ignored() -> 
             operator.execute(context)
 
 
-def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_retried(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
 
@@ -117,8 +119,8 @@ def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_job_that_is_killed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the kernel does where memory is short: no result is left, and no status means anything."""
+def test_a_killed_job_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like the kernel's OOM killer: no result is left and the status says nothing."""
     binary = tmp_path / "bin" / "spark-submit"
     binary.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
 
@@ -127,10 +129,10 @@ def test_a_job_that_is_killed_is_tried_again(tmp_path: Path, monkeypatch: pytest
     assert not isinstance(caught.value, AirflowFailException)
 
 
-def test_a_job_is_told_as_part_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_names_its_task_as_lineage_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, due = tmp_path / "home" / "events.jsonl", datetime(2026, 3, 1, tzinfo=UTC)
     task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)
-    run = SimpleNamespace(logical_date=None, run_after=due)  # as Airflow has it of a run that somebody has triggered
+    run = SimpleNamespace(logical_date=None, run_after=due)  # a manually triggered run in Airflow's terms
     context: Any = {"ti": task, "dag_run": run}
 
     def both() -> None:
@@ -138,7 +140,7 @@ def test_a_job_is_told_as_part_of_its_task(tmp_path: Path, monkeypatch: pytest.M
         SubprocessOperator(task_id="job", arguments=["migrate"]).execute(context)
 
     both()
-    assert not file.exists(), "nobody is to be told"
+    assert not file.exists(), "no lineage is configured"
     monkeypatch.setenv("MANIFOLD_LINEAGE_URL", f"file://{file}")
     monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "airflow-here")
     both()
@@ -147,7 +149,7 @@ def test_a_job_is_told_as_part_of_its_task(tmp_path: Path, monkeypatch: pytest.M
     assert [RunName(p["job"]["namespace"], p["job"]["name"], p["run"]["runId"]) for p in parents] == [named] * 4
 
 
-def test_a_sites_own_options_of_the_driver_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_options_of_a_site_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dsite=own")
 
     job(*DISCOVER, java_options="-XX:TieredStopAtLevel=1").execute({})
@@ -157,10 +159,10 @@ def test_a_sites_own_options_of_the_driver_are_kept(tmp_path: Path, monkeypatch:
     assert "--conf" not in seen["argv"]
 
 
-def test_connections_are_settings_of_the_job_and_stand_on_no_command_line(
+def test_connections_become_settings_of_the_job_and_appear_on_no_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("REDIS_URL", "RECORDER_URLS"):  # so that they are taken back after the test
+    for name in ("REDIS_URL", "RECORDER_URLS"):  # undone after the test
         monkeypatch.setenv(f"MANIFOLD_{name}", "")
     redis = {"conn_type": "redis", "host": "127.0.0.1", "port": free_port(), "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
@@ -174,10 +176,10 @@ def test_connections_are_settings_of_the_job_and_stand_on_no_command_line(
     assert "s%3Acret" not in " ".join(seen["argv"])
 
 
-def test_connections_reach_a_driver_on_yarn_in_a_file_that_only_its_user_may_read(
+def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in gives the driver what YARN would: the files, in its working folder, and none of the task's variables."""
+    """The script gives the driver what YARN would: the files in its working folder, and no variable of the task."""
     on(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
     connect_redis(monkeypatch, port=free_port())
     store = {
@@ -199,8 +201,8 @@ def test_connections_reach_a_driver_on_yarn_in_a_file_that_only_its_user_may_rea
     assert not Path(seen["argv"][seen["argv"].index("--files") + 1]).exists()  # the task's own copy
 
 
-def test_a_driver_that_connections_cannot_reach_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its settings it would work on an empty lake of its own, and say that all is well."""
+def test_a_driver_that_cannot_receive_connections_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its settings the driver would use an empty lake of its own and report success."""
     on(monkeypatch, host="k8s://https://a.example", extra={"deploy-mode": "cluster", "namespace": "jobs"})
     connect_redis(monkeypatch, port=free_port())
 
@@ -209,7 +211,7 @@ def test_a_driver_that_connections_cannot_reach_is_not_started(tmp_path: Path, m
     assert not (tmp_path / "seen.json").exists()
 
 
-def test_the_connection_names_sparks_defaults_for_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_names_the_spark_defaults_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, host="spark://a.example:7077", extra={"properties-file": "/srv/spark.conf"})
 
     job(*DISCOVER, properties_file="/of/the/embedded.conf").execute({})

@@ -1,4 +1,4 @@
-"""Who is let in to the embedded Airflow, and to what: by its users, on the Airflow that all these tests share."""
+"""Logins and roles in the shared embedded Airflow."""
 
 import httpx
 import pytest
@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 DAG = "ingest_archives"
 
 
-def test_nobody_comes_in_without_a_password(running: Platform) -> None:
+def test_a_login_requires_a_password(running: Platform) -> None:
     with httpx.Client(base_url=airflow.url(running.settings)) as stranger:
         assert stranger.get("/api/v2/dags").status_code == 401
         assert stranger.post(f"/api/v2/dags/{DAG}/dagRuns", json={"logical_date": None}).status_code == 401
-        assert stranger.get("/auth/token").status_code == 403  # where all are administrators, this is how
+        assert stranger.get("/auth/token").status_code == 403  # how it shows if everyone is an administrator
         report = stranger.get("/reports/index.html")
         assert (report.status_code, "/auth/login" in report.headers["location"]) == (307, True)
     with (
@@ -27,7 +27,7 @@ def test_nobody_comes_in_without_a_password(running: Platform) -> None:
         guessing.knows(DAG)
 
 
-def test_a_viewer_reads_and_triggers_nothing(running: Platform) -> None:
+def test_a_viewer_can_read_but_not_trigger(running: Platform) -> None:
     known = running.run_ids(DAG, "manual")
     with logged_in(running.settings, airflow.url(running.settings), VIEWER) as viewer:
         assert viewer.knows(DAG)
@@ -36,20 +36,20 @@ def test_a_viewer_reads_and_triggers_nothing(running: Platform) -> None:
     assert running.run_ids(DAG, "manual") == known
 
 
-def test_a_dag_is_waited_for_until_it_is_read_and_no_longer_than_that(running: Platform) -> None:
+def test_waiting_for_a_dag_ends_once_it_is_parsed_or_at_the_timeout(running: Platform) -> None:
     with logged_in(running.settings, airflow.url(running.settings), VIEWER) as viewer:
         viewer.wait_known(DAG, within_s=60)
         with pytest.raises(Retryable, match="has not read no_such_dag"):
             viewer.wait_known("no_such_dag", within_s=0.1)
 
 
-def test_an_operator_sets_pools_and_an_admin_too(running: Platform) -> None:
+def test_operators_and_admins_can_change_pools(running: Platform) -> None:
     for user in (OPERATOR, ADMIN):
         with logged_in(running.settings, airflow.url(running.settings), user) as api:
             assert {pool["name"] for pool in api._ask("GET", "/pools")["pools"]} >= {running.settings.spark_pool}
 
 
-def test_passwords_differ_and_stand_in_their_file_alone(running: Platform) -> None:
+def test_passwords_differ_and_are_stored_only_in_their_file(running: Platform) -> None:
     file = passwords_file(running.settings)
     passwords = {password_of(running.settings, user) for user in ROLES}
     assert len(passwords) == len(ROLES)

@@ -1,4 +1,4 @@
-"""The DAGs for real: the embedded Airflow, Spark, a lake and a Redis of these tests' own."""
+"""The DAGs in the embedded Airflow, with their own Spark, lake and Redis."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,16 +25,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def platform(running: Platform) -> Platform:
-    """Empty queues that lack nothing."""
+    """The platform with empty, fully loaded queues."""
     with Redis(port=running.redis.port) as redis:
         redis.flushall()
         Loader(redis, Policy.of(running.settings)).mark_loaded(1)
     return running
 
 
-def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_numbers(
-    running: Platform, ingested: Ingested
-) -> None:
+def test_a_run_ingests_the_archive_fills_the_queues_and_reports_counts(running: Platform, ingested: Ingested) -> None:
     assert running.values(IDS, "request_id").count(ingested.request_id) == len(VINS)
     assert f"{ingested.request_id}-data" in running.values(DATA, "data_id")
     assert ingested.run_id in running.values(SEGMENTS, "run_id")
@@ -47,7 +45,7 @@ def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_num
     assert all(result["seconds"] >= 0 for result in results.values())
 
 
-def test_the_lineage_of_a_run_hangs_together_from_the_task_to_the_report(running: Platform, ingested: Ingested) -> None:
+def test_lineage_of_a_run_links_the_task_to_the_report(running: Platform, ingested: Ingested) -> None:
     events = told_in(running.settings.home / "lineage.jsonl")
     known = [each for each in events if ingested.run_id == each["run"]["facets"].get("externalQuery", {}).get("externalQueryId")]
     assert [(each["job"]["name"], each["eventType"]) for each in known] == [
@@ -63,7 +61,7 @@ def test_the_lineage_of_a_run_hangs_together_from_the_task_to_the_report(running
     assert names(populated[0]["outputs"]) == ["queues"]
 
 
-def test_a_run_that_has_nothing_to_do_says_so_and_its_other_tasks_are_skipped(running: Platform, ingested: Ingested) -> None:
+def test_a_run_without_new_data_says_so_and_skips_its_other_tasks(running: Platform, ingested: Ingested) -> None:
     past = {"from": "2026-01-05T10:00:00Z", "to": "2026-01-05T11:00:00Z"}
 
     run_id = running.run("ingest_archives", **past, flush=False, dry_run=True)
@@ -72,7 +70,7 @@ def test_a_run_that_has_nothing_to_do_says_so_and_its_other_tasks_are_skipped(ru
     assert running.api.task_states("ingest_archives", run_id) == {"discover": "success"} | dict.fromkeys(INGEST[1:], "skipped")
 
 
-def test_a_run_over_a_past_interval_takes_that_and_nothing_else(platform: Platform) -> None:
+def test_a_run_over_a_past_interval_takes_only_that_interval(platform: Platform) -> None:
     past = datetime(2026, 2, 1, 10, 30, tzinfo=UTC)
     platform.archive_batch(past, "task_map_2")
     platform.archive_batch(past + timedelta(days=1), "task_map_3")
@@ -85,7 +83,7 @@ def test_a_run_over_a_past_interval_takes_that_and_nothing_else(platform: Platfo
     assert "task_map_3" not in taken
 
 
-def test_a_backfill_is_a_run_a_day_and_each_takes_its_own(platform: Platform) -> None:
+def test_a_backfill_creates_one_run_per_day_and_each_takes_its_own_day(platform: Platform) -> None:
     days = [datetime(2026, 2, 10, tzinfo=UTC) + timedelta(days=n) for n in range(4)]
     for n, day in enumerate(days):
         platform.archive_batch(day + timedelta(hours=6), f"task_day_{n}")
@@ -112,7 +110,7 @@ def test_a_backfill_is_a_run_a_day_and_each_takes_its_own(platform: Platform) ->
     assert found == {"task_day_0": 0, "task_day_1": len(VINS), "task_late": len(VINS), "task_day_2": len(VINS), "task_day_3": 0}
 
 
-def test_rebuild_takes_in_what_is_recorded_and_fills_empty_queues(platform: Platform) -> None:
+def test_rebuild_ingests_recorded_segments_and_fills_empty_queues(platform: Platform) -> None:
     seq = platform.archive_batch(datetime.now(UTC) - timedelta(minutes=2), "task_map_4")
 
     with Redis(port=platform.redis.port) as redis:
@@ -125,7 +123,7 @@ def test_rebuild_takes_in_what_is_recorded_and_fills_empty_queues(platform: Plat
         assert redis.exists(keys.LOADED)
 
 
-def test_signals_are_processed_again_a_day_a_run_and_keys_are_wrapped_again(platform: Platform) -> None:
+def test_signals_are_reprocessed_one_run_per_day_and_keys_are_rewrapped(platform: Platform) -> None:
     gateway, process = platform.gateway(), "process_signals"
     *past, yesterday = days = ["2026-03-01", "2026-03-02", (datetime.now(UTC) - timedelta(days=1)).date().isoformat()]
     instants = [round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000) - NOON_MS for day in days]
@@ -157,11 +155,11 @@ def test_signals_are_processed_again_a_day_a_run_and_keys_are_wrapped_again(plat
 
 
 def read_days(platform: Platform) -> list[str]:
-    """Days on which signals came whose payloads could be read."""
+    """Days with signals whose payloads can be read."""
     rows = platform.rows(XRAY_PROCESSED, "received_at", "problem")
     return sorted(row["received_at"].date().isoformat() for row in rows if row["problem"] is None)
 
 
-def test_nobody_can_make_a_run_with_a_param_of_the_wrong_type(platform: Platform) -> None:
+def test_a_run_with_a_param_of_the_wrong_type_is_refused(platform: Platform) -> None:
     with pytest.raises(Permanent, match="refuses with 4"):
         platform.api.trigger_dag("ingest_archives", {"flush": "perhaps"})

@@ -1,4 +1,4 @@
-"""The reports under Airflow's /reports: for whoever is logged in, from where the audits put them, and nothing beside them."""
+"""The quality reports under Airflow's /reports: only for logged-in users, and only report files."""
 
 import runpy
 from pathlib import Path
@@ -31,7 +31,7 @@ def app(tmp_path: Path) -> FastAPI:
     return found
 
 
-def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) -> None:
+def test_an_anonymous_reader_logs_in_and_returns_to_the_page(app: FastAPI) -> None:
     with TestClient(app, follow_redirects=False) as stranger:
         for page in ("/index.html", "/", "/runs/x/index.html", "/nothing"):
             answer = stranger.get(page)
@@ -41,7 +41,7 @@ def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) 
             assert "run" not in answer.text
 
 
-def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
+def test_the_menu_links_to_the_pages_and_to_the_api() -> None:
     views = [ExternalViewResponse.model_validate(view) for view in plugin["Reports"].external_views]
 
     assert [(view.category, view.name, view.href) for view in views] == [
@@ -50,7 +50,7 @@ def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
     ]
 
 
-def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
+def test_a_logged_in_user_reads_the_pages(app: FastAPI) -> None:
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
         assert client.get("/").text == client.get("/index.html").text == "all runs"
@@ -60,7 +60,7 @@ def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
 
 
 def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, tmp_path: Path) -> None:
-    """Great Expectations' pages name scripts of public hosts, which would run with the reader's rights in Airflow."""
+    """Great Expectations' pages name public scripts, which would run with the reader's rights in Airflow."""
     docs = tmp_path / "reports" / "validations" / "sdv_fanout_ids" / "run"
     docs.mkdir(parents=True)
     (docs / "page.html").write_text('<script src="https://code.jquery.com/jquery.js"></script>')
@@ -77,10 +77,10 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
                 "'unsafe-inline'",
                 "data:",
             }
-            assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
+            assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "otherwise the pages would be plain text"
 
 
-def test_the_description_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_path: Path) -> None:
+def test_the_api_reference_is_shown_even_if_the_api_requires_a_token(tmp_path: Path) -> None:
     with desk_at(tmp_path, http_token=SecretStr("t0ken")) as desk:
         assert desk.ask("/api/v1/openapi.json").status_code == 401
         app = application(desk.settings)
@@ -91,10 +91,10 @@ def test_the_description_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_
             assert "/api/v1/vins/{vin}" in client.get("/api/openapi.json").json()["paths"]
             page = client.get("/api/docs")
             assert (page.headers["content-type"], "/api/v1/vins/{vin}" in page.text) == ("text/html; charset=utf-8", True)
-            assert client.get("/api/fleet").status_code == 404, "of the API, what describes it alone"
+            assert client.get("/api/fleet").status_code == 404, "only the description of the API"
 
 
-def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_an_unresponsive_api_is_named(tmp_path: Path) -> None:
     app = application(Settings(home=tmp_path, api_port=free_port()))
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
@@ -106,7 +106,7 @@ def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["/..%2fsecret", "/%2e%2e/secret", "/runs/../../secret", "/.index.html.1a2b", "/%2fetc/passwd", "/nothing", "/a%00b"]
 )
-def test_nothing_else_is_served(app: FastAPI, path: str) -> None:
+def test_no_other_file_is_served(app: FastAPI, path: str) -> None:
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
         assert client.get(path).status_code == 404

@@ -1,4 +1,4 @@
-"""Looks for secrets, for as long as a block lasts, in every file below some folders and in the argument list of every process."""
+"""Search for secrets in every file below some folders and in every process's argument list while a block runs."""
 
 import io
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-PAUSE_S = 0.1  # between two looks: Spark keeps its blocks for as long as a job lasts
-LEFT_OUT = {"environment"}  # folders of what is shipped, unpacked
+PAUSE_S = 0.1  # between two searches: Spark keeps its blocks as long as a job runs
+LEFT_OUT = {"environment"}  # folders of the unpacked bundle
 LEFT_OUT_ENDINGS = (".jar", ".zip", ".tar.gz")
 
 
 class Watched:
-    """What was seen so far, and where a secret was."""
+    """The files and processes searched so far, and where a secret was found."""
 
     def __init__(self, folders: Iterable[Path], secrets: Mapping[str, Iterable[bytes]]) -> None:
         self._folders = list(folders)
@@ -27,7 +27,7 @@ class Watched:
         self.told: set[str] = set()
 
     def look(self) -> None:
-        """Read what has changed since the last look; what goes in between two looks is not seen."""
+        """Search everything changed since the last call; content that comes and goes in between is missed."""
         for file in self._all_files():
             try:
                 about = file.stat().st_size, file.stat().st_mtime_ns
@@ -47,7 +47,7 @@ class Watched:
             self.processes.add(arguments.replace(b"\0", b" ").decode("utf-8", "replace"))
 
     def search(self, name: str, text: str) -> None:
-        """Look into something else."""
+        """Search another text."""
         self._search(name, text.encode())
 
     def _all_files(self) -> Iterator[Path]:
@@ -61,7 +61,7 @@ class Watched:
 
 
 def _rows(content: bytes) -> bytes:
-    """What a file of rows says, which is compressed there; nothing while it is being written."""
+    """The decompressed rows of a Parquet file; empty while it is being written."""
     try:
         return str(pq.read_table(io.BytesIO(content)).to_pylist()).encode()
     except (pa.ArrowException, OSError):
@@ -70,7 +70,7 @@ def _rows(content: bytes) -> bytes:
 
 @contextmanager
 def watching(folders: Iterable[Path], secrets: Mapping[str, Iterable[bytes]]) -> Iterator[Watched]:
-    """Looks again and again, and once more when the block has ended. `secrets`: each by its name, in all of its forms."""
+    """Search repeatedly during the block and once after it. `secrets` maps a name to all encodings of a secret."""
     watched, over = Watched(folders, secrets), threading.Event()
 
     def look() -> None:

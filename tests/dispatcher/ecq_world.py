@@ -15,11 +15,11 @@ from manifold.queues.verbs.verb import Verb
 from tests.dispatcher.roads import Vehicle
 from tests.dispatcher.world import World
 
-KEYS = 3  # of a vehicle: few, so that most writes supersede
+KEYS = 3  # per vehicle; few, so that most writes supersede
 
 
 class EcqWorld(World):
-    """What is accepted, acknowledged and rewound is remembered as the recorder has it."""
+    """A world that remembers accepted, acknowledged and rewound messages as the recorder has them."""
 
     NAME = "ECQ"
 
@@ -28,11 +28,11 @@ class EcqWorld(World):
         self.appends: dict[Owner, dict[int, str]] = {vehicle.vin: {} for vehicle in self.vehicles}
         self.acks: dict[Owner, list[EcqAck]] = {vehicle.vin: [] for vehicle in self.vehicles}
         self.rewinds: dict[Owner, list[tuple[int, int]]] = {vehicle.vin: [] for vehicle in self.vehicles}
-        self.wipes: list[int] = []  # how many acknowledgements had been recorded of all when Redis forgot something
+        self.wipes: list[int] = []  # the number of acknowledgements recorded at each loss in Redis
         self.positions: dict[Owner, int] = {}
         self.claims = 0
 
-    # The roads: the same sessions, another topic -------------------------------------------------------------------------
+    # The network: the same sessions, another topic -----------------------------------------------------------------------
 
     def queue_of(self, vin: Owner) -> str:
         return ecq_queue(vin)
@@ -43,14 +43,14 @@ class EcqWorld(World):
     def topic_of(self, vin: Owner) -> str:
         return ecq_topic(vin, "k")
 
-    # What is recorded ----------------------------------------------------------------------------------------------------
+    # Records -------------------------------------------------------------------------------------------------------------
 
     def recorded_one(self, payload: bytes) -> None:
         record = EcqAck.from_wire(payload)
         self.acks[Owner(record.client_id)].append(record)
 
     def claimed(self, owner: str, seq: int, at_ms: int) -> None:  # noqa: ARG002
-        """Nothing that was acknowledged goes again without a rewind, unless Redis forgot it."""
+        """Check that no acknowledged message is claimed again without a rewind or a loss in Redis."""
         vin = owner_of_queue(owner)
         self.claims += 1
         state = self._fold(vin)
@@ -75,7 +75,7 @@ class EcqWorld(World):
             await self._fill(vin, ecq.Append(seq, self.appends[vin][seq], b""))
 
     async def cancel(self, vehicle: Vehicle) -> None:
-        """In this world: the consumer rewinds."""
+        """Rewind, which takes the place of a cancellation here."""
         first = self.rng.choice([0, *self.appends[vehicle.vin]])
         rewind = (self.seqs.next(), first)
         self.rewinds[vehicle.vin].append(rewind)
@@ -90,10 +90,10 @@ class EcqWorld(World):
             self.feed.append((ecq_queue(vin), Woken()))
 
     async def _unpark(self, vin: Owner, *seqs: int) -> None:
-        """Nothing is parked here."""
+        """Do nothing: compacted queues park nothing."""
 
     async def forget_last_second(self) -> None:
-        """Redis dies and comes back with what its file has; the recorder then brings in again what it lacks."""
+        """Restart Redis from its file; the recorder then restores what it lost."""
         of_both = ({*keys.owner_keys(vehicle.vin), *keys.ecq_keys(vehicle.vin)} for vehicle in self.vehicles)
         await self.go_back([key for of_one in of_both for key in of_one])
         self.wipes.append(self.now)
@@ -101,7 +101,7 @@ class EcqWorld(World):
             await self._bring_in_again(vehicle.vin)
 
     async def _bring_in_again(self, vin: Owner) -> None:
-        """As the recorder's catch-up: recorded acknowledgements and rewinds, epoch by epoch, then the writes."""
+        """Replay as the recorder's catch-up does: acknowledgements and rewinds epoch by epoch, then writes."""
         changes: list[tuple[int, int, Verb]] = [(seq, 0, ecq.Rewind(seq, first)) for seq, first in self.rewinds[vin]]
         changes += [(ack.epoch, 1, ecq.Acknowledge(ack, claim=False, recorded=True)) for ack in self.acks[vin]]
         for _, _, verb in sorted(changes, key=lambda change: change[:2]):
@@ -113,7 +113,7 @@ class EcqWorld(World):
     # The end -------------------------------------------------------------------------------------------------------------
 
     async def unrecorded(self) -> list[str]:
-        """What Redis holds at the end, against what is recorded; and the newest of each key, against what was delivered."""
+        """Differences at the end: Redis against the records, and the newest message per key against deliveries."""
         found = []
         for vehicle in self.vehicles:
             batch = self.queues.batch()

@@ -1,7 +1,7 @@
-"""Many small worlds over one real Redis, in lockstep: what all of them ask next goes to it together, in one round trip.
+"""Many simulated worlds over one real Redis in lockstep: their next requests share one round trip.
 
-A world is a coroutine that awaits nothing but its `Asking` client. So thousands of them share one process without an event loop,
-each deterministic, and the queues are the real ones, script by script.
+A world is a coroutine that awaits only its `Asking` client. Thousands of them share one process without an event loop, each is
+deterministic, and the queues are the real scripts.
 """
 
 import socket
@@ -20,32 +20,32 @@ T = TypeVar("T")
 Command = tuple[Any, ...]
 AT_ONCE = 1000  # worlds in lockstep
 _BUFFER = 1 << 20
-_CLOCK = "clock"  # the key under which each world tells Redis its time before it asks anything
+_CLOCK = "clock"  # the key under which each world passes its time to Redis before each request
 _BY_THE_WORLD = at(f"redis.call('GET', '{_CLOCK}')")
 
 
 class Asking:
-    """As much of an asyncio Redis client as the queues need. Time and the keys that all owners share are this world's own."""
+    """The part of an asyncio Redis client that the queues need, with a private clock and private shared keys per world."""
 
-    connection_pool = SimpleNamespace(connection_class=object)  # commands go by `pipeline`
+    connection_pool = SimpleNamespace(connection_class=object)  # commands use `pipeline`
 
     def __init__(self, world: str, now_ms: Callable[[], int]) -> None:
         self._world, self._now_ms = world, now_ms
 
     async def execute_command(self, *command: Any) -> Any:
-        """One command."""
+        """Execute one command."""
         (reply,) = await self.ask([self._own(command)])
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def pipeline(self, *, transaction: bool = False) -> "_Pipeline":
-        """Several commands."""
+        """A pipeline of commands."""
         assert not transaction
         return _Pipeline(self)
 
     async def ask(self, commands: list[Command]) -> list[Any]:
-        """The raw replies to these commands of its own."""
+        """Send commands of the caller and return their raw replies."""
         return (await _Ask([("SET", _CLOCK, self._now_ms()), *_BY_THE_WORLD(commands)]))[1:]
 
     def _own(self, command: Command) -> Command:
@@ -74,7 +74,7 @@ class _Ask:
 
 
 def in_lockstep(port: int, worlds: Iterable[Coroutine[list[Command], Any, T]]) -> list[T]:
-    """What the coroutines return, in their order."""
+    """Run the coroutines in lockstep and return their results in order."""
     results: dict[int, T] = {}
     source = enumerate(worlds)
     with socket.create_connection(("127.0.0.1", port)) as connection:

@@ -1,4 +1,4 @@
-"""A platform for the dispatcher's tests: real Redis, Mosquitto behind the event tap, dispatcher processes, and vehicles."""
+"""The platform of the dispatcher's tests: real Redis, Mosquitto behind the event tap, dispatchers and vehicles."""
 
 import asyncio
 import json
@@ -45,11 +45,11 @@ class Platform:
     dispatchers: dict[int, Server] = field(default_factory=dict)
 
     def env_of(self, service: str) -> dict[str, str]:
-        """The environment of a service; where Redis has users, with its own."""
+        """The environment of a service, with its own Redis user if Redis has users."""
         return self.env | ({"MANIFOLD_REDIS_URL": self.users.url(service, self.redis.port)} if self.users else {})
 
     def start_recorder(self) -> Server:
-        """`python -m manifold.recorder`, until it hands over to the queues."""
+        """Start `python -m manifold.recorder` and wait until it enqueues."""
         with self.blocking() as redis:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
@@ -63,7 +63,7 @@ class Platform:
         return self.recorder
 
     def start_dispatcher(self, replica: int = 0) -> Server:
-        """`python -m dispatcher --replica <replica>`, until it says that it is ready."""
+        """Start `python -m dispatcher --replica <replica>` and wait until it is ready."""
         port = self.settings.dispatcher_port + replica
         log = self.home / "logs" / f"dispatcher-{replica}.log"
         server = start_service(
@@ -79,24 +79,24 @@ class Platform:
         return server
 
     def start_dispatcher_on_the_same_port(self) -> None:
-        """A second process by the same number."""
+        """Start a second process with the same number."""
         log = self.home / "logs" / "second.log"
         server = start_service("dispatcher", port=0, log=log, env=self.env, ready=lambda: False)
         server.stop()
 
     def restart_broker(self) -> None:
-        """Kill the broker and start it again; it has what it had saved."""
+        """Kill the broker and start it again with its saved state."""
         self.broker.kill()
         self.broker = start(mosquitto.command(self.settings), port=self.settings.broker_port, log=self.broker.log)
 
     def stop(self) -> None:
-        """End all of it at once: nobody will miss what it was doing."""
+        """Kill everything at once; the state is no longer needed."""
         for server in (*self.dispatchers.values(), self.recorder, self.tap, self.broker, self.redis):
             if server is not None:
                 server.kill()
 
     def ask(self, question: Callable[[Queues], Awaitable[T]]) -> T:
-        """What the queues answer, over a connection of its own."""
+        """Run a query on the queues over a new connection."""
 
         async def asked() -> T:
             async with connect(self.settings.redis) as redis:
@@ -105,7 +105,7 @@ class Platform:
         return asyncio.run(asked())
 
     def enqueue(self, *vins: str, request_id: str = "task_a_1", data: bytes | None = b"hello", data_id: str = "d1") -> int:
-        """Queue one batch as the recorder does; its seq. `data=None`: the payload has not come."""
+        """Queue one batch as the recorder does and return its seq. `data=None` leaves the payload out."""
         seq = _seqs.next()
 
         async def queue(queues: Queues) -> None:
@@ -117,7 +117,7 @@ class Platform:
         return seq
 
     def store_data(self, data_id: str, data: bytes) -> None:
-        """The payload comes, as the recorder has it."""
+        """Store the payload as the recorder does."""
         self.ask(lambda queues: queues.store_data(data_id, data, wall_clock_ms()))
 
     def blocking(self) -> BlockingRedis:
@@ -139,7 +139,7 @@ class Platform:
         return {name.decode(): value.decode() for name, value in found.items()}
 
     def outcomes(self, vin: str = "") -> list[OutcomeRecord]:
-        """Every outcome handed over, of one vehicle or of all: in the recorder's journal, or where none runs in Redis."""
+        """All outcomes of one vehicle or of all, from the recorder's journal, or from Redis if no recorder runs."""
         if self.recorder is None:
             with self.blocking() as redis:
                 records: Any = redis.xrange(keys.OUTCOMES)
@@ -151,14 +151,14 @@ class Platform:
         return [record for record in found if vin in ("", record.vin)]
 
     def metric(self, name: str, replica: int = 0) -> float:
-        """One number of /metrics, summed over its labels."""
+        """One metric of /metrics, summed over its labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.dispatcher_port + replica}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + " ", name + "{")))
 
 
 def health(port: int) -> dict[str, Any]:
-    """What /healthz says; nothing where it does not answer that all is well."""
+    """The body of /healthz; empty if it does not report success."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
             said: dict[str, Any] = json.load(answer)
@@ -168,13 +168,13 @@ def health(port: int) -> dict[str, Any]:
 
 
 def healthy(port: int) -> bool:
-    """Whether /healthz says so."""
+    """Whether /healthz reports success."""
     return bool(health(port).get("healthy"))
 
 
 @contextmanager
 def a_platform(home: Path, users: RedisUsers | None = None, /, **overrides: Any) -> Iterator[Platform]:
-    """Redis, broker and tap on free ports; dispatchers are started by the test. With `users`, services have no more rights."""
+    """Redis, broker and tap on free ports; the test starts dispatchers. With `users`, services have their own Redis rights."""
     ports = {
         name: free_port()
         for name in ("mqtt_port", "broker_port", "redis_port", "tap_port", "dispatcher_port", "recorder_port", "api_port")
@@ -209,7 +209,7 @@ def a_platform(home: Path, users: RedisUsers | None = None, /, **overrides: Any)
 
 
 def _free_range(count: int) -> int:
-    """The first of `count` ports in a row on which nothing listens now."""
+    """The first of `count` consecutive free ports."""
     while True:
         first = free_port()
         if first + count < 65_000 and not any(listens(first + n) for n in range(1, count)):

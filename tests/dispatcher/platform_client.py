@@ -1,4 +1,4 @@
-"""The vehicle platform's side: an MQTT client that publishes and waits for the recorder's receipts."""
+"""The vehicle platform: an MQTT client that publishes and waits for receipts."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ class _Waiting:
 
 
 class PlatformClient:
-    """One connection of the platform; close it."""
+    """One connection of the platform; close it after use."""
 
     def __init__(self, settings: Settings, username: str | None = None) -> None:
         self._name = f"{settings.mqtt_username_publisher}-{next(_names)}"
@@ -38,7 +38,7 @@ class PlatformClient:
         self._client.on_connect = lambda *_: self._listen()
         self._client.connect("127.0.0.1", settings.mqtt_port)
         self._client.loop_start()
-        assert subscribed.wait(BOUND_S), "the broker does not answer"
+        assert subscribed.wait(BOUND_S), "the broker does not respond"
 
     def _listen(self) -> None:
         self._client.subscribe(self._topic, qos=1)
@@ -48,17 +48,17 @@ class PlatformClient:
         self._client.loop_stop()
 
     def send(self, topic: str, payload: bytes) -> dict[str, Any]:
-        """Publish, and wait for the receipt."""
+        """Publish and wait for the receipt."""
         return self.send_all([(topic, payload)])[0]
 
     def send_all(self, messages: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """Publish back to back, and wait for all receipts."""
+        """Publish back to back and wait for all receipts."""
         waiting = []
         for topic, payload in messages:
             name = f"{self._name}-{next(_names)}".encode()
             self._waiting[name] = _Waiting(threading.Event(), {})
             waiting.append(self._waiting[name])
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho left it untyped
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has no types here
             properties.ResponseTopic, properties.CorrelationData = self._topic, name
             self._client.publish(topic, payload, qos=1, properties=properties)
         for each in waiting:
@@ -66,7 +66,7 @@ class PlatformClient:
         return [each.receipt for each in waiting]
 
     def say(self, topic: str, payload: bytes) -> int:
-        """Publish something that nobody answers; the reason code of the broker's PUBACK."""
+        """Publish without waiting for a receipt; return the reason code of the broker's PUBACK."""
         done, codes = threading.Event(), []
 
         def on_publish(_c: Any, _u: Any, _mid: int, reason: Any, _p: Any) -> None:
@@ -80,7 +80,7 @@ class PlatformClient:
         return codes[0]
 
     def _on_receipt(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        waiting = self._waiting.pop(message.properties.CorrelationData, None)  # type: ignore[union-attr]  # a receipt has some
+        waiting = self._waiting.pop(message.properties.CorrelationData, None)  # type: ignore[union-attr]  # always present
         if waiting is not None:
             waiting.receipt.update(json.loads(message.payload))
             waiting.event.set()

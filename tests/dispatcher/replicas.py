@@ -35,13 +35,13 @@ from tests.dispatcher.roads import Roads
 from tests.faults.history import Line, What
 
 DEADLINE_S = 30
-STAYS_AWAY = 0.5  # of the dispatchers that die
-SKEWS_MS = (-300_000, 0, 0, 300_000)  # by which the clocks of replicas are wrong
+STAYS_AWAY = 0.5  # the share of dying dispatchers
+SKEWS_MS = (-300_000, 0, 0, 300_000)  # clock skews of replicas
 
 
 @cache
 def settings_of(max_attempts: int, retention_days: float) -> Settings:
-    """Those of a world."""
+    """The settings of a world."""
     return Settings(
         ack_deadline_seconds=DEADLINE_S,
         ack_deadline_max_seconds=120,
@@ -53,38 +53,38 @@ def settings_of(max_attempts: int, retention_days: float) -> Settings:
 
 @dataclass
 class Job:
-    """An event in a replica's hand, with the effects that are still to be carried out."""
+    """An event that a replica is processing, with its remaining effects."""
 
     owner: str
     event: Event
     effects: deque[Effect]
-    retry: EffectBatch | None = None  # this verb was carried out, and its answer was lost
+    retry: EffectBatch | None = None  # a verb that was executed although its reply was lost
 
 
 @dataclass
 class Replica:
-    """A dispatcher process: what it would lose by dying."""
+    """A dispatcher process: the state that it would lose by dying."""
 
-    skew_ms: int = 0  # by which its clock is wrong
+    skew_ms: int = 0  # the skew of its clock
     events: list[tuple[str, Event]] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     open_claims: dict[str, OpenClaim] = field(default_factory=dict)
     air: list[tuple[str, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
-    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # what comes back to it
+    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # replies on their way back
 
 
 class Replicas(Roads):
-    """Dispatcher processes over queues in a real Redis, beside the roads."""
+    """Dispatcher processes over queues in a real Redis, connected to the simulated network."""
 
     def __init__(self, name: str, rng: random.Random, settings: Settings, *, calm: bool, replicas: int, vehicles: int) -> None:
         super().__init__(name, rng, calm=calm, vehicles=vehicles)
         self.redis = Asking(name, lambda: self.now)
         self.queues, self.policy = Queues(cast(Redis, self.redis), Policy.of(settings)), DispatchPolicy.of(settings)
         self.replicas = [Replica(skew_ms=0 if calm else rng.choice(SKEWS_MS)) for _ in range(replicas)]
-        self.adrift: list[tuple[str, Publish]] = []  # publishes whose connection has ended: the broker may still read them
-        self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
+        self.adrift: list[tuple[str, Publish]] = []  # publishes of an ended connection, which the broker may still read
+        self.missing: dict[int, Owner] = {}  # seq of an entry without its data
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
-        self._drained = "0-0"  # the last outcome that the recorder has taken
+        self._drained = "0-0"  # the last outcome that the recorder has read
 
     def take_from_feed(self, replica: Replica) -> None:
         if self.feed:
@@ -102,7 +102,7 @@ class Replicas(Roads):
         return effects
 
     async def work(self, replica: Replica) -> None:
-        """Begin one job, or carry out one effect of one; a job without effects left is done."""
+        """Begin one job, or carry out one effect of a job; a job without remaining effects is done."""
         waiting = list(dict.fromkeys(owner for owner, _ in replica.events if owner not in replica.jobs))
         choices = [*waiting, *replica.jobs]
         if not choices:
@@ -163,13 +163,13 @@ class Replicas(Roads):
         return await self.redis.execute_command("ZSCORE", keys.parked(Owner(owner)), seq) is not None
 
     async def tell_ended(self) -> None:
-        """What has come into the outcomes stream since; the recorder has it on disk at once."""
+        """Move new items of the outcomes stream into the history; the recorder has them on disk at once."""
         for record_id, (_, payload) in await self.redis.execute_command("XRANGE", keys.OUTCOMES, f"({self._drained}", "+"):
             self._drained = record_id.decode()
             self.recorded_one(payload)
 
     def recorded_one(self, payload: bytes) -> None:
-        """The recorder has this on disk."""
+        """Note that the recorder has this outcome on disk."""
         record = OutcomeRecord.from_wire(payload)
         self.recorded.setdefault((record.vin, record.seq), []).append(record.outcome)
         self.tell(What.ENDED, record.vin, record.seq, note=record.outcome.value)
@@ -183,11 +183,11 @@ class Replicas(Roads):
                 self.claimed(owner, what.seq, at_ms)
 
     def claimed(self, owner: str, seq: int, at_ms: int) -> None:
-        """An entry was put in flight."""
+        """Note that an entry was put in flight."""
         self.history.tell(Line(at_ms / 1000, What.PUBLISHED, owner, seq))
 
     def reach_broker(self, replica: Replica) -> None:
-        """One of its publishes reaches the broker, unless its deadline has passed; the answer is on its way back."""
+        """Let one publish reach the broker unless its deadline has passed; its reply is on the way."""
         if self.adrift and self.rng.random() < 0.3:
             owner, publish = self.adrift.pop(self.rng.randrange(len(self.adrift)))
             if publish.send_by > self.now:
@@ -201,14 +201,14 @@ class Replicas(Roads):
                 replica.answers.append((owner, Published(seq, claimed_ms, self.publish(owner, seq))))
 
     def deliver_answer(self, replica: Replica) -> None:
-        """One of the broker's answers reaches it."""
+        """Let one reply of the broker reach the replica."""
         if replica.answers:
             replica.events.append(replica.answers.pop(self.rng.randrange(len(replica.answers))))
 
     def crash(self, replica: Replica) -> None:
-        """`kill -9`: what it had taken and not finished comes again; what was in the air reached the broker, or not.
+        """Kill the replica (`kill -9`): unfinished events are redelivered, and publishes under way may have reached the broker.
 
-        Where it stays away for longer than its session lives, what the broker told it never comes again.
+        If it stays away longer than its session lives, the broker discards its events.
         """
         repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.events
         of_redis = Woken if self.rng.random() < STAYS_AWAY else object
@@ -219,7 +219,7 @@ class Replicas(Roads):
         self.replicas[self.replicas.index(replica)] = Replica(skew_ms=replica.skew_ms)
 
     def cut_off(self, replica: Replica) -> None:
-        """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
+        """Break its connection to the broker: no PUBACK arrives, whether or not the broker has the message."""
         self._let_drift(replica)
         self.harm("a dispatcher's connection to the broker broke")
         replica.events += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
@@ -231,7 +231,7 @@ class Replicas(Roads):
         return PublishLost(seq, claimed_ms, alone=self.rng.random() < 0.2)
 
     def _let_drift(self, replica: Replica) -> None:
-        """Half of its publishes in the air never reach the broker, the others at any time before it is too late for them."""
+        """Drop half of the publishes under way; deliver the others at any time before their deadline."""
         for owner, publish in replica.air:
             if self.rng.random() < 0.5:
                 self.adrift.append((owner, publish))

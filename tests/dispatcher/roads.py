@@ -1,4 +1,4 @@
-"""The roads of a simulated world: vehicles, the broker's sessions, and the events that it tells, or that get lost."""
+"""The network of a simulated world: vehicles, broker sessions, and events that are reported or lost."""
 
 import random
 from collections import deque
@@ -16,59 +16,59 @@ START_MS = 1_800_000_000_000
 
 @dataclass
 class Session:
-    """What the broker holds for a vehicle."""
+    """The broker's state for a vehicle."""
 
     expiry_s: int
     subscribed: bool = False
     unacked: list[int] = field(default_factory=list)
-    until_ms: int | None = None  # set while the vehicle is away
+    until_ms: int | None = None  # set while the vehicle is disconnected
 
 
 @dataclass
 class Vehicle:
-    """A vehicle: what it got, as (seq, dup, number of its session), and what it acknowledged."""
+    """A vehicle: messages received as (seq, dup, session number), and messages acknowledged."""
 
     vin: Owner
     session: Session | None = None
     sessions: int = 0
     connected_at: int | None = None
     got: list[tuple[int, bool, int]] = field(default_factory=list)
-    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # what it had got before the first deadline passed
-    lingers: bool = False  # the broker still routes to a session that a clean start has ended
+    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # received before the first deadline passed
+    lingers: bool = False  # the broker still routes to a session ended by a clean start
 
 
 class Roads:
-    """Vehicles and broker. What the broker tells goes to `feed`; what happens, to the history."""
+    """Vehicles and broker. Events go to `feed`, and everything that happens to the history."""
 
     def __init__(self, name: str, rng: random.Random, *, calm: bool, vehicles: int) -> None:
         self.name, self.rng, self.calm, self.now = name, rng, calm, START_MS
         self.vehicles = [Vehicle(Owner(f"{name}-{n}")) for n in range(vehicles)]
-        self.feed: deque[tuple[str, Event]] = deque()  # at least once: what a dying replica had in hand comes back
+        self.feed: deque[tuple[str, Event]] = deque()  # at least once: events in a dying replica's hand are redelivered
         self.history = History()
 
     def queue_of(self, vin: Owner) -> str:
-        """The queue that this world is about."""
+        """The queue under test."""
         return vin
 
     def filter_of(self, vin: Owner) -> str:
-        """What a vehicle subscribes to."""
+        """The filter that a vehicle subscribes to."""
         return request_filter("agent", vin)
 
     def topic_of(self, vin: Owner) -> str:
-        """Where it gets its messages."""
+        """The topic on which it receives messages."""
         return request_topic("agent", vin, "r")
 
     def tell(self, what: What, vin: str, seq: int | None = None, *, dup: bool = False, note: str = "") -> None:
-        """A line in the history."""
+        """Add a line to the history."""
         self.history.tell(Line(self.now / 1000, what, vin, seq, f"r{seq}" if seq else "", dup, note=note))
 
     def harm(self, what: str, since_ms: int | None = None) -> None:
-        """Somebody did harm."""
+        """Add a fault to the history."""
         at = self.now if since_ms is None else since_ms
         self.history.tell(Line(at / 1000, What.FAULT, until=self.now / 1000, note=what))
 
     def connect(self, vehicle: Vehicle, *, clean: bool, expiry_s: int) -> None:
-        """A clean start ends the old session. As on EMQX, its routes are removed a little later: here, by the next packet."""
+        """Connect; a clean start ends the old session. As on EMQX, its routes are removed a little later: by the next packet."""
         had_subscribed = vehicle.session is not None and vehicle.session.subscribed
         if vehicle.connected_at is not None:
             self.disconnect(vehicle, reason="discarded" if clean else "takenover")
@@ -89,7 +89,7 @@ class Roads:
         self.tell(What.DELIVERED, vehicle.vin, seq, dup=dup)
 
     def _report(self, vin: str, event: Event) -> None:
-        """The broker tells what happened; the adversary loses it, doubles it or lets it wait."""
+        """Report an event; the adversary may lose, duplicate or delay it."""
         copies = 1 if self.calm else self.rng.choices((0, 1, 2), (3, 94, 3))[0]
         for _ in range(copies):
             late = not self.calm and self.feed and self.rng.random() < 0.05
@@ -123,7 +123,7 @@ class Roads:
         self._report(self.queue_of(vehicle.vin), Subscribed(vehicle.vin, self.now, self.filter_of(vehicle.vin), True))
 
     def ack(self, vehicle: Vehicle) -> None:
-        """Of the oldest unacknowledged message; now and then the PUBACK is lost with its connection."""
+        """Acknowledge the oldest unacknowledged message; sometimes the PUBACK is lost with its connection."""
         if vehicle.session is not None and vehicle.session.unacked:
             seq = vehicle.session.unacked[0]
             self.tell(What.ACKNOWLEDGED, vehicle.vin, seq)
@@ -135,11 +135,11 @@ class Roads:
             self._report(self.queue_of(vehicle.vin), acked)
 
     def publish(self, owner: str, seq: int) -> int:
-        """A request reaches the broker; the reason code of its PUBACK."""
+        """Deliver a request to the broker; return the reason code of its PUBACK."""
         vehicle = next(v for v in self.vehicles if v.vin == owner_of_queue(owner))
         self._expire(vehicle)
         if vehicle.session is None or not vehicle.session.subscribed:
-            return 0 if vehicle.lingers else 16  # a session that is ending takes it, and nobody gets it
+            return 0 if vehicle.lingers else 16  # an ending session accepts it, and nobody receives it
         vehicle.session.unacked.append(seq)
         if vehicle.connected_at is not None:
             self._get(vehicle, seq, dup=False)

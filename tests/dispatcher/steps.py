@@ -1,4 +1,4 @@
-"""What the tests of `step` say again and again: states, events and answers about one vehicle."""
+"""States, events and replies about one vehicle, for the tests of `step`."""
 
 import dataclasses
 
@@ -19,8 +19,8 @@ Row = tuple[str, OwnerState, Event, OwnerState, list[Effect]]
 
 VIN = Owner("VIN-1")
 NOW = 1_000_000
-STEADY = 7_000  # the same instant, by the clock that nobody sets
-SEND_BY = STEADY + 30_000  # of what is claimed now
+STEADY = 7_000  # the same instant on the monotonic clock
+SEND_BY = STEADY + 30_000  # for entries claimed now
 OLDER, SEQ, NEWER = 41, 42, 43
 RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
 
@@ -49,7 +49,7 @@ ACK = Ack(OutcomeRecord(VIN, SEQ, Outcome.DELIVERED, NOW, NOW - 4), "task_a_1")
 
 
 def table(rows: list[Row]) -> pytest.MarkDecorator:
-    """Runs a test for each row: its name, the state before, the event, the state after, the effects."""
+    """Parametrize a test with rows: name, state before, event, state after, effects."""
     names = ("before", "event", "after", "effects")
     return pytest.mark.parametrize(names, [row[1:] for row in rows], ids=[row[0] for row in rows])
 

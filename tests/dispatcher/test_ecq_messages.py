@@ -1,4 +1,4 @@
-"""Messages of compacted queues that did not come with their claim: from Redis where they are large, else from the lake."""
+"""Compacted messages that are not part of their claim: from Redis if large, otherwise from the lake."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def settings(redis_server: Server, tmp_path: Path) -> Settings:
 
 
 def fetched(settings: Settings, seqs: list[int], *fills: Append | Load) -> list[Found | MissingData]:
-    """What a dispatcher finds for these messages, after Redis was filled so."""
+    """The payloads that a dispatcher finds for these messages with this content in Redis."""
 
     async def main() -> list[Found | MissingData]:
         lake = Lake(settings)
@@ -59,13 +59,13 @@ def fetched(settings: Settings, seqs: list[int], *fills: Append | Load) -> list[
     return asyncio.run(main())
 
 
-def test_a_large_message_comes_from_redis(settings: Settings) -> None:
+def test_a_large_message_is_read_from_redis(settings: Settings) -> None:
     seq = seq_of(NOON_MS, 0, 0)
     assert fetched(settings, [seq], Append(seq, "a/b", LARGE)) == [Found("a/b", "", LARGE)]
 
 
-def test_what_redis_lacks_comes_from_the_lake_and_is_put_back(settings: Settings) -> None:
-    """As after a rebuild, which brings no payloads in."""
+def test_a_message_missing_in_redis_is_read_from_the_lake_and_cached(settings: Settings) -> None:
+    """As after a rebuild, which loads no payloads."""
     seqs = [seq_of(NOON_MS + day * 86_400_000, 0, 0) for day in range(3)]
     rows = [{"client_id": ID, "seq": s, "key": f"k{n}", "ts": datetime_of(s), "payload": b"%d" % n} for n, s in enumerate(seqs)]
     other = [row | {"client_id": "client-2", "payload": b"another client's"} for row in rows]
@@ -78,13 +78,13 @@ def test_what_redis_lacks_comes_from_the_lake_and_is_put_back(settings: Settings
         assert redis.hget(keys.ecq_messages(ID), str(seqs[1])) == b"k1\x001"
 
 
-def test_what_nobody_has_is_missing_and_a_lake_without_tables_too(settings: Settings) -> None:
+def test_an_unknown_message_is_missing_even_if_the_lake_has_no_tables(settings: Settings) -> None:
     assert fetched(settings, [seq_of(NOON_MS, 0, 0)]) == [MissingData("")]
     new_lake(settings)
     assert fetched(settings, [seq_of(NOON_MS, 0, 1)]) == [MissingData("")]
 
 
-def test_a_superseded_message_is_not_put_back(settings: Settings) -> None:
+def test_a_superseded_message_is_not_cached_again(settings: Settings) -> None:
     old, new = seq_of(NOON_MS, 0, 0), seq_of(NOON_MS, 0, 1)
     append(
         new_lake(settings), ECQ_PAYLOAD, [{"client_id": ID, "seq": old, "key": "a", "ts": datetime_of(old), "payload": b"old"}]

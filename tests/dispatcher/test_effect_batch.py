@@ -1,4 +1,4 @@
-"""What Redis answers to a round in which somebody has put something else under a vehicle's key."""
+"""Replies of Redis to a batch if a vehicle's key has the wrong type."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ SEQ = seq_of(NOW, 0, 0)
 SPOILT, SOUND = Owner("SPOILT"), Owner("SOUND")
 
 
-def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_round(own_redis: Server) -> None:
+def test_a_vehicle_with_keys_of_the_wrong_type_costs_no_other_its_claim(own_redis: Server) -> None:
     async def body() -> list[Any]:
         async with AsyncRedis(port=own_redis.port) as client:
             queues = Queues(client, Policy.of(Settings()))
@@ -45,15 +45,13 @@ def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_r
 @pytest.mark.parametrize(
     ("kind", "held"),
     [
-        pytest.param(keys.pending, {"what is this": 0}, id="a member that is no seq"),
-        pytest.param(keys.pending, {"1e5": 0}, id="a number that is no seq"),
-        pytest.param(keys.presence, {"connected": "heard", "heard": "what is this"}, id="an instant that is none"),
-        pytest.param(keys.inflight, {"seq": SEQ, "attempts": "what is this", "deadline": 5}, id="attempts that are none"),
+        pytest.param(keys.pending, {"what is this": 0}, id="a member that is not a seq"),
+        pytest.param(keys.pending, {"1e5": 0}, id="a number that is not a seq"),
+        pytest.param(keys.presence, {"connected": "heard", "heard": "what is this"}, id="an invalid instant"),
+        pytest.param(keys.inflight, {"seq": SEQ, "attempts": "what is this", "deadline": 5}, id="an invalid number of attempts"),
     ],
 )
-def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_others(
-    own_redis: Server, kind: Any, held: dict[str, Any]
-) -> None:
+def test_a_vehicle_with_unreadable_values_costs_no_other_its_claim(own_redis: Server, kind: Any, held: dict[str, Any]) -> None:
     async def body() -> list[Any]:
         async with AsyncRedis(port=own_redis.port) as client:
             await client.flushall()
@@ -75,7 +73,7 @@ def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_o
     assert (sound.reply.next.word, sound.reply.next.seq) == (ClaimWord.CLAIMED, SEQ)
 
 
-def test_a_note_that_cannot_be_made_gives_up_its_entry_alone(own_redis: Server) -> None:
+def test_a_corrupt_waiting_key_fails_only_its_own_entry(own_redis: Server) -> None:
     async def body() -> list[Any]:
         async with AsyncRedis(port=own_redis.port) as client:
             queues = Queues(client, Policy.of(Settings()))

@@ -1,4 +1,4 @@
-"""Processes that die and servers that go away: nothing is lost, and it goes on by itself."""
+"""Killed processes and unreachable servers: nothing is lost, and service resumes by itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.support.servers import start_redis, wait_until
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """A platform whose deadlines pass quickly."""
+    """A platform with short deadlines."""
     home = tmp_path_factory.mktemp("faults")
     with a_platform(home, ack_deadline_seconds=1, ack_deadline_max_seconds=2, parked_retry_seconds=1) as platform:
         yield platform
@@ -24,7 +24,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @pytest.fixture
 def brisk(shared: Platform) -> Platform:
-    """The same, with one dispatcher alive, whatever the test before has left."""
+    """The same platform with one dispatcher alive, whatever the previous test left behind."""
     for replica in [replica for replica in shared.dispatchers if replica]:
         shared.dispatchers.pop(replica).kill()
     first = shared.dispatchers.get(0)
@@ -35,7 +35,7 @@ def brisk(shared: Platform) -> Platform:
 
 @contextmanager
 def fleet(platform: Platform, count: int) -> Iterator[list[Vehicle]]:
-    """So many vehicles that are here."""
+    """This many connected and subscribed vehicles."""
     vehicles = [Vehicle(platform, protocol=(4, 5)[n % 2]).connect() for n in range(count)]
     for vehicle in vehicles:
         vehicle.say(Sign.ONLINE)
@@ -54,7 +54,7 @@ def got_at_least(vehicles: list[Vehicle], count: int) -> bool:
 
 
 def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], *, within_s: float = 60) -> None:
-    """Every vehicle has every entry, the first copies in seq order, and an outcome for each is on its way to the recorder."""
+    """Check that every vehicle has every entry, first copies in seq order, with an outcome on its way to the recorder."""
     wanted = {(v.vin, seq) for v in vehicles for seq in seqs}
 
     def ended() -> bool:
@@ -68,7 +68,7 @@ def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], 
             assert list(dict.fromkeys(got.seq for got in vehicle.got)) == seqs
 
 
-def test_kill_9_in_a_batch_loses_nothing(brisk: Platform) -> None:
+def test_kill_9_during_a_batch_loses_nothing(brisk: Platform) -> None:
     with fleet(brisk, 10) as vehicles:
         seqs = []
         for n in range(6):
@@ -79,7 +79,7 @@ def test_kill_9_in_a_batch_loses_nothing(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_kill_9_while_acknowledgements_are_under_way_loses_nothing(brisk: Platform) -> None:
+def test_kill_9_during_acks_loses_nothing(brisk: Platform) -> None:
     with fleet(brisk, 6) as vehicles:
         seqs = [batch(brisk, vehicles, f"task_{n}") for n in range(30)]
         for least in (30, 60, 90):
@@ -89,15 +89,15 @@ def test_kill_9_while_acknowledgements_are_under_way_loses_nothing(brisk: Platfo
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_redis_away_is_said_and_waited_for(brisk: Platform) -> None:
+def test_a_redis_outage_is_reported_and_waited_out(brisk: Platform) -> None:
     with fleet(brisk, 4) as vehicles:
         first = batch(brisk, vehicles, "before")
         all_delivered(brisk, vehicles, [first])
         brisk.redis.stop()
         for vehicle in vehicles:
-            vehicle.say(Sign.HEARTBEAT)  # must be carried out, so it is noticed that Redis is away
+            vehicle.say(Sign.HEARTBEAT)  # must be carried out, so the outage is noticed
         port = brisk.settings.dispatcher_port
-        wait_until(lambda: not healthy(port), what="the dispatcher to say that it is not ready")
+        wait_until(lambda: not healthy(port), what="the dispatcher to report that it is not ready")
         assert brisk.metric("manifold_dispatcher_redis_up") == 0
 
         brisk.redis = start_redis(brisk.home / "redis", port=brisk.settings.redis_port, append_only=True)
@@ -106,7 +106,7 @@ def test_redis_away_is_said_and_waited_for(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [first, second])
 
 
-def test_a_wiped_redis_is_served_again_and_late_acknowledgements_are_recorded(brisk: Platform) -> None:
+def test_a_wiped_redis_is_served_again_and_late_acks_are_recorded(brisk: Platform) -> None:
     vehicle = Vehicle(brisk, protocol=5)
     vehicle.acks = False
     lost = brisk.enqueue(vehicle.vin)
@@ -120,12 +120,12 @@ def test_a_wiped_redis_is_served_again_and_late_acknowledgements_are_recorded(br
     vehicle.acks = True
     vehicle.say(Sign.HEARTBEAT)
     wait_until(lambda: brisk.presence(vehicle.vin).get("connected") == "heard")
-    following = brisk.enqueue(vehicle.vin)  # wakes by a stream whose group the dispatcher had to make again
+    following = brisk.enqueue(vehicle.vin)  # woken through a stream whose consumer group the dispatcher had to recreate
     wait_until(lambda: following in {r.seq for r in brisk.outcomes(vehicle.vin)})
     vehicle.leave()
 
 
-def test_a_broker_that_restarts_is_waited_for(brisk: Platform) -> None:
+def test_a_broker_restart_is_waited_out(brisk: Platform) -> None:
     with fleet(brisk, 4) as vehicles:
         for vehicle in vehicles:
             vehicle.acks = False
@@ -142,7 +142,7 @@ def test_a_broker_that_restarts_is_waited_for(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [first, second])
 
 
-def test_replicas_share_the_work_and_one_dies(brisk: Platform) -> None:
+def test_replicas_share_the_work_and_survive_the_death_of_one(brisk: Platform) -> None:
     brisk.start_dispatcher(1)
     with fleet(brisk, 10) as vehicles:
         seqs = [batch(brisk, vehicles, f"task_{n}") for n in range(20)]
@@ -151,7 +151,7 @@ def test_replicas_share_the_work_and_one_dies(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, seqs)
 
 
-def test_asked_to_end_it_finishes_what_is_in_hand(brisk: Platform) -> None:
+def test_on_sigterm_the_dispatcher_finishes_work_in_hand(brisk: Platform) -> None:
     with fleet(brisk, 5) as vehicles:
         seq = batch(brisk, vehicles)
         wait_until(lambda: any(v.got for v in vehicles))
@@ -162,16 +162,16 @@ def test_asked_to_end_it_finishes_what_is_in_hand(brisk: Platform) -> None:
         all_delivered(brisk, vehicles, [seq])
 
 
-def test_a_port_that_is_taken_is_named(brisk: Platform) -> None:
+def test_a_port_in_use_is_named(brisk: Platform) -> None:
     with pytest.raises(RuntimeError, match=f"cannot listen on 127.0.0.1:{brisk.settings.dispatcher_port}"):
         brisk.start_dispatcher_on_the_same_port()
 
 
-def test_a_vehicle_whose_keys_are_spoilt_holds_up_nobody(brisk: Platform) -> None:
+def test_a_vehicle_with_corrupt_keys_blocks_no_other(brisk: Platform) -> None:
     with fleet(brisk, 3) as vehicles:
         spoilt, *others = vehicles
         with brisk.blocking() as redis:
-            redis.set(keys.presence(spoilt.vin), "not a hash")  # SET takes the place of any type
+            redis.set(keys.presence(spoilt.vin), "not a hash")  # SET replaces a key of any type
         spoilt.say(Sign.HEARTBEAT)
         seq = batch(brisk, others)
 

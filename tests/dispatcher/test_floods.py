@@ -1,4 +1,4 @@
-"""A vehicle that sends far too much takes no more than its share: the others are heard, and nothing grows."""
+"""A vehicle that floods the dispatcher gets its share only: others are served and memory is bounded."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Vehicle
 from tests.support.servers import wait_until
 
-WINDOW = 50  # messages that the broker may leave unacknowledged at the dispatcher
+WINDOW = 50  # unacknowledged messages that the broker may send to the dispatcher
 FLOOD = 20 * WINDOW
 
 
@@ -21,7 +21,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def heartbeats(platform: Platform) -> float:
-    """How many the dispatcher has read."""
+    """The number of heartbeats that the dispatcher has read."""
     return platform.metric('manifold_dispatcher_events_total{event="heartbeat"}')
 
 
@@ -32,13 +32,13 @@ def flood(vehicle: Vehicle, *, qos: int, count: int = FLOOD) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_flood_of_signs_is_taken_at_once_and_the_others_are_heard(platform: Platform, qos: int) -> None:
+def test_a_flood_of_heartbeats_is_drained_and_others_are_served(platform: Platform, qos: int) -> None:
     loud, quiet = Vehicle(platform).connect(), Vehicle(platform).connect()
     before, merged = heartbeats(platform), platform.metric("manifold_dispatcher_merged_events_total")
     with platform.redis.standing_still():
         flood(loud, qos=qos)
         quiet.say(Sign.HEARTBEAT)
-        wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all signs to be read while none can be noted")
+        wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all heartbeats to be read while none can be written")
         assert platform.metric("manifold_dispatcher_merged_events_total") >= merged + FLOOD - 2
     wait_until(lambda: platform.presence(loud.vin) and platform.presence(quiet.vin))
     for vehicle in (loud, quiet):

@@ -1,4 +1,4 @@
-"""What a round says of itself: every line that concerns a delivery names the vehicle, the seq and the request."""
+"""Log lines of a batch: every line about a delivery names vehicle, seq and request."""
 
 import logging
 
@@ -22,7 +22,7 @@ from tests.dispatcher.steps import ABSENT, CLAIMED, NONE, NOW, SEQ, VIN, answere
 
 @pytest.fixture(autouse=True)
 def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow, where another test has loaded it, leaves every logger of this process with its own filters, or disabled."""
+    """Undo logging filters that Airflow, loaded by another test, leaves on all loggers."""
     structlog.reset_defaults()
     monkeypatch.setattr(_metrics_log, "log", structlog.get_logger(_metrics_log.__name__))
     monkeypatch.setattr(logging.getLogger(_metrics_log.__name__), "disabled", False)
@@ -45,10 +45,10 @@ def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
         pytest.param(
             UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"
         ),
-        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="for want of data"),
+        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="without its data"),
     ],
 )
-def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
+def test_an_abnormal_delivery_is_logged_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
     (line,) = logged_by(verb, reply)
 
     assert (line["event"], line["vin"], line["seq"], line["request_id"]) == (event, VIN, SEQ, "task_a_1")
@@ -62,7 +62,7 @@ def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Ve
         pytest.param(Ack(ended(Outcome.FAILED)), AckReply("ended", None, 3, NONE), id="failed"),
     ],
 )
-def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(verb: Ack | End, reply: object) -> None:
+def test_an_abnormal_outcome_is_logged_with_vehicle_seq_and_request(verb: Ack | End, reply: object) -> None:
     (line,) = logged_by(verb, reply)
 
     outcome = verb.record.outcome if isinstance(verb, Ack) else verb.records[0].outcome
@@ -79,12 +79,12 @@ def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(v
 @pytest.mark.parametrize(
     ("verb", "reply"),
     [
-        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.DELIVERED,), NONE), id="it was delivered before"),
-        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((None,), NONE), id="it is in flight"),
-        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("known", None, None, NONE), id="it had ended before"),
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.DELIVERED,), NONE), id="delivered before"),
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((None,), NONE), id="in flight"),
+        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("known", None, None, NONE), id="ended before"),
     ],
 )
-def test_what_does_not_end_so_gets_no_line(verb: Verb, reply: object) -> None:
+def test_a_normal_outcome_is_not_logged(verb: Verb, reply: object) -> None:
     assert logged_by(verb, reply) == []
 
 
@@ -94,12 +94,12 @@ def test_what_does_not_end_so_gets_no_line(verb: Verb, reply: object) -> None:
         pytest.param("ended", False, (1, 0), id="acknowledged"),
         pytest.param("unknown", False, (1, 0), id="acknowledged late, and superseded"),
         pytest.param("known", False, (0, 0), id="acknowledged before"),
-        pytest.param("undone", False, (0, 0), id="brought back by a rewind since"),
-        pytest.param("ended", True, (0, 1), id="passed over"),
-        pytest.param("sent", True, (0, 0), id="not passed over yet"),
+        pytest.param("undone", False, (0, 0), id="rewound since"),
+        pytest.param("ended", True, (0, 1), id="skipped"),
+        pytest.param("sent", True, (0, 0), id="not skipped yet"),
     ],
 )
-def test_messages_of_compacted_queues_are_counted_as_they_end(word: str, passed_over: bool, counted: tuple[int, int]) -> None:
+def test_outcomes_of_compacted_messages_are_counted(word: str, passed_over: bool, counted: tuple[int, int]) -> None:
     def counts() -> list[float]:
         names = ("manifold_dispatcher_ecq_delivered_total", "manifold_dispatcher_ecq_passed_over_total")
         return [REGISTRY.get_sample_value(name) or 0.0 for name in names]
@@ -109,7 +109,7 @@ def test_messages_of_compacted_queues_are_counted_as_they_end(word: str, passed_
     assert tuple(after - b for after, b in zip(counts(), before, strict=True)) == counted
 
 
-def test_a_delivery_is_told_only_to_who_asks_for_every_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_deliveries_are_logged_only_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     ack = Ack(ended(Outcome.DELIVERED), "task_a_1")
     reply = AckReply("ended", NOW - 5, 1, CLAIMED._replace(attempts=2))
     assert logged_by(ack, reply) == []

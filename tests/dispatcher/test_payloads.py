@@ -1,4 +1,4 @@
-"""What entries send, where Redis has lost it: many payloads from a real lake, each once, and no more than there is room for."""
+"""Payloads missing in Redis: many of them from a real lake, each read once, within memory bounds."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ _numbers = count()
 
 
 class WatchedLake(Lake):
-    """Notes how many names it is asked for together."""
+    """A lake that records how many names are requested together."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -48,7 +48,7 @@ class WatchedLake(Lake):
 
 
 class Gate:
-    """Lets reading go on so many times, and says when it would go on once more."""
+    """Let reading continue this many times, and report when it would continue once more."""
 
     def __init__(self, times: int) -> None:
         self._left, self.is_shut, self._is_open = times, asyncio.Event(), asyncio.Event()
@@ -65,7 +65,7 @@ class Gate:
 
 @dataclass
 class World:
-    """A dispatcher's payloads over an empty Redis and a lake."""
+    """The payloads of a dispatcher over an empty Redis and a lake."""
 
     settings: Settings
     catalog: Catalog
@@ -73,7 +73,7 @@ class World:
     name: str = field(default_factory=lambda: f"w{next(_numbers)}")
 
     def run(self, body: "Callable[[Payloads, WatchedLake], Awaitable[None]]") -> None:
-        """Runs `body` with a process of its own."""
+        """Run `body` with its own `Payloads`."""
 
         async def main() -> None:
             lake = WatchedLake(self.settings)
@@ -89,13 +89,13 @@ class World:
         asyncio.run(main())
 
     def store(self, number: int, size: int, *, day: int = 0) -> dict[str, bytes]:
-        """So many payloads of one day in the lake."""
+        """Store this many payloads of one day in the lake."""
         payloads = {f"{self.name}-{day}-{n}": os.urandom(size) for n in range(number)}
         append_payloads(self.catalog, payloads, at=NOON + timedelta(days=day))
         return payloads
 
     def trigger(self, *, day: int) -> tuple[str, int]:
-        """An entry of this day in the lake: its owner, for whom request and data are named, and its seq."""
+        """Store an entry of this day in the lake; return its owner (which also names request and data) and its seq."""
         at, owner = NOON + timedelta(days=day), f"{self.name}-V{day}"
         seq = seq_of(int(at.timestamp() * 1000), 0, 0)
         row = {"vin": owner, "ts": at, "request_id": f"r-{owner}", "seq": seq, "data_id": f"d-{owner}", "applied": False}
@@ -103,7 +103,7 @@ class World:
         return owner, seq
 
     def files(self, table: Table = DATA) -> list[Path]:
-        """The lake's files of payloads, or of another table, the oldest day first."""
+        """The lake's files of payloads, or of another table, oldest day first."""
         return data_files(self.catalog, table)
 
 
@@ -121,7 +121,7 @@ def world(tmp_path: Path, redis_server: Server) -> Iterator[World]:
 
 @pytest.fixture
 def lonely(tmp_path: Path, own_redis: Server) -> Iterator[World]:
-    """The same with a Redis of its own."""
+    """The same with its own Redis."""
     yield from a_world(tmp_path / "home", own_redis.port)
 
 
@@ -129,7 +129,7 @@ async def read_all(payloads: Payloads, names: Sequence[str]) -> dict[str, bytes 
     return dict(zip(names, await asyncio.gather(*map(payloads.read, names)), strict=True))
 
 
-def test_what_many_ask_for_is_looked_for_together_and_put_back(world: World) -> None:
+def test_requests_for_missing_payloads_are_batched_and_results_cached(world: World) -> None:
     stored = world.store(3000, 100)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -142,7 +142,7 @@ def test_what_many_ask_for_is_looked_for_together_and_put_back(world: World) -> 
     assert 0 < world.redis.pttl(keys.data(next(iter(stored)))) <= world.settings.retention_days * 86_400_000
 
 
-def test_what_redis_has_is_not_looked_for_in_the_lake_and_kept_anew(world: World) -> None:
+def test_payloads_in_redis_get_a_fresh_ttl_without_a_lake_read(world: World) -> None:
     name = f"{world.name}-kept"
     world.redis.set(keys.data(name), b"here", px=60_000)
 
@@ -154,11 +154,11 @@ def test_what_redis_has_is_not_looked_for_in_the_lake_and_kept_anew(world: World
     assert world.redis.pttl(keys.data(name)) > 60_000
 
 
-def test_while_the_broker_has_no_room_no_more_is_read_than_a_piece_for_each_reader(world: World) -> None:
+def test_while_the_broker_is_full_a_reader_reads_at_most_one_chunk(world: World) -> None:
     stored = world.store(40, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
-        taken = await taken_before_there_is_room(payloads, stored, looks=2)  # one into Redis, and one into the lake
+        taken = await taken_before_there_is_room(payloads, stored, looks=2)  # one lookup in Redis and one in the lake
         assert 0 < taken <= PIECE_BYTES // MIB
         assert lake.asked == [len(stored)]
 
@@ -166,7 +166,7 @@ def test_while_the_broker_has_no_room_no_more_is_read_than_a_piece_for_each_read
 
 
 async def taken_before_there_is_room(payloads: Payloads, stored: dict[str, bytes], *, looks: int) -> int:
-    """How many payloads were read while the broker had room for so many looks and no more; the others are read afterwards."""
+    """The number of payloads read while the broker has room for this many lookups; the rest is read afterwards."""
     gate = Gate(looks)
     payloads.may_read = gate.wait
     asked = {name: asyncio.ensure_future(payloads.read(name)) for name in stored}
@@ -177,7 +177,7 @@ async def taken_before_there_is_room(payloads: Payloads, stored: dict[str, bytes
     return taken
 
 
-def test_while_the_broker_has_no_room_no_more_is_taken_from_redis_either(world: World) -> None:
+def test_while_the_broker_is_full_reads_from_redis_stop_too(world: World) -> None:
     stored = {f"{world.name}-{n}": os.urandom(MIB) for n in range(40)} | {f"{world.name}-empty": b""}
     world.redis.mset({keys.data(name): payload for name, payload in stored.items()})
 
@@ -189,7 +189,7 @@ def test_while_the_broker_has_no_room_no_more_is_taken_from_redis_either(world: 
     world.run(body)
 
 
-def test_two_dispatchers_find_the_same_side_by_side(world: World) -> None:
+def test_two_dispatchers_find_the_same_payloads_concurrently(world: World) -> None:
     stored = world.store(500, 1000)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -202,7 +202,7 @@ def test_two_dispatchers_find_the_same_side_by_side(world: World) -> None:
     world.run(body)
 
 
-def test_a_redis_that_goes_amid_a_read_is_waited_for(lonely: World, own_redis: Server) -> None:
+def test_a_redis_outage_during_a_read_is_waited_out(lonely: World, own_redis: Server) -> None:
     stored = lonely.store(8, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -222,7 +222,7 @@ def test_a_redis_that_goes_amid_a_read_is_waited_for(lonely: World, own_redis: S
     lonely.run(body)
 
 
-def test_a_payload_that_is_larger_than_all_bounds_passes(world: World) -> None:
+def test_a_payload_larger_than_every_bound_passes(world: World) -> None:
     stored = world.store(1, 2 * READERS * PIECE_BYTES) | world.store(3, 10, day=1)
 
     async def body(payloads: Payloads, _: WatchedLake) -> None:
@@ -231,7 +231,7 @@ def test_a_payload_that_is_larger_than_all_bounds_passes(world: World) -> None:
     world.run(body)
 
 
-def test_what_nobody_has_is_said_at_once_and_holds_nothing_up(world: World) -> None:
+def test_an_unknown_payload_is_reported_at_once_and_blocks_nothing(world: World) -> None:
     stored = world.store(8, MIB)
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
@@ -249,7 +249,7 @@ def test_what_nobody_has_is_said_at_once_and_holds_nothing_up(world: World) -> N
     world.run(body)
 
 
-def test_what_a_file_of_the_lake_does_not_give_is_asked_for_again_and_found(world: World) -> None:
+def test_payloads_of_an_unreadable_lake_file_are_retried_and_found(world: World) -> None:
     stored = world.store(3, 100) | world.store(3, 100, day=1) | world.store(3, 100, day=2)
     spoilt = world.files()[1]
     whole = spoilt.read_bytes()
@@ -267,7 +267,7 @@ def test_what_a_file_of_the_lake_does_not_give_is_asked_for_again_and_found(worl
     world.run(body)
 
 
-def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> None:
+def test_an_unreadable_lake_yields_nothing_until_it_recovers(world: World) -> None:
     stored = world.store(3, 100)
     files = world.settings.home / "lake" / "warehouse"
     hidden = files.rename(files.with_name("hidden"))
@@ -282,7 +282,7 @@ def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> No
     world.run(body)
 
 
-def test_an_entry_that_cannot_be_read_costs_no_other_its_trigger(world: World) -> None:
+def test_an_unreadable_entry_costs_no_other_its_trigger(world: World) -> None:
     entries = [world.trigger(day=day) for day in range(4)]
     known = [(f"r-{owner}", f"d-{owner}") for owner, _ in entries]
     spoilt = world.files(IDS)[1]
@@ -300,7 +300,7 @@ def test_an_entry_that_cannot_be_read_costs_no_other_its_trigger(world: World) -
     world.run(body)
 
 
-def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_it(world: World) -> None:
+def test_a_hanging_lake_yields_nothing_and_blocks_no_reader(world: World) -> None:
     stored = world.store(3, 100)
     entry = world.trigger(day=0)
 
@@ -325,7 +325,7 @@ def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_
     world.run(body)
 
 
-def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> None:
+def test_results_found_before_the_lake_hangs_are_delivered(world: World) -> None:
     good, hung = world.trigger(day=0), world.trigger(day=1)
 
     async def body(_: Payloads, lake: WatchedLake) -> None:
@@ -333,14 +333,14 @@ def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> No
             lake.look_s = 5
             found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
             for _again in range(READERS - 1):
-                if found[0] is None:  # the machine was busy
+                if found[0] is None:  # on a busy machine
                     found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
             assert [*found] == [(f"r-{good[0]}", f"d-{good[0]}"), None]
 
     world.run(body)
 
 
-def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> None:
+def test_only_the_last_of_repeated_requests_for_an_entry_is_answered(world: World) -> None:
     (name, payload), *_ = world.store(1, 100).items()
     told = list[tuple[str, int, Found | MissingData]]()
 
@@ -361,7 +361,7 @@ def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> 
     assert told == [(owner, 99, Found("r", name, payload)) for owner in ("V1", "V2")]
 
 
-def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
+def test_a_cancelled_request_costs_no_other_its_payload(world: World) -> None:
     stored = world.store(8, MIB)
     name = list(stored)[-1]
 
@@ -381,7 +381,7 @@ def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
     world.run(body)
 
 
-def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> None:
+def test_closing_during_a_read_ends_it_without_a_false_miss(world: World) -> None:
     stored = world.store(8, MIB)
     told: list[Found | MissingData] = []
 
@@ -402,7 +402,7 @@ def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> Non
     assert told == []
 
 
-def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: World) -> None:
+def test_a_payload_of_100000_entries_is_read_once(world: World) -> None:
     (name, payload), *_ = world.store(1, 1000).items()
     first, told = seq_of(wall_clock_ms(), 0, 0), list[Found | MissingData]()
 
@@ -427,7 +427,7 @@ def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: Wo
     assert len(told) == 100_000
 
 
-def test_without_room_in_redis_everything_is_found_all_the_same(lonely: World) -> None:
+def test_with_redis_out_of_memory_every_payload_is_still_found(lonely: World) -> None:
     stored = lonely.store(20, 1000)
     lonely.redis.config_set("maxmemory-policy", "noeviction")
     lonely.redis.config_set("maxmemory", 1)
@@ -439,7 +439,7 @@ def test_without_room_in_redis_everything_is_found_all_the_same(lonely: World) -
     assert lonely.redis.dbsize() == 0
 
 
-def test_a_key_of_another_type_spoils_no_other_payload(world: World) -> None:
+def test_a_key_of_another_type_affects_no_other_payload(world: World) -> None:
     stored = world.store(5, 100)
     spoilt = next(iter(stored))
     world.redis.lpush(keys.data(spoilt), "what is this")
@@ -451,7 +451,7 @@ def test_a_key_of_another_type_spoils_no_other_payload(world: World) -> None:
     assert world.redis.get(keys.data(list(stored)[1])) == stored[list(stored)[1]]
 
 
-def test_what_was_parked_for_payloads_of_the_lake_is_queued_again(world: World) -> None:
+def test_entries_parked_for_lake_payloads_are_requeued(world: World) -> None:
     stored = world.store(3, 100)
     vin, first = f"{world.name}-V", seq_of(wall_clock_ms(), 0, 0)
 

@@ -1,4 +1,4 @@
-"""The calculations over the settings: filters, deadlines, jitter."""
+"""Calculations over the settings: filters, deadlines, jitter."""
 
 from typing import Any
 
@@ -26,15 +26,15 @@ from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
         ("other/VIN-1/proxy/request/+", False),
     ],
 )
-def test_a_filter_reaches_the_vehicle_if_it_can_get_one_of_its_requests(topic_filter: str, reaches: bool) -> None:
+def test_a_filter_reaches_the_vehicle_if_it_matches_one_of_its_requests(topic_filter: str, reaches: bool) -> None:
     assert RULES.reaches(topic_filter, VIN) is reaches
 
 
-def test_each_attempt_has_twice_the_time_up_to_the_maximum() -> None:
+def test_each_attempt_doubles_its_time_up_to_the_maximum() -> None:
     assert [RULES.wait_ms(attempt) for attempt in (1, 2, 3, 4, 9)] == [30_000, 60_000, 120_000, 120_000, 120_000]
 
 
-def test_the_deadlines_of_one_batch_are_not_looked_at_together_and_never_too_early() -> None:
+def test_deadlines_of_one_batch_are_spread_and_never_early() -> None:
     looks = [RULES.recheck_at_ms(f"VIN-{n}", SEQ, 1, NOW) for n in range(100)]
     assert min(looks) > NOW
     assert max(looks) <= NOW + 1 + 3_000
@@ -44,12 +44,12 @@ def test_the_deadlines_of_one_batch_are_not_looked_at_together_and_never_too_ear
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [
-        pytest.param({}, ALONE_S, id="the only one, in the sandbox"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="the only one, behind EMQX"),
-        pytest.param({"dispatchers": 2}, ALONE_S, id="where nothing is shared, each hears all and holds up nobody"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to others"),
-        pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="no longer than the setting says"),
+        pytest.param({}, ALONE_S, id="a single dispatcher in the sandbox"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="a single dispatcher with EMQX"),
+        pytest.param({"dispatchers": 2}, ALONE_S, id="several without shared subscriptions each receive everything"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to other replicas"),
+        pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="limited by the setting"),
     ],
 )
-def test_the_broker_keeps_the_events_of_a_dispatcher_that_nobody_stands_in_for(settings: dict[str, Any], seconds: int) -> None:
+def test_the_session_expiry_depends_on_whether_replicas_share_the_events(settings: dict[str, Any], seconds: int) -> None:
     assert session_expiry_s(Settings(**settings)) == seconds

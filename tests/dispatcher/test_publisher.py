@@ -1,4 +1,4 @@
-"""Publishes that may be the reason why the connection breaks go alone, and hold up the others no longer than they must."""
+"""Publishes suspected of breaking the connection are sent alone and block others as briefly as possible."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def publish(seq: int, within_ms: int) -> Publish:
     return Publish(Loaded(seq, 1, "r", "d", b"x"), monotonic_ms() + within_ms)
 
 
-def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_others_until_its_deadline(mosquitto: Server) -> None:
+def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosquitto: Server) -> None:
     reports: list[tuple[Owner, OfClaim]] = []
 
     async def scenario() -> None:
@@ -38,7 +38,7 @@ def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_other
                 publisher.send(SUSPECT, publish(1, LATE_MS))
                 assert publisher.unconfirmed == 1
                 cut()
-                await until(lambda: len(reports) == lost)  # noqa: B023  # waited for here
+                await until(lambda: len(reports) == lost)  # noqa: B023  # awaited here
                 answering.set()
             assert reports == [(SUSPECT, PublishLost(1, 1))] * 2
 
@@ -47,7 +47,7 @@ def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_other
             publisher.send(SUSPECT, publish(1, SOON_MS))
             publisher.send(OTHER, publish(2, LATE_MS))
             assert (publisher.unconfirmed, publisher.backlog) == (1, 1)
-            await until(lambda: publisher.unconfirmed == 2)  # nobody has answered, and nobody has asked for anything
+            await until(lambda: publisher.unconfirmed == 2)  # no reply and no new request so far
 
             publisher.send(SUSPECT, publish(1, SOON_MS))
             publisher.send(OTHER, publish(3, LATE_MS))

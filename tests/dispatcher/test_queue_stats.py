@@ -1,4 +1,4 @@
-"""The collector of queue statistics: counts by and by, and ends what has expired for vehicles that never come."""
+"""The collector of queue statistics: it counts incrementally and ends expired entries of absent vehicles."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,10 +32,10 @@ def with_queues(server: Server, body: Callable[[Queues], Awaitable[None]]) -> No
 
 
 async def counted(queues: Queues, *names: str) -> QueueStats:
-    """Collectors run until one of them has left its statistics."""
+    """Run collectors until one of them has written its statistics."""
     takers = [asyncio.create_task(QueueStatsCollector(queues, name).run()) for name in names]
     async with asyncio.timeout(20):
-        while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
+        while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # the statistics are polled from Redis
             await asyncio.sleep(0.01)
     for taker in takers:
         taker.cancel()
@@ -43,8 +43,8 @@ async def counted(queues: Queues, *names: str) -> QueueStats:
     return stats
 
 
-def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(redis_server: Server) -> None:
-    """Pending and parked alike; what expired within the last minute is left to a dispatcher whose clock may be behind."""
+def test_expired_entries_of_an_absent_vehicle_are_recorded_and_ended(redis_server: Server) -> None:
+    """Pending and parked alike; an entry that expired within the last minute is left to a dispatcher with a slow clock."""
     born = wall_clock_ms() - POLICY.retention_ms
     old, parked, just, young = (seq_of(ms, 0, 0) for ms in (born - GRACE_MS - 9, born - GRACE_MS - 5, born - 1, born + 3_600_000))
 
@@ -66,8 +66,8 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
     with_queues(redis_server, body)
 
 
-def test_a_compacted_message_past_its_retention_is_recorded_as_expired_and_leaves_redis(redis_server: Server) -> None:
-    """For a client that never comes; a younger message stays pending."""
+def test_an_expired_compacted_message_is_recorded_and_removed_from_redis(redis_server: Server) -> None:
+    """For a client that never connects; a younger message stays pending."""
     old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 20))
 
     async def body(queues: Queues) -> None:
@@ -92,10 +92,8 @@ def test_a_compacted_message_past_its_retention_is_recorded_as_expired_and_leave
 
 
 @pytest.mark.parametrize("spoilt", [keys.pending, keys.attempts, keys.done])
-def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
-    redis_server: Server, spoilt: Callable[[str], str]
-) -> None:
-    """Those that the walk cannot count, that cannot be asked what must end, and that cannot end it."""
+def test_a_vehicle_with_corrupt_keys_stops_no_other_from_expiring(redis_server: Server, spoilt: Callable[[str], str]) -> None:
+    """Vehicles that the walk cannot count, cannot check for expiry, and cannot end."""
     old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
 
     async def body(queues: Queues) -> None:
@@ -116,7 +114,7 @@ def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
     with_queues(redis_server, body)
 
 
-def test_one_of_many_counts(redis_server: Server) -> None:
+def test_only_one_of_many_collectors_counts(redis_server: Server) -> None:
     async def body(queues: Queues) -> None:
         batch = queues.batch()
         batch.add("V", Enqueue([(seq_of(wall_clock_ms(), 0, 0), "r")]), wall_clock_ms())

@@ -1,6 +1,6 @@
 """Thousands of interleavings of replicas, vehicles and faults around the real `step` and the real queues.
 
-More of them: `python -m tests.dispatcher.test_simulation 5000`, with compacted queues `… 5000 ecq`.
+Run more of them with `python -m tests.dispatcher.test_simulation 5000`, with compacted queues `… 5000 ecq`.
 """
 
 import sys
@@ -21,7 +21,7 @@ from tests.faults.stories import stories
 from tests.support.servers import Server, start_redis, stopping
 
 SEEDS, MOVES = range(120), 300
-SHOWN = 3  # stories of as many failing seeds
+SHOWN = 3  # stories of this many failing seeds
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ async def simulate(seed: int, *, calm: bool, kind: type[World] = World, clean: b
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """The history tells more than thousands of log lines would."""
+    """Silence logging: the history says more than thousands of log lines."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     try:
@@ -51,7 +51,7 @@ def quietly() -> Iterator[None]:
 
 
 def why_broken(world: World) -> list[str]:
-    """The stories of broken promises; empty if all are kept."""
+    """The stories of broken promises; empty if all hold."""
     if isinstance(world, EcqWorld):
         return [*world.broken, *_twice(world)]
     verdict = world.verdict()
@@ -62,7 +62,7 @@ def why_broken(world: World) -> list[str]:
 
 
 def _twice(world: World) -> list[str]:
-    """What a vehicle got twice in one session, while nothing dies."""
+    """Entries that a vehicle got twice in one session of a calm world."""
     found = []
     for vehicle in world.vehicles if world.calm_throughout else ():
         published = [(seq, session) for seq, dup, session in vehicle.in_time or vehicle.got if not dup]
@@ -72,7 +72,7 @@ def _twice(world: World) -> list[str]:
 
 
 def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World, clean: bool = False) -> list[World]:
-    """The worlds of these seeds; fails with the stories of the first that break a promise."""
+    """Run the worlds of these seeds; fail with the stories of the first that breaks a promise."""
     with quietly():
         worlds = in_lockstep(port, (simulate(seed, calm=calm, kind=kind, clean=clean) for seed in seeds))
     broken = (
@@ -83,33 +83,33 @@ def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World, clean
     return worlds
 
 
-def test_whatever_dies_nothing_is_lost_and_order_holds(sim_redis: Server) -> None:
+def test_under_faults_nothing_is_lost_and_order_holds(sim_redis: Server) -> None:
     worlds = run(sim_redis.port, SEEDS, calm=False)
     verdicts = [world.verdict() for world in worlds]
     assert sum(verdict.delivered for verdict in verdicts) > len(SEEDS)
-    assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary has done something
+    assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary had an effect
 
 
-def test_while_nothing_dies_no_session_gets_anything_twice(sim_redis: Server) -> None:
+def test_without_faults_no_session_gets_an_entry_twice(sim_redis: Server) -> None:
     worlds = run(sim_redis.port, SEEDS, calm=True)
     assert sum(world.verdict().delivered for world in worlds) > len(SEEDS)
 
 
-def test_whatever_dies_the_newest_of_each_key_arrives_and_nothing_comes_back(sim_redis: Server) -> None:
+def test_under_faults_the_newest_of_each_key_arrives_and_none_comes_back(sim_redis: Server) -> None:
     worlds = [world for world in run(sim_redis.port, SEEDS, calm=False, kind=EcqWorld) if isinstance(world, EcqWorld)]
     assert sum(world.claims for world in worlds) > len(SEEDS)
     assert sum(len(rewinds) for world in worlds for rewinds in world.rewinds.values()) > len(SEEDS)
 
 
-def test_while_nothing_dies_a_session_gets_each_message_once_and_in_order(sim_redis: Server) -> None:
+def test_without_faults_a_session_gets_each_message_once_and_in_order(sim_redis: Server) -> None:
     for world in run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld):
         for vehicle in world.vehicles:
             got = [seq for seq, dup, _ in vehicle.got if not dup]
             assert got == sorted(got)
 
 
-def test_after_a_clean_start_and_a_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
-    """Whichever replica hears of them, and in which order; also what the broker confirmed and gave to the session that ended."""
+def test_after_a_clean_start_and_subscribe_no_message_waits_for_its_deadline(sim_redis: Server) -> None:
+    """Whichever replica hears of them first, and for messages that the broker confirmed to the ended session too."""
     worlds = run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld, clean=True)
 
     assert [seed for seed, world in zip(SEEDS, worlds, strict=True) if world.waited_for_deadline] == []

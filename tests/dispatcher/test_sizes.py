@@ -1,4 +1,4 @@
-"""Entries that the broker does not take: they fail, or wait, alone."""
+"""Entries that the broker does not accept fail or wait alone."""
 
 import socket
 import threading
@@ -22,14 +22,14 @@ FLEET = 8
 
 
 class Guard:
-    """What stands before many a broker: it ends a connection over which a forbidden packet comes, and does not say why."""
+    """A proxy like many in front of brokers: it closes a connection that carries a forbidden packet, without a reason."""
 
     FORBIDDEN = b"this is not let through"
 
     def __init__(self, port: int, broker_port: int) -> None:
         self._broker_port = broker_port
         self._listener = socket.create_server(("127.0.0.1", port))
-        self.opened = threading.Event()  # else nothing goes through to the broker
+        self.opened = threading.Event()  # nothing reaches the broker until it is set
         self.opened.set()
         threading.Thread(target=self._accept, name="guard", daemon=True).start()
 
@@ -62,7 +62,7 @@ class Guard:
 
 @dataclass
 class Guarded:
-    """A platform whose dispatcher reaches the broker only past the guard."""
+    """A platform whose dispatcher reaches the broker only through the guard."""
 
     platform: Platform
     guard: Guard
@@ -70,7 +70,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Its broker takes packets of as many bytes as the settings allow a trigger, and some for topic and properties."""
+    """A broker that accepts packets of the settings' trigger size plus some bytes for topic and properties."""
     port = free_port()
     settings = {**SMALL, "mqtt_url": f"mqtt://127.0.0.1:{port}", "mqtt_shared": "off"}
     with a_platform(tmp_path_factory.mktemp("sizes"), **settings, **SHORT) as platform:
@@ -97,7 +97,7 @@ def log_of(platform: Platform) -> str:
     return platform.dispatchers[0].log.read_text()
 
 
-def test_an_entry_over_the_brokers_limit_fails_alone_with_its_reason(platform: Platform) -> None:
+def test_an_entry_over_the_broker_limit_fails_alone_with_its_reason(platform: Platform) -> None:
     vehicles = fleet(platform)
     before = log_of(platform).count("mqtt disconnected")
     too_large = platform.enqueue(vehicles[0].vin, data=bytes(2 * MIB), data_id="too-large")
@@ -114,10 +114,10 @@ def test_an_entry_over_the_brokers_limit_fails_alone_with_its_reason(platform: P
         vehicle.leave()
 
 
-def test_an_entry_at_which_the_connection_breaks_uses_up_its_own_attempts_and_nobody_elses(guarded: Guarded) -> None:
+def test_an_entry_that_breaks_the_connection_uses_only_its_own_attempts(guarded: Guarded) -> None:
     platform, guard = guarded.platform, guarded.guard
     vehicles = fleet(platform)
-    guard.opened.clear()  # so that all of it is under way together, the bad one first
+    guard.opened.clear()  # so that everything is under way together, the bad one first
     bad = platform.enqueue(vehicles[0].vin, data=Guard.FORBIDDEN, data_id="bad")
     wait_until(lambda: platform.metric("manifold_dispatcher_unconfirmed_publishes") == 1)
     beside = platform.enqueue(*(v.vin for v in vehicles[1:]), request_id="beside")

@@ -1,4 +1,4 @@
-"""`step` for compacted queues: where it differs from what it says of fanout queues."""
+"""`step` for compacted queues, where it differs from fanout queues."""
 
 import pytest
 from msgspec.structs import replace
@@ -55,75 +55,87 @@ NOT_ITS_OWN: list[Effect] = [Ignore("an acknowledgement of a message that is not
 
 ROWS: list[Row] = [
     ("a wake-up claims", EMPTY, Woken(), EMPTY, [Claim()]),
-    ("a session that has ended takes its claim along", UNDER_WAY, Woken(released=SEQ), EMPTY, [Claim()]),
-    ("and claims nothing before the new one has subscribed", UNDER_WAY, Woken(released=SEQ, claim=False), EMPTY, []),
-    ("a session that has ended leaves a newer claim alone", UNDER_WAY, Woken(released=SEQ - 1), UNDER_WAY, [Claim()]),
-    ("a passed deadline looks first", EMPTY, DeadlinePassed(), EMPTY, [Claim()]),
+    ("an ended session releases its claim", UNDER_WAY, Woken(released=SEQ), EMPTY, [Claim()]),
+    ("an ended session claims nothing before a new subscription", UNDER_WAY, Woken(released=SEQ, claim=False), EMPTY, []),
+    ("an ended session leaves a newer claim alone", UNDER_WAY, Woken(released=SEQ - 1), UNDER_WAY, [Claim()]),
+    ("a passed deadline asks Redis first", EMPTY, DeadlinePassed(), EMPTY, [Claim()]),
     (
-        "what is claimed with its message is published at once",
+        "a claim with its message is published at once",
         EMPTY,
         answered(Claim(), CLAIMED._replace(message=b"seat/left\0\0hello\0")),
         UNDER_WAY,
         [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), SEND_BY)],
     ),
     (
-        "and for a vehicle that takes so much",
+        "a claim with its message is published with the maximum packet size",
         EMPTY,
         answered(Claim(), CLAIMED._replace(message=b"a\0hello", takes=256)),
         replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, sent=True, takes=256)),
         [RECHECK, Publish(Loaded(SEQ, NOW, "a", "", b"hello"), SEND_BY, 256)],
     ),
     (
-        "what is past its retention is not sent: it ends as expired",
+        "a message past its retention ends as expired instead of being sent",
         EMPTY,
         answered(Claim(), ClaimReply(ClaimWord.MUST_END, must_end=(MustEnd(SEQ, Outcome.EXPIRED, 0),))),
         EMPTY,
         [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="its retention has passed", passed_over=True, outcome=Outcome.EXPIRED))],
     ),
-    ("what is claimed without it is loaded", EMPTY, answered(Claim(), CLAIMED), UNSENT, [RECHECK, Load(SEQ, NOW)]),
+    ("a claim without its message is loaded", EMPTY, answered(Claim(), CLAIMED), UNSENT, [RECHECK, Load(SEQ, NOW)]),
     (
-        "what nobody has keeps its place, and its deadline brings it again",
+        "a missing message keeps its place and is retried at its deadline",
         UNSENT,
         Missing(SEQ, NOW, ""),
         UNSENT,
         [Ignore("data missing; retried at the deadline")],
     ),
     (
-        "what was not loaded by its deadline was no attempt",
+        "a message not loaded by its deadline counts no attempt",
         UNSENT,
         answered(Claim(), OVERDUE),
         UNSENT,
         [Release(SEQ, ReleaseReason.UNSENT, NOW, again=True)],
     ),
     ("an acknowledgement moves the position", UNDER_WAY, ACKED, UNDER_WAY, [Acknowledge(ACK)]),
-    ("and the claim is over", UNDER_WAY, answered(Acknowledge(ACK), AckReply("ended", NOW, 1, 0, NONE)), EMPTY, []),
+    ("an acknowledgement ends the claim", UNDER_WAY, answered(Acknowledge(ACK), AckReply("ended", NOW, 1, 0, NONE)), EMPTY, []),
     (
-        "a request's acknowledgement is another queue's",
+        "an acknowledgement of a request belongs to the other queue",
         UNDER_WAY,
         replace(ACKED, topic=f"agent/{VIN}/proxy/request/r"),
         UNDER_WAY,
         NOT_ITS_OWN,
     ),
-    ("another client's proves nothing", UNDER_WAY, replace(ACKED, topic="$ECQ/VIN-2/seat/left"), UNDER_WAY, NOT_ITS_OWN),
     (
-        "a write that a service acknowledges proves nothing",
+        "an acknowledgement by another client proves nothing",
+        UNDER_WAY,
+        replace(ACKED, topic="$ECQ/VIN-2/seat/left"),
+        UNDER_WAY,
+        NOT_ITS_OWN,
+    ),
+    (
+        "an acknowledgement of a write by a service proves nothing",
         UNDER_WAY,
         replace(ACKED, topic=f"$ECQ/w/{VIN}/a"),
         UNDER_WAY,
         NOT_ITS_OWN,
     ),
-    ("one without a seq proves nothing", UNDER_WAY, replace(ACKED, seq=None), UNDER_WAY, NOT_ITS_OWN),
-    ("a subscription begins", EMPTY, SUBSCRIBED, EMPTY, [Subscription(1, claim=True, at_ms=SUBSCRIBED.at_ms)]),
-    ("one with QoS 0 is noted", EMPTY, replace(SUBSCRIBED, qos=0), EMPTY, [Subscription(0, claim=False, at_ms=SUBSCRIBED.at_ms)]),
+    ("an acknowledgement without a seq proves nothing", UNDER_WAY, replace(ACKED, seq=None), UNDER_WAY, NOT_ITS_OWN),
+    ("a subscription starts the queue", EMPTY, SUBSCRIBED, EMPTY, [Subscription(1, claim=True, at_ms=SUBSCRIBED.at_ms)]),
     (
-        "one that ends is noted",
+        "a QoS 0 subscription is noted",
+        EMPTY,
+        replace(SUBSCRIBED, qos=0),
+        EMPTY,
+        [Subscription(0, claim=False, at_ms=SUBSCRIBED.at_ms)],
+    ),
+    (
+        "the end of a subscription is noted",
         EMPTY,
         replace(SUBSCRIBED, on=False),
         EMPTY,
         [Subscription(None, claim=False, at_ms=SUBSCRIBED.at_ms)],
     ),
     (
-        "one of another client is nothing",
+        "a subscription of another client is ignored",
         EMPTY,
         replace(SUBSCRIBED, topic_filter="$ECQ/VIN-2/#"),
         EMPTY,
@@ -137,51 +149,57 @@ ROWS: list[Row] = [
         [RECHECK],
     ),
     (
-        "and where nobody had the publish, it is tried again",
+        "after a subscription during the publish, a publish without a subscriber is retried",
         EMPTY,
         answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW, again=True), ReleaseReply("released", 0)),
         EMPTY,
         [Claim()],
     ),
     (
-        "so it is where another replica heard of the subscription",
+        "a publish without a subscriber is retried if another replica saw the subscription",
         EMPTY,
         answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW), ReleaseReply("released", 0, resubscribed=True)),
         EMPTY,
         [Claim()],
     ),
-    ("nobody had it", UNDER_WAY, Published(SEQ, NOW, 0x10), EMPTY, [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW)]),
-    ("a message that the broker threw away is released", EMPTY, DROPPED, EMPTY, [Release(SEQ, ReleaseReason.LOST)]),
     (
-        "a packet that the broker does not take is passed over",
+        "a publish without a subscriber is released",
+        UNDER_WAY,
+        Published(SEQ, NOW, 0x10),
+        EMPTY,
+        [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW)],
+    ),
+    ("a message discarded by the broker is released", EMPTY, DROPPED, EMPTY, [Release(SEQ, ReleaseReason.LOST)]),
+    (
+        "a packet that the broker refuses is skipped",
         UNDER_WAY,
         Unsendable(SEQ, NOW, NOW + 1, "too large"),
         EMPTY,
         [Acknowledge(EcqAck(VIN, SEQ, NOW + 1, reason="too large", passed_over=True))],
     ),
     (
-        "attempts that are used up, too",
+        "a message is skipped after its last attempt",
         replace(EMPTY, policy=THREE.policy),
         answered(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 3)),
         replace(EMPTY, policy=THREE.policy),
         [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="not acknowledged after 3 attempts", passed_over=True))],
     ),
-    # The fanout queue of the same vehicle hears of its connection, and forwards it.
+    # The fanout queue of the same vehicle hears of its connection and forwards it.
     (
-        "a sign that finds something in the compacted queue wakes it",
+        "a heartbeat wakes a compacted queue with pending messages",
         IDLE,
         answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
         IDLE,
         [Watch(RULES.recheck_at_ms(VIN, HELD.seq, HELD.attempts, HELD.deadline_ms)), Forward(QUEUE, Woken())],
     ),
     (
-        "a session that has ended tells what the compacted queue had in flight",
+        "an ended session reports the message in flight of the compacted queue",
         BUSY,
         answered(UpdatePresence(RESUMED, False), UpdatePresenceReply("noted", None, NONE, ecq_released=7)),
         BUSY,
         [Watch(NOW + 30_000), Forward(QUEUE, Woken(released=7, claim=False))],
     ),
-    ("a subscription to requests is the fanout queue's", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
+    ("a subscription to requests belongs to the fanout queue", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
 ]
 
 
@@ -208,5 +226,5 @@ def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list
         (f"agent/{VIN}/#", False),
     ],
 )
-def test_a_filter_reaches_a_compacted_queue_if_it_can_get_one_of_its_messages(topic_filter: str, reaches: bool) -> None:
+def test_a_filter_reaches_a_compacted_queue_if_it_matches_one_of_its_messages(topic_filter: str, reaches: bool) -> None:
     assert RULES.reaches(topic_filter, QUEUE) is reaches

@@ -1,4 +1,4 @@
-"""What comes from outside, and what is then known of connections and sessions."""
+"""External events, and the resulting knowledge of connections and sessions."""
 
 from msgspec.structs import replace
 
@@ -40,14 +40,20 @@ def session_destroyed(reason: str) -> Row:
 
 
 ROWS: list[Row] = [
-    # It becomes one verb each; Redis decides.
+    # Each event becomes one verb; Redis decides.
     ("a wake-up tries to claim", IDLE, Woken(), IDLE, [Claim()]),
-    ("a wake-up while something is in hand asks Redis all the same", BUSY, Woken(), BUSY, [Claim()]),
-    ("a sign marks the vehicle as present and claims", IDLE, PresenceSign(), IDLE, [UpdatePresence(PresenceSign(), claim=True)]),
+    ("a wake-up with an entry in hand still asks Redis", BUSY, Woken(), BUSY, [Claim()]),
+    (
+        "a heartbeat marks the vehicle as present and claims",
+        IDLE,
+        PresenceSign(),
+        IDLE,
+        [UpdatePresence(PresenceSign(), claim=True)],
+    ),
     ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [UpdatePresence(RESUMED, claim=False)]),
-    ("a connection publishes where the setting says so", EAGER, CLEAN, EAGER, [UpdatePresence(CLEAN, claim=True)]),
+    ("a connection publishes with dispatch_on_connect", EAGER, CLEAN, EAGER, [UpdatePresence(CLEAN, claim=True)]),
     ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
-    ("a subscription publishes where the setting says so", EAGER, LISTENS, EAGER, [UpdatePresence(LISTENS, claim=True)]),
+    ("a subscription publishes with dispatch_on_subscribe", EAGER, LISTENS, EAGER, [UpdatePresence(LISTENS, claim=True)]),
     (
         "the end of a subscription never publishes",
         EAGER,
@@ -56,7 +62,7 @@ ROWS: list[Row] = [
         [UpdatePresence(replace(LISTENS, on=False), claim=False)],
     ),
     (
-        "a subscription to another vehicle's topic says nothing",
+        "a subscription to the topic of another vehicle is ignored",
         IDLE,
         replace(LISTENS, topic_filter="agent/VIN-2/#"),
         IDLE,
@@ -65,23 +71,23 @@ ROWS: list[Row] = [
     ("a disconnect marks the vehicle as absent", IDLE, LEFT, IDLE, [UpdatePresence(LEFT, claim=False)]),
     *(session_destroyed(reason) for reason in ("discarded", "kicked")),
     (
-        "a take-over keeps the session",
+        "a takeover keeps the session",
         IDLE,
         replace(LEFT, reason="takenover"),
         IDLE,
         [UpdatePresence(replace(LEFT, reason="takenover"), False)],
     ),
-    ("a passed deadline looks first", IDLE, DeadlinePassed(), IDLE, [Claim()]),
+    ("a passed deadline asks Redis first", IDLE, DeadlinePassed(), IDLE, [Claim()]),
     # Sessions.
     (
-        "a session that is gone leaves nothing in hand",
+        "a lost session leaves no entry in hand",
         BUSY,
         answered(UpdatePresence(CLEAN, False), UpdatePresenceReply("noted", SEQ, NONE)),
         IDLE,
         [],
     ),
     (
-        "a resumed session has its entry watched anew",
+        "a resumed session has its entry watched again",
         BUSY,
         answered(UpdatePresence(RESUMED, False), UpdatePresenceReply("noted", None, NONE)),
         BUSY,
@@ -95,15 +101,15 @@ ROWS: list[Row] = [
         [watch(HELD)],
     ),
     (
-        "a sign while the publish is under way is remembered",
+        "a heartbeat while the publish is under way is remembered",
         BUSY,
         answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD)),
         replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         [watch(HELD)],
     ),
-    ("a message that the broker threw away is released", IDLE, DROPPED, IDLE, [Release(SEQ, ReleaseReason.LOST)]),
+    ("a message discarded by the broker is released", IDLE, DROPPED, IDLE, [Release(SEQ, ReleaseReason.LOST)]),
     (
-        "a foreign message that the broker threw away says nothing",
+        "a foreign message discarded by the broker is ignored",
         IDLE,
         replace(DROPPED, seq=None),
         IDLE,

@@ -1,4 +1,4 @@
-"""Messages whose packets cannot be read take no place of the receive maximum for good."""
+"""Unreadable packets do not use up the receive maximum for good."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.servers import Server, answers, free_port, start_python, wait
 RECEIVE_MAXIMUM = 20
 
 
-def test_unreadable_signs_are_counted_and_acknowledged_however_many(
+def test_any_number_of_unreadable_packets_is_counted_and_acknowledged(
     tmp_path: Path, redis_server: Server, mosquitto: Server
 ) -> None:
     many, port = 3 * RECEIVE_MAXIMUM, free_port()
@@ -39,7 +39,9 @@ def test_unreadable_signs_are_counted_and_acknowledged_however_many(
                     await vehicle.publish(sign_topic("UNREADABLE", Sign.HEARTBEAT), b"", user_properties=[("name", GOOD)])
                 await vehicle.publish(sign_topic("READABLE", Sign.HEARTBEAT), b"")
                 redis = Redis(port=redis_server.port)
-                await asyncio.to_thread(wait_until, lambda: redis.exists(keys.presence("READABLE")), what="the next to be heard")
+                await asyncio.to_thread(
+                    wait_until, lambda: redis.exists(keys.presence("READABLE")), what="the next message to be read"
+                )
                 told = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{port}/metrics")
                 assert f"manifold_dispatcher_refused_events_total {many:.1f}" in told.text
                 assert not redis.exists(keys.presence("UNREADABLE"))

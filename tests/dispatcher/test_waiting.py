@@ -1,4 +1,4 @@
-"""What of one owner's events waits, and what need not."""
+"""Which events of one owner wait, and which are dropped."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ def left(connected_at_ms: int) -> Disconnected:
 
 
 def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Event]:
-    """What waits after these came one after the other; `done` gets the places of those that are done by then."""
+    """The events that wait after these arrived in order; `done` receives the indexes of the completed ones."""
     waiting: deque[Job] = deque()
     finished: list[int] = [] if done is None else done
     for place, event in enumerate(events):
@@ -54,14 +54,14 @@ def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Ev
     return [job.event for job in waiting]
 
 
-def test_of_signs_and_subscriptions_the_last_one_waits_and_the_others_are_done() -> None:
+def test_of_presence_messages_and_subscriptions_only_the_last_waits() -> None:
     done: list[int] = []
     flood: list[Event] = [HEARD, LISTENS, ACKED, HEARD, STOPS, HEARD]
     assert waiting_after(flood, done) == [ACKED, STOPS, HEARD]
     assert done == [0, 1, 3]
 
 
-def test_a_sign_that_nobody_would_bring_again_keeps_the_message_of_the_one_it_takes_the_place_of() -> None:
+def test_a_qos_0_presence_message_keeps_the_ack_of_the_one_it_replaces() -> None:
     waiting: deque[Job] = deque()
     done: list[str] = []
     enqueue_job(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
@@ -73,7 +73,7 @@ def test_a_sign_that_nobody_would_bring_again_keeps_the_message_of_the_one_it_ta
     assert done == ["with QoS 1"]
 
 
-def test_of_connections_one_vehicle_has_no_more_than_its_share_waiting() -> None:
+def test_connections_of_one_vehicle_are_limited_to_their_share() -> None:
     done: list[int] = []
     storm: list[Event] = [event for at in range(0, 2000, 2) for event in (came(at), left(at))]
     kept = waiting_after([ACKED, *storm], done)
@@ -91,7 +91,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(EVENTS, max_size=12))
-def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Event]) -> None:
+def test_coalesced_events_carry_the_same_information(redis: Server, events: list[Event]) -> None:
     async def presences() -> list[Any]:
         async with connect(f"redis://127.0.0.1:{redis.port}") as client:
             queues = Queues(client, Policy.of(Settings()))
@@ -110,7 +110,7 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
     assert after_joined == after_all
 
 
-def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
+def test_qos_0_presence_messages_are_dropped_when_too_many_events_wait() -> None:
     offered: list[tuple[str, Event]] = []
     crowd = MAX_OWNERS_IN_HAND
     reader = EventReader(
@@ -125,7 +125,7 @@ def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
     assert offered == [(VIN, HEARD)] * 2
 
 
-def test_a_sign_that_waits_keeps_no_payload() -> None:
+def test_a_waiting_presence_message_keeps_no_payload() -> None:
     waiting: list[object] = []
     reader = EventReader(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
     payload = bytes(1000)

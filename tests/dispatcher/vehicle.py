@@ -1,4 +1,4 @@
-"""A vehicle's own MQTT client: it says when it acknowledges, and it can lose its connection like a car in a tunnel."""
+"""A vehicle's MQTT client with manual acknowledgements, which can lose its connection without a DISCONNECT."""
 
 import itertools
 import socket
@@ -23,7 +23,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """One request as a vehicle saw it."""
+    """One request as a vehicle received it."""
 
     topic: str
     payload: bytes
@@ -38,15 +38,15 @@ class Got:
 
 
 class Endpoint(Protocol):
-    """Where vehicles connect."""
+    """The address that vehicles connect to."""
 
     settings: Settings
 
 
 class Vehicle:
-    """Connects, listens and acknowledges when the test says so. A VIN of its own, unless one is given.
+    """A vehicle that connects, subscribes and acknowledges on request, with a new VIN unless one is given.
 
-    On MQTT 3.1.1 `expiry_s` says only whether there is a session to resume. `largest_packet` is its Maximum Packet Size.
+    On MQTT 3.1.1, `expiry_s` only decides whether there is a session to resume. `largest_packet` is its Maximum Packet Size.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Vehicle:
         self.settings, self.protocol, self.expiry_s = endpoint.settings, protocol, expiry_s
         self.largest_packet = largest_packet
         self.acks = True  # acknowledge at once
-        self.look: Callable[[Got], Any] = lambda _: None  # called for each request before it is acknowledged
+        self.look: Callable[[Got], Any] = lambda _: None  # called for each request before its acknowledgement
         self.got: list[Got] = []
         self.connections = 0
         self.session_present = False
@@ -70,7 +70,7 @@ class Vehicle:
         self._confirmed = threading.Event()
 
     def connect(self, *, clean: bool = False, subscribe: bool = True, port: int | None = None) -> "Vehicle":
-        """Connect, and wait until it is done. With an `expiry_s` it resumes its session unless `clean`."""
+        """Connect and wait for the CONNACK. With an `expiry_s` it resumes its session unless `clean`."""
         v5, forgets = self.protocol == 5, clean or not self.expiry_s
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
@@ -102,19 +102,19 @@ class Vehicle:
         return self
 
     def subscribe(self, topic_filter: str | None = None, *, qos: int = 1) -> None:
-        """To its requests, or to `topic_filter`; waits for the SUBACK."""
+        """Subscribe to its requests, or to `topic_filter`, and wait for the SUBACK."""
         self._confirmed.clear()
         self.client.subscribe(topic_filter or request_filter(self.settings.topic_prefix, self.vin), qos=qos)
         assert self._confirmed.wait(BOUND_S), f"{self.vin} did not subscribe"
 
     def unsubscribe(self, topic_filter: str | None = None) -> None:
-        """From its requests, or from `topic_filter`; waits for the UNSUBACK."""
+        """Unsubscribe from its requests, or from `topic_filter`, and wait for the UNSUBACK."""
         self._confirmed.clear()
         self.client.unsubscribe(topic_filter or request_filter(self.settings.topic_prefix, self.vin))
         assert self._confirmed.wait(BOUND_S), f"{self.vin} did not unsubscribe"
 
     def say(self, sign: Sign) -> None:
-        """Send an online or a heartbeat."""
+        """Publish `online` or a heartbeat."""
         self.client.publish(sign_topic(self.vin, sign), b"", qos=1).wait_for_publish(BOUND_S)
 
     def ack(self, got: Got) -> None:
@@ -129,7 +129,7 @@ class Vehicle:
         self._socket().sendall(packet(0x40, body))
 
     def crash(self) -> None:
-        """The connection ends without a word."""
+        """Close the connection without a DISCONNECT."""
         client, sock = self.client, self._socket()
         client.on_message = None
         self._client = None
@@ -137,31 +137,31 @@ class Vehicle:
         client.loop_stop()
 
     def forget(self) -> None:
-        """Another connection has taken this one's place."""
+        """Forget the connection after a takeover by another one."""
         client, self._client = self.client, None
         client.disconnect()
         client.loop_stop()
 
     def leave(self, *, expiry_s: int | None = None) -> None:
-        """Disconnect as MQTT means it; with `expiry_s`, the DISCONNECT changes how long the session lives."""
+        """Send a DISCONNECT; with `expiry_s`, it changes the session expiry."""
         if self._client is not None:
             client, self._client = self._client, None
             client.disconnect(properties=None if expiry_s is None else _expiry(PacketTypes.DISCONNECT, expiry_s))
             client.loop_stop()
 
     def waits_for(self, count: int, *, within_s: float = BOUND_S) -> list[Got]:
-        """What came so far, as soon as that is `count` requests or more."""
+        """Wait for `count` requests; return all received so far."""
         wait_until(lambda: len(self.got) >= count, within_s=within_s, what=f"{self.vin} has {self.got}, wants {count}")
         return list(self.got)
 
     @property
     def requests(self) -> list[str]:
-        """The request ids that came, in their order."""
+        """The request ids received, in order."""
         return [got.request_id for got in self.got]
 
     @property
     def client(self) -> paho.Client:
-        """The connection."""
+        """The MQTT client."""
         assert self._client is not None, f"{self.vin} is not connected"
         return self._client
 
@@ -181,6 +181,6 @@ class Vehicle:
 
 
 def _expiry(packet_type: int, seconds: int) -> Properties:
-    properties = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho left it untyped
+    properties = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho has no types here
     properties.SessionExpiryInterval = seconds
     return properties

@@ -1,8 +1,8 @@
-"""A small world around `step`: replicas, a broker's sessions and vehicles, moved one effect at a time by a seeded adversary.
+"""A simulated world around `step`: replicas, broker sessions and vehicles, moved one effect at a time by a seeded adversary.
 
 The queues are the real ones in a real Redis; time is a number. The adversary decides which replica gets an event, in which order
-effects are carried out, when the broker's answers arrive, which answers of Redis are lost, which events are lost, doubled or
-late, when Redis forgets its last second, and who dies. Nothing here sleeps. Everything stands in a history, for the checker.
+effects are carried out, when the broker replies, which replies of Redis are lost, which events are lost, duplicated or late, when
+Redis loses its last second, and who dies. Nothing here sleeps. Everything is written to a history for the checker.
 """
 
 import itertools
@@ -24,13 +24,13 @@ from tests.faults.verdict import Verdict
 
 EXPIRIES_S = (0, 60, 3600)
 _worlds = itertools.count()  # worlds share a Redis
-LATE_DATA = 0.15  # of the entries: their data comes after their turn
+LATE_DATA = 0.15  # the share of entries whose data arrives after their turn
 
 
 class World(Replicas):
-    """`calm`: nobody dies, nothing is lost, no deadline passes, and nothing changes between a claim and its publish."""
+    """A world. `calm`: no death, no loss, no expired deadline, and no change between a claim and its publish."""
 
-    NAME = "SIM"  # how the names of its vehicles begin: kinds of world share a Redis
+    NAME = "SIM"  # the prefix of its vehicles: kinds of worlds share a Redis
 
     def __init__(self, seed: int, *, calm: bool, replicas: int = 2, vehicles: int = 2) -> None:
         rng = random.Random(f"{seed}/{calm}")
@@ -42,14 +42,14 @@ class World(Replicas):
         self.seqs = SeqSource(0, clock_ms=lambda: self.now)
         self.accepted: list[tuple[Owner, int]] = []
         self.broken: list[str] = []
-        self.waited_for_deadline = False  # at the end, when everybody was connected, subscribed and acknowledging
+        self.waited_for_deadline = False  # a message needed its deadline at the end although everybody was connected
 
     def verdict(self) -> Verdict:
-        """What the checker says of all that happened."""
+        """The checker's verdict on the history."""
         return check(self.history.lines, deadline_s=DEADLINE_S)
 
     async def unrecorded(self) -> list[str]:
-        """Entries that the queues remember as ended, and whose end the recorder was never told."""
+        """Entries that ended in the queues although the recorder never got their outcomes."""
         found = []
         for vehicle in self.vehicles:
             done = await self.redis.execute_command("ZRANGE", keys.done(vehicle.vin), 0, -1, "WITHSCORES")
@@ -61,7 +61,7 @@ class World(Replicas):
     # The adversary ----------------------------------------------------------------------------------------------------
 
     async def run(self, moves: int) -> None:
-        """So many moves, whichever the seed chooses."""
+        """Make this many moves, chosen by the seed."""
         for _ in range(moves):
             self.now += self.rng.choice((1, 1, 1, 2, 50))
             await self._move()
@@ -88,7 +88,7 @@ class World(Replicas):
     async def _harm(self, replica: Replica) -> None:
         match self.rng.randrange(8):
             case 0 | 5:
-                self.crash(max(self.replicas, key=lambda each: len(each.jobs)))  # in the midst of its work, if it has any
+                self.crash(max(self.replicas, key=lambda each: len(each.jobs)))  # the busiest replica
             case 1:
                 self.cut_off(replica)
             case 2:
@@ -139,7 +139,7 @@ class World(Replicas):
             self.feed.append((vin, Woken()))
 
     async def data_comes(self, *, all_of_it: bool = False) -> None:
-        """Of one entry that waits for it; what was parked takes its place again."""
+        """Store the data of one parked entry, which returns to its place."""
         for seq, vin in list(self.missing.items())[: None if all_of_it else 1]:
             del self.missing[seq]
             await self._unpark(vin, seq)
@@ -152,7 +152,7 @@ class World(Replicas):
             self.feed.append((vin, Woken()))
 
     async def cancel(self, vehicle: Vehicle) -> None:
-        """An operator takes one entry back; one that is in flight ends by its acknowledgement, or so."""
+        """Cancel one entry; one in flight ends by its acknowledgement or at its deadline."""
         if seqs := [seq for vin, seq in self.accepted[-10:] if vin == vehicle.vin]:
             seq = self.rng.choice(seqs)
             batch = self.queues.batch()
@@ -161,7 +161,7 @@ class World(Replicas):
             await self.tell_ended()
 
     async def forget_last_second(self) -> None:
-        """Redis dies and comes back with what its file has; the recorder then offers its last minutes again, in order."""
+        """Restart Redis from its file; the recorder then offers the last minutes again, in order."""
         began = self.now
         await self.go_back([key for vehicle in self.vehicles for key in keys.owner_keys(vehicle.vin)])
         self.harm(f"{WIPED} its last second", began)
@@ -170,7 +170,7 @@ class World(Replicas):
                 await self._offer(vehicle.vin, seqs)
 
     async def go_back(self, of_owners: list[str]) -> None:
-        """Some moves, after which these keys and the deadlines are what they were before."""
+        """Make some moves, then reset these keys and the deadlines to their earlier values."""
         remembered = [*of_owners, keys.deadlines(0)]
         kept = [await self.redis.execute_command("DUMP", key) for key in remembered]
         for _ in range(self.rng.randrange(15)):
@@ -184,9 +184,9 @@ class World(Replicas):
     # The end ----------------------------------------------------------------------------------------------------------
 
     async def calm_down(self, *, clean: bool = False) -> None:
-        """Everybody lives, connects, listens, gives signs and acknowledges, until nothing is left to do.
+        """Make everybody alive, connected, subscribed and acknowledging until nothing is left to do.
 
-        With `clean` all have new sessions, and replicas publish what they have in hand before they hear of that.
+        With `clean`, all sessions are new, and replicas publish what they have in hand before they learn of that.
         """
         self.calm = True
         for replica in self.replicas:
@@ -194,7 +194,7 @@ class World(Replicas):
         await self.data_comes(all_of_it=True)
         for vehicle in self.vehicles:
             self.connect(vehicle, clean=clean, expiry_s=60)
-        if clean:  # their events are on their way when replicas publish what they have in hand
+        if clean:  # their events are under way when replicas publish what they have in hand
             for _ in range(self.rng.randrange(30)):
                 self.now += 1
                 await self.work(self.rng.choice(self.replicas))
@@ -204,7 +204,7 @@ class World(Replicas):
             self.subscribe(vehicle)
         for _ in range(60):
             for vehicle in self.vehicles:
-                await self._unpark(vehicle.vin)  # what was parked in the moment in which its data came; seen to every few seconds
+                await self._unpark(vehicle.vin)  # parked at the moment its data arrived; handled every few seconds
                 self.sign(vehicle)
             await self._deliver_all()
             if await self.is_empty():
@@ -217,7 +217,7 @@ class World(Replicas):
                 await self.look_at_deadlines(replica)
 
     async def _deliver_all(self) -> None:
-        """Acknowledge and settle until nobody gets anything more; no time passes that a deadline would notice."""
+        """Acknowledge and settle until nothing more is delivered; no deadline passes meanwhile."""
         count = -1
         while count != (count := sum(len(vehicle.got) for vehicle in self.vehicles)):
             for vehicle in self.vehicles:
@@ -226,7 +226,7 @@ class World(Replicas):
             await self._settle()
 
     async def is_empty(self) -> bool:
-        """Whether nothing waits for anybody."""
+        """Whether nothing is pending for anybody."""
         left = [await self.redis.execute_command("EXISTS", keys.pending(v.vin), keys.parked(v.vin)) for v in self.vehicles]
         return not any(left)
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.machine import free_ports
+from manifold.sandbox.platform.ports import free_ports
 from tests.docs.page import Shell, environment, steps
 from tests.docs.pictures import take
 from tests.support.servers import ROOT, free_port

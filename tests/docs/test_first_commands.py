@@ -34,7 +34,7 @@ def test_the_readmes_commands_prepare_what_they_need(verb: str, steps: list[str]
     assert done_by(verb, tmp_path) == steps
 
 
-def test_before_a_change_lands_the_checks_the_readmes_command_and_the_image_are_run_and_nothing_else() -> None:
+def test_a_change_is_checked_by_the_checks_the_readme_command_and_the_image_only() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
 
     assert [line for line in lines if line.startswith("make")] == ["make check", "make test", "make image"]

@@ -79,7 +79,7 @@ def test_every_picture_is_shown_on_some_page() -> None:
     assert set((ROOT / "docs" / "img").glob("*.png")) - shown == set()
 
 
-def test_an_output_may_differ_from_its_page_in_numbers_and_where_something_is_left_out() -> None:
+def test_an_output_may_differ_from_its_page_in_numbers_and_omissions_only() -> None:
     (first, second) = steps("```console\n$ echo a\n> echo b\nseq     state\n9120…   open\n…\nreport: /…/x.html\n$ true\n```\n")
 
     assert first.command == "echo a\necho b"

@@ -1,4 +1,4 @@
-"""The RabbitMQ and the door of the AMQP door's tests."""
+"""The RabbitMQ and the signals service of the signals tests."""
 
 from tests.manifold.signals.conftest import door, gateway, rabbitmq, running_door
 

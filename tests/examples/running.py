@@ -1,4 +1,4 @@
-"""How an example is run: from another folder and as its users do."""
+"""Run an example from another folder, as its users do."""
 
 import os
 import subprocess
@@ -16,18 +16,18 @@ BOUND_S = 120
 
 
 def at_broker(settings: Settings) -> dict[str, str]:
-    """What the examples with MQTT read from their environment."""
+    """The environment of the MQTT examples."""
     return {"MQTT_HOST": settings.host, "MQTT_PORT": str(settings.mqtt_port)}
 
 
 def run(*command: str | Path, folder: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command to completion."""
     whole = {**os.environ, **(env or {})}
     return subprocess.run(command, cwd=folder, env=whole, capture_output=True, text=True, timeout=BOUND_S, check=False)
 
 
 def run_python(example: str, *arguments: str | Path, folder: Path, env: dict[str, str] | None = None) -> list[str]:
-    """The lines that an example prints, which ends well by itself."""
+    """Run an example that exits successfully; return its output lines."""
     done = run(sys.executable, EXAMPLES / example, *arguments, folder=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -35,13 +35,13 @@ def run_python(example: str, *arguments: str | Path, folder: Path, env: dict[str
 
 @dataclass(slots=True)
 class Running:
-    """An example that runs until it is ended."""
+    """An example that runs until it is stopped."""
 
     process: subprocess.Popen[bytes]
     output: Path
 
     def prints(self, count: int) -> list[str]:
-        """Its lines, as soon as there are `count`."""
+        """Its output lines, once there are `count`."""
 
         def lines() -> list[str] | None:
             assert self.process.poll() is None, self.output.read_text()
@@ -53,7 +53,7 @@ class Running:
 
 @contextmanager
 def running(example: str, *arguments: str, folder: Path, env: dict[str, str]) -> Iterator[Running]:
-    """An example that runs for as long as the block."""
+    """Run an example for the duration of the block."""
     output = folder / f"{example}.out"
     with output.open("wb") as out:
         command = [sys.executable, str(EXAMPLES / example), *arguments]

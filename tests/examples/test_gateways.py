@@ -1,4 +1,4 @@
-"""The gateways of the examples, in Python and in Node, against a real door."""
+"""The gateway examples, in Python and in Node, against a real signals service."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def environment(door: Door, secret: str = SECRET) -> dict[str, str]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A folder with the example in Node and its package."""
+    """A folder with the Node example and its package."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed (Debian: apt-get install nodejs npm)")
@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_gateway_in_python_has_its_signal_processed(door: Door, gateway: Gateway, tmp_path: Path) -> None:
+def test_the_python_gateway_has_its_signal_processed(door: Door, gateway: Gateway, tmp_path: Path) -> None:
     (line,) = run_python("gateway.py", "device-123", folder=tmp_path, env=environment(door))
 
     _, body = gateway.get("xray.processed.v1")
@@ -46,7 +46,7 @@ def test_a_gateway_in_python_has_its_signal_processed(door: Door, gateway: Gatew
     assert (processed["deviceId"], processed["processedData"]) == ("device-123", READING)
 
 
-def test_a_gateway_in_python_says_why_it_was_refused(door: Door, tmp_path: Path) -> None:
+def test_the_python_gateway_prints_why_its_message_was_refused(door: Door, tmp_path: Path) -> None:
     done = run(
         shutil.which("python3") or "", EXAMPLES / "gateway.py", "device-123", folder=tmp_path, env=environment(door, "wrong")
     )
@@ -55,7 +55,7 @@ def test_a_gateway_in_python_says_why_it_was_refused(door: Door, tmp_path: Path)
     assert "SIGNATURE_ERROR" in done.stderr
 
 
-def test_a_gateway_in_node_has_its_signal_processed_and_consumes_it(door: Door, node: Path) -> None:
+def test_the_node_gateway_has_its_signal_processed_and_consumes_it(door: Door, node: Path) -> None:
     done = run("node", "gateway.js", "device-124", folder=node, env=environment(door))
 
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_a_gateway_in_node_has_its_signal_processed_and_consumes_it(door: Door, 
     assert len(door.recorded()) == 1
 
 
-def test_the_package_lock_names_a_checksum_and_no_registry() -> None:
+def test_the_package_lock_has_checksums_and_names_no_registry() -> None:
     packages = json.loads((EXAMPLES / "package-lock.json").read_text())["packages"]
     wanted = json.loads((EXAMPLES / "package.json").read_text())["dependencies"]
 

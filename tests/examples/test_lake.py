@@ -20,7 +20,7 @@ AT = datetime_of(SEQ)
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Address and warehouse of a lake in which a vehicle has three messages, one of them delivered and one of them failed."""
+    """Catalog address and warehouse of a lake with three messages of one vehicle: one delivered, one failed."""
     settings = Settings(home=tmp_path_factory.mktemp("lake"))
     catalog = new_lake(settings)
     entries = [
@@ -44,7 +44,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return settings.catalog, settings.warehouse_url
 
 
-def test_pyiceberg_lists_the_messages_of_a_vehicle_with_their_outcomes(lake: tuple[str, str], tmp_path: Path) -> None:
+def test_pyiceberg_lists_the_messages_of_a_vehicle_with_outcomes(lake: tuple[str, str], tmp_path: Path) -> None:
     assert run_python("read_lake.py", *lake, VIN, folder=tmp_path) == [
         f"{SEQ} task-0 map-1 delivered {AT}",
         f"{SEQ + 1} task-1 map-1 failed -",
@@ -53,7 +53,7 @@ def test_pyiceberg_lists_the_messages_of_a_vehicle_with_their_outcomes(lake: tup
 
 
 @pytest.mark.slow
-def test_spark_counts_the_outcomes_of_each_day(lake: tuple[str, str], tmp_path: Path) -> None:
+def test_spark_counts_outcomes_per_day(lake: tuple[str, str], tmp_path: Path) -> None:
     submit = Path(sys.executable).with_name("spark-submit")
     local = {"SPARK_LOCAL_IP": "127.0.0.1"}
     done = run(

@@ -1,4 +1,4 @@
-"""The examples with MQTT, against a whole platform."""
+"""The MQTT examples against a whole platform."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ def states(platform: Settings, vin: str) -> list[str]:
     return [entry["state"] for entry in found["entries"]]
 
 
-def test_a_vehicle_gets_what_the_publisher_has_sent_in_order_and_acknowledges_it(platform: Settings, tmp_path: Path) -> None:
+def test_a_vehicle_receives_in_order_and_acknowledges(platform: Settings, tmp_path: Path) -> None:
     vin, env = "EXAMPLEVEHICLE1", at_broker(platform)
     for name, size in (("first", 11), ("second", 22)):
         (tmp_path / name).write_bytes(bytes(size))
@@ -29,15 +29,15 @@ def test_a_vehicle_gets_what_the_publisher_has_sent_in_order_and_acknowledges_it
             "$SDV-FANOUT/data/data-… recorded …",
             "$SDV-FANOUT/trigger recorded …",
         ]
-    wait_until(lambda: states(platform, vin) == ["pending", "pending"], what="both to wait for the vehicle")
+    wait_until(lambda: states(platform, vin) == ["pending", "pending"], what="both entries to be pending")
 
     with running("vehicle.py", vin, folder=tmp_path, env=env) as vehicle:
         got = vehicle.prints(2)
         assert [re.search(r": (\d+) bytes", line)[1] for line in got] == ["11", "22"]  # type: ignore[index]
-        wait_until(lambda: states(platform, vin) == ["delivered", "delivered"], what="both to be acknowledged")
+        wait_until(lambda: states(platform, vin) == ["delivered", "delivered"], what="both messages to be acknowledged")
 
 
-def test_the_publisher_says_why_it_was_refused(platform: Settings, tmp_path: Path) -> None:
+def test_the_publisher_prints_why_its_message_was_refused(platform: Settings, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"x")
     done = run(sys.executable, EXAMPLES / "publisher.py", "data", "NOT A VIN", folder=tmp_path, env=at_broker(platform))
 
@@ -45,7 +45,7 @@ def test_the_publisher_says_why_it_was_refused(platform: Settings, tmp_path: Pat
     assert 'refused ids[0] "NOT A VIN" must be' in done.stdout
 
 
-def test_a_consumer_gets_the_newest_of_each_key_and_all_of_them_again_after_a_rewind(platform: Settings, tmp_path: Path) -> None:
+def test_a_consumer_gets_the_newest_of_each_key_and_all_again_after_a_rewind(platform: Settings, tmp_path: Path) -> None:
     client_id, env = "EXAMPLECONSUMER1", at_broker(platform)
     publisher = PlatformClient(platform)
     try:

@@ -1,4 +1,4 @@
-"""The page of the examples lists each of them, and its addresses are those of `make up`."""
+"""The examples page lists each example with the addresses of `make up`."""
 
 import re
 
@@ -13,13 +13,13 @@ from tests.examples.running import EXAMPLES
 README = (EXAMPLES / "README.md").read_text()
 
 
-def test_every_example_is_on_the_page() -> None:
+def test_the_page_lists_every_example() -> None:
     listed = re.findall(r"^\| `([\w.]+)` \|", README, re.MULTILINE)
 
     assert sorted(listed) == sorted(file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".js"))
 
 
-def test_the_addresses_on_the_page_are_those_of_a_platform_with_default_settings() -> None:
+def test_addresses_on_the_page_match_default_settings() -> None:
     settings = Settings()
     under_home = [str(settings.catalog), settings.warehouse_url]
 

@@ -1,6 +1,6 @@
-"""Rows that break each rule of each suite, beside rows at its limit that keep it; and what an audit has to find of them.
+"""Rows that break each rule of each suite, rows at the limit that keep it, and the expected audit results.
 
-The counts are exact, so a row at a limit that one engine takes for broken and the other does not is seen.
+Counts are exact, so a row at a limit that one engine counts as broken and another does not is noticed.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ from tests.expectations.rows import (
 
 MS = timedelta(milliseconds=1)
 MINUTE = timedelta(minutes=1)
-LATEST = NOON + MINUTE  # what a clock may show at noon
+LATEST = NOON + MINUTE  # the latest time that a clock may show at noon
 LATE = NOON + timedelta(hours=1)
-NULLS = SEQ + 1000  # of rows without one of their columns
+NULLS = SEQ + 1000  # the first seq of rows with a missing column
 LONG_VIN = "V" * 64
 UMLAUTS = "ü" * 256  # 512 bytes of UTF-8
 
 
 def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
-    """A row without each column that the table requires; `row(n)` is the n-th, before it lacks one."""
+    """A row without each required column of the table; `row(n)` is the n-th complete row."""
     columns = next(t.columns for t in EVERY_TABLE if t.name == table)
     required = [column.name for column in columns if column.required]
     return [row(n) | {column: None} for n, column in enumerate(required)]
@@ -63,7 +63,7 @@ def erasure(erasure_id: str, **changed: object) -> Row:
 
 
 def broken() -> dict[str, list[Row]]:
-    """The rows by table; a line breaks one rule, or keeps all where it says so."""
+    """The rows by table; each line breaks one rule, or keeps all where it says so."""
     late, early = first_seq_at(LATE), first_seq_at(EPOCH) - 1
     return {
         "sdv_fanout_data": [
@@ -96,16 +96,16 @@ def broken() -> dict[str, list[Row]]:
             entry(),
             entry(),
             entry(SEQ + 2, ts=NOON),
-            entry(SEQ + 3, vin="a/b"),  # no VIN by ISO 3779, as the four that follow
+            entry(SEQ + 3, vin="a/b"),  # invalid by ISO 3779, as are the next four
             entry(SEQ + 3, vin="é"),
             entry(SEQ + 3, vin=f"{LONG_VIN}V"),
-            entry(SEQ + 3, vin=LONG_VIN),  # a level of a topic
-            entry(SEQ + 4, vin="TEST-1"),  # likewise
+            entry(SEQ + 3, vin=LONG_VIN),  # too long for a topic level
+            entry(SEQ + 4, vin="TEST-1"),  # the same
             entry(SEQ + 5, data_id="never-came"),
             entry(late),
             entry(early),
             *without_each_column("sdv_fanout_ids", lambda n: entry(NULLS + n)),
-            *(entry(NULLS + 100 + n) for n in range(9)),  # kept: those of outcomes
+            *(entry(NULLS + 100 + n) for n in range(9)),  # kept: entries for the outcomes
         ],
         "sdv_fanout_outcomes": [
             outcome(),
@@ -115,14 +115,14 @@ def broken() -> dict[str, list[Row]]:
             outcome(SEQ + 99),
             outcome(SEQ + 4, vin="TEST-1", ended_at=datetime_of(SEQ) - MINUTE - MS, dispatched_at=None),
             outcome(NULLS + 105, ended_at=datetime_of(SEQ) - MINUTE),  # kept, just
-            outcome(NULLS + 106, dispatched_at=datetime_of(SEQ) + MINUTE),  # kept, just
+            outcome(NULLS + 106, dispatched_at=datetime_of(SEQ) + MINUTE),  # just kept
             outcome(NULLS + 107, dispatched_at=datetime_of(SEQ) - MINUTE - MS),
-            outcome(NULLS + 108, outcome="failed", acknowledged_at=None, attempts=0),  # kept
+            outcome(NULLS + 108, outcome="failed", acknowledged_at=None, attempts=0),  # just kept
             outcome(SEQ + 5, dispatched_at=LATE, attempts=-1, acknowledged_at=None),  # three
             *without_each_column("sdv_fanout_outcomes", lambda n: outcome(NULLS + 100 + n)),
         ],
         "ecq_payload": [
-            ecq_message(),  # kept
+            ecq_message(),  # three rules
             ecq_message(SEQ + 4, client_id="c2"),
             ecq_message(SEQ + 4),
             ecq_message(SEQ + 5, ts=datetime_of(SEQ + 5) + MS),
@@ -135,19 +135,19 @@ def broken() -> dict[str, list[Row]]:
             ecq_message(SEQ + 12, key=f"{UMLAUTS}k"),
             ecq_message(SEQ + 13, key=UMLAUTS, payload=b""),  # kept
             ecq_message(late),  # kept: that its clock was wrong is said of the index
-            ecq_message(early),  # likewise
+            ecq_message(early),  # kept: its wrong clock is reported for the index
             *without_each_column("ecq_payload", lambda n: ecq_message(NULLS + n)),
-            *(ecq_message(NULLS + 100 + n) for n in range(5)),  # kept: those of the index
+            *(ecq_message(NULLS + 100 + n) for n in range(5)),  # the same
         ],
         "ecq_index": [
-            ecq_entry(),  # kept
+            ecq_entry(),  # kept: messages for the index
             ecq_entry(SEQ + 4, client_id="c2"),
             ecq_entry(SEQ + 4),
             ecq_entry(SEQ + 5, ts=datetime_of(SEQ + 5) - MS),
             ecq_entry(SEQ + 6),  # of another client
             ecq_entry(SEQ + 11, key=""),
             ecq_entry(SEQ + 12, key=f"{UMLAUTS}k"),
-            ecq_entry(SEQ + 13, key=UMLAUTS, applied=False),  # kept
+            ecq_entry(SEQ + 13, key=UMLAUTS, applied=False),  # of another client
             ecq_entry(late),
             ecq_entry(early),
             *without_each_column("ecq_index", lambda n: ecq_entry(NULLS + 100 + n)),
@@ -162,9 +162,9 @@ def broken() -> dict[str, list[Row]]:
             ecq_state(-1, kind="rewound", epoch=SEQ),  # kept: the one before the first
             ecq_state(-2, kind="rewound", epoch=SEQ),
             ecq_state(SEQ + 5, client_id="nobody"),
-            ecq_state(SEQ + 5, client_id="nobody", kind="rewound"),  # kept: whoever has no queue may rewind
+            ecq_state(SEQ + 5, client_id="nobody", kind="rewound"),  # kept: the one before the first
             ecq_state(SEQ + 6, acked_at=LATEST + MS),
-            ecq_state(SEQ + 7, acked_at=LATEST),  # kept
+            ecq_state(SEQ + 7, acked_at=LATEST),  # kept: a client without a queue may rewind
             ecq_state(SEQ + 8, acked_at=EPOCH - MS),
             *without_each_column("ecq_state", lambda n: ecq_state(NULLS + n)),
         ],
@@ -183,7 +183,7 @@ def broken() -> dict[str, list[Row]]:
             refused(SEQ + 5, reason="  \n"),  # kept: no blank
             refused(SEQ + 6, stream="xray"),
             refused(SEQ + 7, received_at=LATEST + MS),
-            refused(SEQ + 8, received_at=LATEST),  # kept
+            refused(SEQ + 8, received_at=LATEST),  # kept: not blank
             *without_each_column("quarantine", lambda n: refused(NULLS + n)),
         ],
         "ingested_segments": [
@@ -243,7 +243,7 @@ def broken() -> dict[str, list[Row]]:
     }
 
 
-# By table and rule: its severity, and how many rows break it.
+# kept: raw rows for the processed signals
 FOUND = {
     ("sdv_fanout_data", "columns_are_present"): ("error", 6),
     ("sdv_fanout_data", "data_id_is_unique"): ("error", 2),

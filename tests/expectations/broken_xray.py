@@ -1,4 +1,4 @@
-"""Rows that break each rule of the suites of X-ray signals, beside rows at its limit; all others are in `broken.py`."""
+"""Rows that break each rule of the X-ray signal suites, and rows at the limit; the others are in `broken.py`."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -10,8 +10,8 @@ from manifold.lake.sealing import MAGIC
 from tests.expectations.rows import NOON, SEQ, Row
 
 MS, MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)
-NULLS = SEQ + 1000  # of rows without one of their columns
-LONG = "d" * 100  # a device id that just fits
+NULLS = SEQ + 1000  # By table and rule: its severity, and the number of rows that break it.
+LONG = "d" * 100  # the first seq of rows with a missing column
 _UNKNOWN: Mapping[str, None] = dict.fromkeys(("latitude", "longitude", "altitude", "battery", "signal_strength"))
 
 
@@ -20,7 +20,7 @@ def digest(seq: int) -> str:
 
 
 def signal(seq: int, **changed: Any) -> Row:
-    """What raw and processed signals have in common."""
+    """The common fields of raw and processed signals."""
     at = datetime_of(seq)
     own = {"device_id": "d-1", "captured_at": at, "content_digest": digest(seq), "seq": seq, "received_at": at}
     return {**own, "schema_version": "v1", "correlation_id": None, **changed}
@@ -39,12 +39,12 @@ def processed(seq: int, **changed: Any) -> Row:
 def device(seq: int, **changed: Any) -> Row:
     at = datetime_of(seq)
     own = {"device_id": "d-1", "seq": seq, "received_at": at, "seen_at": at, "status": "online", "correlation_id": None}
-    own["content_digest"] = None  # of those that an earlier version recorded
+    own["content_digest"] = None  # the longest valid device id
     return {**own, "battery": None, "signal_strength": None, "temperature": None, "uptime": None, **changed}
 
 
 def each(*changes: Mapping[str, Any], first: int) -> list[tuple[int, Mapping[str, Any]]]:
-    """A seq of its own for each change."""
+    """Give each change its own seq."""
     return [(first + n, change) for n, change in enumerate(changes)]
 
 
@@ -63,9 +63,9 @@ LATE, EARLY = first_seq_at(NOON + MINUTE + MS), first_seq_at(EPOCH) - 1
 
 
 def raw_signals() -> list[Row]:
-    """A line breaks one rule, or keeps all where it says so."""
+    """Rows that break one rule each, or keep all where it says so."""
     rows = [
-        raw(SEQ, device_id=LONG, latitude=90.0, longitude=-180.0),  # kept
+        raw(SEQ, device_id=LONG, latitude=90.0, longitude=-180.0),  # rows recorded by an earlier version
         raw(SEQ + 1, schema_version="v2", latitude=-90.0, longitude=180.0),  # kept
         raw(SEQ + 2),
         raw(SEQ + 2, device_id="d-2"),
@@ -75,7 +75,7 @@ def raw_signals() -> list[Row]:
         raw(SEQ + 6, schema_version="v3"),
         raw(SEQ + 7, payload=b"\xf5MX0"),
         raw(SEQ + 8, payload=b""),
-        raw(SEQ + 9, captured_at=datetime_of(SEQ) + MINUTE),  # kept, just
+        raw(SEQ + 9, captured_at=datetime_of(SEQ) + MINUTE),  # just kept
         raw(SEQ + 10, captured_at=datetime_of(SEQ) + MINUTE + MS),
         raw(LATE),
         raw(EARLY),
@@ -85,11 +85,11 @@ def raw_signals() -> list[Row]:
     rows += [raw(seq, **change) for seq, change in each(*({"content_digest": one} for one in digests), first=SEQ + 30)]
     places = ({"latitude": 90.1}, {"latitude": -90.1}, {"longitude": 180.1}, {"longitude": nan})
     rows += [raw(seq, **change) for seq, change in each(*places, *OUT_OF_RANGE, *IN_RANGE, first=SEQ + 40)]
-    return rows + [raw(SEQ + n) for n in range(60, 100)]  # kept: those of what was processed
+    return rows + [raw(SEQ + n) for n in range(60, 100)]  # kept: raw rows for the processed signals
 
 
 def processed_signals() -> list[Row]:
-    """Likewise."""
+    """Rows that break one rule each, or keep all where it says so."""
     known = ("", "humidity_low", "humidity_low,pressure_high")
     unknown = ("humidity", "humidity_low pressure_high", "pressure_high,odd", "humidity_low\n")
     types = [{"anomaly_types": one} for one in (*known, *unknown)]
@@ -108,21 +108,21 @@ def processed_signals() -> list[Row]:
 
 
 def devices() -> list[Row]:
-    """Likewise."""
+    """Rows that break one rule each, or keep all where it says so."""
     words = ({"status": "Online"}, {"uptime": -0.1}, {"uptime": 0.0})
     changes = each(*NO_DEVICES, *OUT_OF_RANGE, *IN_RANGE, *words, first=SEQ + 20)
     return [
         device(SEQ),
         device(SEQ, device_id="d-2"),
         device(SEQ + 1, received_at=datetime_of(SEQ + 1) + MS),
-        device(SEQ + 2, seen_at=datetime_of(SEQ) + MINUTE),  # kept, just
+        device(SEQ + 2, seen_at=datetime_of(SEQ) + MINUTE),  # just kept
         device(SEQ + 3, seen_at=datetime_of(SEQ) + MINUTE + MS),
         device(SEQ + 4, device_id=LONG),  # kept
         *(device(seq, **change) for seq, change in changes),
     ]
 
 
-# By table and rule: its severity, and how many rows break it.
+# By table and rule: its severity, and the number of rows that break it.
 FOUND = {
     ("xray_raw_signals", "columns_are_present"): ("error", 9),
     ("xray_raw_signals", "seq_is_unique"): ("error", 2),

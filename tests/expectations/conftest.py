@@ -1,4 +1,4 @@
-"""A session of Spark that holds no catalog of the pipelines' tests."""
+"""A Spark session without the catalogs of the pipelines' tests."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,5 +8,5 @@ from tests.conftest import for_few_rows
 
 @pytest.fixture(scope="session")
 def spark(one_spark: SparkSession) -> SparkSession:
-    """Shares the JVM, and nothing else."""
+    """A session that shares only the JVM."""
     return for_few_rows(one_spark.newSession())

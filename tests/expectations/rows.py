@@ -1,4 +1,4 @@
-"""The rows of one small, good run; a test changes what it is about."""
+"""The rows of one small, good run; tests change individual fields."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -80,7 +80,7 @@ def segment(path: str = "trigger/dt=2026-03-01/hour=11/1-0.parquet", **changed: 
 
 
 def good() -> dict[str, list[Row]]:
-    """Every table's rows, with nothing to say against them."""
+    """The rows of every table, all valid."""
     return {
         "sdv_fanout_data": [data()],
         "sdv_fanout_meta": [meta()],
@@ -96,11 +96,11 @@ def good() -> dict[str, list[Row]]:
 
 
 def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
-    """Rows as the table would hold them. Nulls are let through: some rules are about them."""
+    """Rows as the table would hold them. Nulls are kept: some rules are about them."""
     contract = next(t for t in tables.EVERY_TABLE if t.name == table)
     schema = from_arrow_schema(pa.schema([(c.name, c.type) for c in contract.columns]))
     made = spark.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
-    return made.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
+    return made.coalesce(1).localCheckpoint()  # read by Spark from here on, and not recomputed on each access
 
 
 def judged(
@@ -111,9 +111,9 @@ def judged(
     stored: Mapping[str, Sequence[Row]] | None = None,
     **changed: Any,
 ) -> Audit:
-    """The audit of a run that adds `rows` to tables that have nothing of them; of the others, what a good run adds.
+    """Audit a run that adds `rows` to tables without other rows; other tables get the rows of a good run.
 
-    `stored` are all rows of some tables, the run's with them.
+    `stored` gives all rows of some tables, including those of the run.
     """
     frames = {table: frame(spark, table, found) for table, found in rows.items() if found}
     right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": Files(reports.as_uri()), "keep": 10}

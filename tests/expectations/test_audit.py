@@ -1,4 +1,4 @@
-"""What an audit says about the rows of a run."""
+"""Audit results for the rows of a run."""
 
 import json
 from datetime import timedelta
@@ -21,7 +21,7 @@ from tests.expectations.rows import NOON, SEQ, VIN, data, entry, good, judged, m
 pytestmark = pytest.mark.slow
 
 
-def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_good_run_passes_silently_and_its_report_lists_every_table(spark: SparkSession, tmp_path: Path) -> None:
     result = judged(spark, good(), tmp_path)
 
     assert result.passed
@@ -31,7 +31,7 @@ def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark
     assert all(table in page for table in good())
 
 
-def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_broken_rule_is_found_with_its_severity_and_rows(spark: SparkSession, tmp_path: Path) -> None:
     result = judged(spark, broken(), tmp_path, data_wait=timedelta(seconds=1))
 
     found = (*result.failures, *result.warnings)
@@ -51,9 +51,7 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
     assert "other-bytes" in Path(result.report).read_text()
 
 
-def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_each_rule_writes_a_result_row_and_result_rows_are_audited_too(spark: SparkSession, tmp_path: Path) -> None:
     added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
     result = judged(spark, added, tmp_path)
     rows = [row for row in results_of(result, NOON).to_pylist() if row["suite"] == "sdv_fanout_data"]
@@ -77,7 +75,7 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
     }
 
 
-def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+def test_data_docs_are_sentences_with_severity_and_reason(spark: SparkSession, tmp_path: Path) -> None:
     judged(spark, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
 
     (page,) = (tmp_path / "validations" / "sdv_fanout_ids").rglob("*.html")
@@ -97,10 +95,8 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSessio
     assert "[true]" not in shown.lower()
 
 
-def test_great_expectations_judges_rows_on_spark_and_counts_and_names_those_that_break_a_rule(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """By the library's own results, which lie beside the pages."""
+def test_great_expectations_audits_on_spark_and_counts_and_names_offenders(spark: SparkSession, tmp_path: Path) -> None:
+    """Checked by the library's own results, which are stored next to the pages."""
     rows = [entry(), entry(), entry(SEQ + 2, vin="not/a/topic/level"), entry(SEQ + 3)]
     result = judged(spark, {"sdv_fanout_ids": rows}, tmp_path)
 
@@ -116,7 +112,7 @@ def test_great_expectations_judges_rows_on_spark_and_counts_and_names_those_that
     }
 
 
-def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_audit_result_is_stored_once_its_pages_are_readable(spark: SparkSession, tmp_path: Path) -> None:
     kept: list[tuple[int, bool]] = []
 
     def keep(rows: pa.Table) -> None:
@@ -127,7 +123,7 @@ def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp
     assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
-def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_waits_too_long(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_trigger_that_waits_too_long_for_its_data_is_a_warning(spark: SparkSession, tmp_path: Path) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
     young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
@@ -138,7 +134,7 @@ def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_waits_too_long
     assert old.passed
 
 
-def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_already_in_the_table_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
     stored = {"ingested_segments": [segment(run_id="an earlier one"), segment()]}
 
     result = judged(spark, {"ingested_segments": [segment()]}, tmp_path, stored=stored)
@@ -146,7 +142,7 @@ def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSes
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
 
 
-def test_a_run_that_adds_nothing_passes_and_still_has_its_page(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_run_passes_and_has_a_page(spark: SparkSession, tmp_path: Path) -> None:
     result = judged(spark, {"sdv_fanout_ids": []}, tmp_path)
 
     assert result.passed
@@ -166,7 +162,7 @@ def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(spark: SparkS
     assert "first" not in index
 
 
-def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_audit_of_a_run_replaces_its_pages(spark: SparkSession, tmp_path: Path) -> None:
     judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
     again = judged(spark, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
 
@@ -176,7 +172,7 @@ def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: P
 
 
 class Text(HTMLParser):
-    """What a page says, without what its scripts and styles are."""
+    """The text of a page without scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +196,7 @@ def text_of(page: Path) -> str:
 
 
 class Links(HTMLParser):
-    """The addresses to which a page leads."""
+    """The link targets of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +206,7 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name == "href"]
 
 
-def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_link_of_the_pages_resolves(spark: SparkSession, tmp_path: Path) -> None:
     result = judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
     report = Path(result.report)
     publish_trends(results_of(result, NOON).to_pylist(), Files(tmp_path.as_uri()))
@@ -225,10 +221,10 @@ def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
+        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a missing reference"),
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )
-def test_what_the_caller_forgot_is_named(spark: SparkSession, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_named(spark: SparkSession, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(Permanent, match=says):
         judged(spark, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

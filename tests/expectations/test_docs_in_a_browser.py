@@ -1,4 +1,4 @@
-"""Data Docs in a browser that reaches nothing but loopback: from a folder and as Airflow serves them. PICTURES=1 draws one."""
+"""Data Docs in a browser limited to loopback, from a folder and as served by Airflow. PICTURES=1 draws one."""
 
 import os
 import runpy
@@ -25,7 +25,7 @@ TABLE = "sdv_fanout_ids"
 
 @pytest.fixture(scope="module")
 def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the reports of a run of two entries, of which one has a VIN that is none."""
+    """A home with the reports of a run of two entries, one of them with an invalid VIN."""
     home = tmp_path_factory.mktemp("home")
     judged(spark, {TABLE: [entry(), entry(SEQ + 2, "1HGCM82633A00435O")]}, home / "reports")
     return home
@@ -33,7 +33,7 @@ def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["a folder", "airflow"])
 def reports(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
-    """The address of the reports; under Airflow that of the plugin's application, whose reader is logged in."""
+    """The URL of the reports; under Airflow, that of the plugin's application with a logged-in reader."""
     if request.param == "a folder":
         yield (home / "reports").as_uri()
         return
@@ -48,7 +48,7 @@ def reports(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_the_pages_are_styled_and_ask_no_other_host(reports: str) -> None:
+def test_the_pages_are_styled_and_request_no_other_host(reports: str) -> None:
     with offline_page() as seen:
         seen.page.goto(f"{reports}/{quote(run_page(RUN))}")
         seen.page.get_by_role("row", name=TABLE).get_by_role("link", name="every rule").click()
@@ -74,7 +74,7 @@ def test_the_pages_are_styled_and_ask_no_other_host(reports: str) -> None:
         assert (seen.asked_outside, seen.errors) == ([], [])
 
 
-def test_the_reports_hold_one_style_sheet_beside_their_pages(home: Path) -> None:
+def test_reports_share_one_style_sheet_next_to_their_pages(home: Path) -> None:
     files = [file for file in (home / "reports").rglob("*") if file.is_file()]
 
     assert {file.suffix for file in files} == {".html", ".json", ".css"}

@@ -1,4 +1,4 @@
-"""Keys that stand several times, looked for by Spark."""
+"""Duplicate keys, found by Spark."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from manifold.lake.hashes import find_duplicates
 pytestmark = pytest.mark.slow
 
 
-def test_keys_whose_hashes_are_alike_hide_none_that_is_there_twice(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody makes Spark's hashes alike in a test: the first that stand twice are said to be those of keys that stand once."""
+def test_hash_collisions_hide_no_duplicate_key(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's hashes cannot be made to collide in a test, so the first duplicates are declared to be unique."""
     rows = spark.createDataFrame([(1,), (2,), (3,), (3,)], "n bigint")
     found = find_duplicates
 

@@ -1,4 +1,4 @@
-"""The pages of a run in the store of the reports; tests/stores looks at them in an object store."""
+"""The pages of a run in the report store; tests/stores does the same in an object store."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.expectations.rows import NOON, RUN
 TABLE = "sdv_fanout_ids"
 
 
-def test_a_table_that_has_no_rows_when_a_run_is_judged_again_keeps_no_page_of_the_first_time(tmp_path: Path) -> None:
+def test_a_second_audit_without_rows_of_a_table_removes_its_page(tmp_path: Path) -> None:
     reports = Files((tmp_path / "reports").as_uri())
     for minute, rows in enumerate(({TABLE: 5, "ingested_segments": 1}, {"ingested_segments": 1})):
         made = tmp_path / f"made {minute}"

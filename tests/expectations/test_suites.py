@@ -1,4 +1,4 @@
-"""The suites are data; the loader refuses what would not judge."""
+"""Suites are data; the loader refuses ineffective ones."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_every_table_has_a_suite() -> None:
 
 
 @pytest.mark.parametrize("suite", load_suites().values(), ids=lambda suite: suite.table)
-def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(suite: Suite) -> None:
+def test_key_and_required_columns_are_rules_of_severity_error(suite: Suite) -> None:
     stops = [rule for rule in suite.rules if rule.severity is Severity.ERROR]
     unique = [set(rule.columns) for rule in stops if isinstance(rule, AnyUnique)]
     present = {column for rule in stops if isinstance(rule, NotNull) for column in rule.columns}
@@ -32,17 +32,17 @@ def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(s
 
 
 def test_each_rule_has_rows_that_break_it() -> None:
-    """They are judged in `test_audit.py`; a new rule has to be broken in `broken.py`."""
+    """The rows are audited in `test_audit.py`; a new rule needs rows in `broken.py`."""
     rules = {(suite.table, rule.name): rule.severity.value for suite in load_suites().values() for rule in suite.rules}
 
     assert {rule: severity for rule, (severity, _) in FOUND.items()} == rules
 
 
-# What these look up comes with them.
+# Lookup tables that these suites need.
 OF_ONE_MESSAGE = ("sdv_fanout_data", "sdv_fanout_meta", "ecq_index", "xray_processed_signals")
 
 
-def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
+def test_no_rule_about_later_messages_stops_a_run() -> None:
     waiting = [
         rule
         for suite in load_suites().values()
@@ -57,25 +57,21 @@ def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        pytest.param("column: seq", "column: sequence", "quarantine has no column sequence", id="a column that is not there"),
-        pytest.param("severity: error", "severity: fatal", "severity", id="a severity that is none"),
+        pytest.param("column: seq", "column: sequence", "quarantine has no column sequence", id="a missing column"),
+        pytest.param("severity: error", "severity: fatal", "severity", id="an unknown severity"),
         pytest.param("why: a message is refused once", "why: ''", "why", id="no reason"),
-        pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an expectation that is none"),
+        pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an unknown expectation"),
         pytest.param(
             "type: expect_column_values_to_be_unique, column: seq",
             "type: expect_column_values_to_match_regex, name: r, column: topic, regex: '^a$'",
             "rule r: $ also matches before a last line feed",
-            id="a pattern that fits before a last line feed",
+            id="a pattern that matches before a final newline",
         ),
-        pytest.param(
-            "table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="a table that is none"
-        ),
+        pytest.param("table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="an unknown table"),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
 )
-def test_a_suite_that_would_not_judge_is_refused_with_its_file_and_fault(
-    tmp_path: Path, before: str, after: str, says: str
-) -> None:
+def test_an_ineffective_suite_is_refused_with_file_and_fault(tmp_path: Path, before: str, after: str, says: str) -> None:
     (tmp_path / "quarantine.yaml").write_text(GOOD.replace(before, after))
 
     with pytest.raises(Permanent, match=r"quarantine\.yaml") as refused:
@@ -83,7 +79,7 @@ def test_a_suite_that_would_not_judge_is_refused_with_its_file_and_fault(
     assert says in str(refused.value)
 
 
-def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_rule_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "quarantine.yaml").write_text(GOOD + GOOD.splitlines()[-1] + "\n")
 
     with pytest.raises(Permanent, match="two rules are named seq_is_unique"):

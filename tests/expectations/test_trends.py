@@ -1,4 +1,4 @@
-"""The charts over time: what each shows of the rows of `quality_results`, and that the page needs nothing but itself."""
+"""The trend charts: what each shows of `quality_results`, on a page that loads nothing."""
 
 import base64
 import re
@@ -18,7 +18,7 @@ INLINE = "data:image/svg+xml;base64,"
 
 
 class Tags(HTMLParser):
-    """Every tag of a page, with its attributes."""
+    """Every tag of a page with its attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def pictures_of(page: str) -> list[str]:
     return [base64.b64decode(source.removeprefix(INLINE)).decode() for source in Tags(page).of("img", "src")]
 
 
-def test_a_rule_that_was_broken_has_a_chart_of_the_share_of_rows_and_each_table_one_of_its_rows() -> None:
+def test_a_broken_rule_and_each_table_have_a_chart() -> None:
     trends = trends_of([result(0), result(1, unexpected=50), result(2, judged=10)])
 
     (broken,), (rows,) = trends.broken, trends.rows
@@ -52,19 +52,19 @@ def test_a_rule_that_was_broken_has_a_chart_of_the_share_of_rows_and_each_table_
     assert trends.kept == {}
 
 
-def test_a_rule_that_no_row_broke_is_named_and_has_no_chart() -> None:
+def test_a_rule_without_offenders_is_listed_without_a_chart() -> None:
     trends = trends_of([result(0), result(0, "reason_says_something")])
 
     assert (trends.broken, trends.kept) == ([], {"quarantine": ["reason_says_something", "seq_is_unique"]})
 
 
-def test_a_run_that_is_judged_twice_is_there_twice() -> None:
+def test_a_run_audited_twice_appears_twice() -> None:
     again = result(1, unexpected=0, at=result(2)["at"])
 
     assert [chart.values for chart in trends_of([result(1, unexpected=20), again]).broken] == [[0.1, 0]]
 
 
-def test_a_renamed_rule_ends_where_its_new_name_begins() -> None:
+def test_the_chart_of_a_renamed_rule_ends_where_its_new_name_begins() -> None:
     rows = [result(0, "old", 20), result(1, "old"), result(2, "new", 20), result(3, "new")]
 
     trends = trends_of(rows)
@@ -82,13 +82,13 @@ def test_a_renamed_rule_ends_where_its_new_name_begins() -> None:
         pytest.param({"unexpected": None}, id="no number of bad rows"),
         pytest.param({"judged": None}, id="no number of rows"),
         pytest.param({"unexpected": float("nan")}, id="not a number"),
-        pytest.param({"judged": float("inf")}, id="without end"),
-        pytest.param({"judged": 0}, id="a share of nothing"),
-        pytest.param({"judged": -1}, id="less than nothing"),
-        pytest.param({"judged": "many"}, id="a word"),
+        pytest.param({"judged": float("inf")}, id="infinite"),
+        pytest.param({"judged": 0}, id="a share of zero rows"),
+        pytest.param({"judged": -1}, id="negative"),
+        pytest.param({"judged": "many"}, id="text"),
     ],
 )
-def test_what_is_no_number_leaves_a_gap(tmp_path: Path, odd: dict[str, Any]) -> None:
+def test_a_value_that_is_not_a_number_leaves_a_gap(tmp_path: Path, odd: dict[str, Any]) -> None:
     rows = [result(0, unexpected=20), result(1, unexpected=20) | odd, result(2)]
 
     (chart,) = trends_of(rows).broken
@@ -97,7 +97,7 @@ def test_what_is_no_number_leaves_a_gap(tmp_path: Path, odd: dict[str, Any]) -> 
     assert "broken in 1 of 2 judgements" in page_of(tmp_path, rows)
 
 
-def test_errors_come_first_and_then_what_was_broken_last() -> None:
+def test_errors_come_first_then_the_most_recently_broken_rules() -> None:
     rows = [
         result(run, rule, 5 * (run == broken), severity=severity)
         for rule, severity, broken in (("a", "warning", 2), ("b", "error", 0), ("c", "error", 1), ("d", "of a later release", 2))
@@ -107,7 +107,7 @@ def test_errors_come_first_and_then_what_was_broken_last() -> None:
     assert [chart.rule for chart in trends_of(rows).broken] == ["c", "b", "a", "d"]
 
 
-def test_each_picture_says_in_words_what_it_shows_and_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
+def test_each_chart_has_a_text_description_and_the_page_fetches_nothing(tmp_path: Path) -> None:
     Files(tmp_path.as_uri()).write(run_page("run1"), b"a page")
     rows = [*(result(run, unexpected=run) for run in range(3)), *(result(n, "x<y>", 9, severity="warning") for n in range(2))]
 
@@ -121,20 +121,20 @@ def test_each_picture_says_in_words_what_it_shows_and_nothing_is_fetched_from_el
         "quarantine, x<y> (warning): broken in 2 of 2 judgements, by at most 4.50% of the rows; not a rule any more",
         "quarantine: at most 200 rows in a run, last 200 rows",
     ]
-    assert tags.of("a", "href") == ["index.html", "runs/run1/index.html", "runs/run1/index.html"]  # only pages that are kept
+    assert tags.of("a", "href") == ["index.html", "runs/run1/index.html", "runs/run1/index.html"]  # only existing pages
     for picture in pictures_of(page):
         assert ET.fromstring(picture).tag.endswith("svg")
         assert not re.search(r"<script|<image|@import|href=\"(?!#)|url\((?!#)", picture)
         assert "2026-03-01 12:00" in picture
 
 
-def test_the_same_rows_make_the_same_page(tmp_path: Path) -> None:
+def test_the_page_is_deterministic(tmp_path: Path) -> None:
     rows = [result(run, unexpected=run) for run in range(3)]
 
     assert page_of(tmp_path / "one", rows) == page_of(tmp_path / "two", rows)
 
 
-def test_of_more_broken_rules_than_anybody_reads_the_worst_are_drawn(tmp_path: Path) -> None:
+def test_only_the_worst_broken_rules_are_drawn(tmp_path: Path) -> None:
     rows = [result(0, f"rule_{n:02}", 1 + n) for n in range(CHARTS + 3)]
 
     page = page_of(tmp_path, rows)
@@ -144,9 +144,9 @@ def test_of_more_broken_rules_than_anybody_reads_the_worst_are_drawn(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("rows", "pictures"), [pytest.param([], 0, id="nothing"), pytest.param([result(0, unexpected=1)], 2, id="one judgement")]
+    ("rows", "pictures"), [pytest.param([], 0, id="empty"), pytest.param([result(0, unexpected=1)], 2, id="one audit")]
 )
-def test_few_rows_make_a_page_too(tmp_path: Path, rows: list[Row], pictures: int) -> None:
+def test_a_page_is_drawn_from_few_rows(tmp_path: Path, rows: list[Row], pictures: int) -> None:
     page = page_of(tmp_path, rows)
 
     assert len(pictures_of(page)) == pictures

@@ -1,4 +1,4 @@
-"""The style sheet that was taken over from elsewhere is what its package has, and its licence lies beside it."""
+"""The vendored style sheet equals that of its package, and its licence lies next to it."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ FOLDER = ROOT / "expectations" / "pages" / "static"
 ROW = re.compile(r"^\| `([^`]+)` \| .* \| `([0-9a-f]{64})` \| \w+, `([^`]+)` \|$", re.MULTILINE)
 
 
-def test_every_vendored_file_is_listed_with_its_checksum_and_its_licence() -> None:
+def test_every_vendored_file_is_listed_with_checksum_and_licence() -> None:
     rows = ROW.findall((FOLDER / "README.md").read_text())
 
     assert {file.name for file in FOLDER.iterdir()} == {"README.md", *(name for row in rows for name in (row[0], row[2]))}

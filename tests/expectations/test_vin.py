@@ -1,4 +1,4 @@
-"""Two ways to say what a VIN is must not differ."""
+"""Both implementations of the VIN rule agree."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ ODD = [
 ]
 
 
-def test_the_batches_agree_with_the_contract_on_every_check_digit_and_on_odd_names(spark: SparkSession) -> None:
+def test_both_vin_checks_agree_on_every_check_digit_and_odd_name(spark: SparkSession) -> None:
     vins = [*FILLED, *RIGHT, *ODD]
     frame = spark.createDataFrame([*((vin,) for vin in vins), (None,)], "vin string").select("vin", is_iso_3779(sf.col("vin")))
 

@@ -1,4 +1,4 @@
-"""`python -m tests.faults --minutes 10 --seeds 1,2`: harm the whole embedded platform, and prove the promises on its history."""
+"""`python -m tests.faults --minutes 10 --seeds 1,2`: inject faults into the whole platform and prove its promises."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ from tests.faults.run import Plan, Result, play
 from tests.faults.stories import stories
 
 console = Console()
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # each lost connection is in the history
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # every lost connection is in the history
 
 
 def main(
@@ -27,7 +27,7 @@ def main(
     tls: Annotated[bool, typer.Option(envvar="MANIFOLD_TLS", help="with TLS, and what can go wrong with it")] = False,
     folder: Annotated[Path | None, typer.Option(help="where the runs keep their state; default: a temporary folder")] = None,
 ) -> None:
-    """Zero lost, out of order and resurrected is success; a run that failed keeps its history."""
+    """Succeed if nothing is lost, out of order or resurrected; a failed run keeps its history."""
     root = folder or Path(tempfile.mkdtemp(prefix="manifold-faults-"))
     results: list[Result] = []
     for seed in [int(seed) for seed in seeds.split(",")]:

@@ -1,26 +1,26 @@
 """Proves promises 1 to 3 of docs/concepts.md on a history, vehicle by vehicle. Pure.
 
-The words, exactly. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request tells it, since a
+Definitions. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request identifies it, since a
 request has one seq.
 
 - attempted: (vehicle, request) that the platform has published, with or without a receipt.
-- accepted: entries that a receipt names.
+- accepted: entries named by a receipt.
 - delivered: accepted entries that reached the vehicle's application at least once.
-- lost: accepted entries that never did, and did not end otherwise either (`superseded`, `expired`, `cancelled`, `failed`).
-- duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or a beginning or end
-  of the vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
-  deadline: the vehicle did not acknowledge the copy before it within the time that the first attempt has, from its publish.
+- lost: accepted entries never delivered and without another outcome (`superseded`, `expired`, `cancelled`, `failed`).
+- duplicated: every further copy of an entry, from any sender. It is *explained* by a fault of the platform, or a beginning or end
+  of the vehicle's own connection, between the previous copy and itself, or at most `NEAR_S` before the former; or by an expired
+  deadline: the vehicle did not acknowledge the previous copy within the deadline of a first attempt, counted from its publish.
 - unexplained: duplicated and not explained. Promise 2 allows none.
-- out of order: entries delivered for the first time after a younger one was, except those that were ever parked.
-- in flight together: entries delivered for the first time while another entry had been delivered, not acknowledged by the
-  vehicle, not ended and not parked; except one that was parked before and took its place again after the other's connection.
-- resurrected: entries that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end
-  was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it, or where it went
-  back to before that end, until what had ended has ended there again, and the fault is over: a duplicate.
-- unasked: copies of what the platform never attempted for that vehicle, or under another seq than the receipt's.
-- altered: copies whose bytes are not those that the platform published.
-- queued twice: requests of one vehicle that lie under more than one seq, by receipts, queues or deliveries.
-- unrecorded: entries that the vehicle acknowledged and whose outcome is not in the archive (only where the archive was read).
+- out of order: entries first delivered after a younger one, except those that were ever parked.
+- in flight together: entries first delivered while another entry had been delivered, not acknowledged by the vehicle, not ended
+  and not parked; except one that was parked before and took its place again after the other's connection.
+- resurrected: entries put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end was in
+  Redis; except if Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it, or was rolled back to before
+  that end, until the ended entries have ended there again and the fault is over: then it is a duplicate.
+- unasked: copies that the platform never attempted for that vehicle, or under another seq than the receipt's.
+- altered: copies with other bytes than the platform published.
+- queued twice: requests of one vehicle under more than one seq, by receipts, queues or deliveries.
+- unrecorded: entries that the vehicle acknowledged without an outcome in the archive (only if the archive was read).
 - never acknowledged: entries recorded as `delivered` that the vehicle has never acknowledged.
 """
 
@@ -34,12 +34,12 @@ from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, check_queue
 from tests.faults.history import Line, What
 from tests.faults.verdict import Breach, Verdict
 
-WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
-WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the fault began
+WIPED = "Redis lost"  # the prefix of notes on faults in which Redis loses data
+WENT_BACK = "Redis went back"  # the prefix of notes on faults after which Redis is as it was when the fault began
 
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
-    """The verdict on a whole history, in whatever order its lines are; `deadline_s` is what the first attempt has."""
+    """Check a whole history, with lines in any order; `deadline_s` is the deadline of a first attempt."""
     ordered = sorted(lines, key=lambda line: line.at)
     verdict = Verdict()
     seqs = _seqs_of_requests(ordered, verdict)
@@ -58,7 +58,7 @@ def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
 
 
 def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, str], int]:
-    """(vehicle, request) → seq: by its receipt, else by whoever saw both together."""
+    """(vehicle, request) → seq: from its receipt, or from a line that names both."""
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
     by_receipt: dict[tuple[str, str], int] = {}
     for line in lines:
@@ -71,7 +71,7 @@ def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, st
 
 
 class _Vehicle:
-    """One vehicle's part of a history, told once from begin to end."""
+    """One vehicle's part of a history, read once from begin to end."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class _Vehicle:
         self._attempted: dict[str, str] = {}  # request → SHA-1 of its payload
         self._accepted: set[int] = set()
         self._copies: dict[int, list[Line]] = {}
-        self._claimed: dict[int, list[float]] = {}  # seq → when each of its copies had been published
+        self._claimed: dict[int, list[float]] = {}  # seq → publish times of its copies
         self._acknowledged: dict[int, list[float]] = {}  # seq → when
-        self._published: dict[int, float] = {}  # seq → when last
+        self._published: dict[int, float] = {}  # seq → last publish time
         self._parked: set[int] = set()
         self._ended: dict[int, float] = {}
         self._other_ends: set[int] = set()
         self._recorded: dict[int, str] = {}
-        self._youngest = 0  # of those delivered
-        self._turns: list[float] = []  # when its connection began or ended
+        self._youngest = 0  # the highest seq delivered
+        self._turns: list[float] = []  # times at which its connection began or ended
         self._wipes = [fault.at for fault in faults if fault.note.startswith(WIPED)]
         self._went_back = [(f.at - 1, (f.until or f.at) + NEAR_S) for f in faults if f.note.startswith(WENT_BACK)]
 
@@ -148,7 +148,7 @@ class _Vehicle:
         if line.request not in self._attempted or seq != known:
             self._breach(Breach.UNASKED, [seq or 0])
             return
-        if seq is None:  # on 3.1.1, and no receipt has come yet
+        if seq is None:  # on 3.1.1, before the receipt
             return
         if line.sha1 != self._attempted[line.request]:
             self._breach(Breach.ALTERED, [seq])
@@ -172,7 +172,7 @@ class _Vehicle:
         return seq not in self._acknowledged and seq not in self._ended and seq not in self._parked
 
     def _gave_way(self, seq: int, to: int) -> bool:
-        """Whether the session that held `seq` may have ended, and `to`, which is older and was parked, has come before it."""
+        """Whether the session that held `seq` may have ended, so that `to`, which is older and was parked, came before it."""
         return to in self._parked and any(turn >= self._claimed[seq][-1] for turn in self._turns)
 
     def _repeat(self, line: Line, seq: int, before: Line) -> None:
@@ -185,12 +185,12 @@ class _Vehicle:
             self._resurrect(seq)
 
     def _overdue(self, copy: Line, seq: int, at: float) -> bool:
-        """Whether the deadline of that copy's publish passed before `at`, and before the vehicle acknowledged it."""
+        """Whether the deadline of that copy's publish passed before `at` and before the vehicle acknowledged it."""
         deadline = self._claimed[seq][-1] + self._deadline_s
         return deadline <= at and not any(copy.at <= ack < deadline for ack in self._acknowledged.get(seq, ()))
 
     def _explained(self, since: float, at: float) -> bool:
-        """Whether a fault lay between the two copies, or ended shortly before the first."""
+        """Whether a fault lies between the two copies, or shortly before the first."""
         since -= NEAR_S
         place = bisect_left(self._turns, since)
         if place < len(self._turns) and self._turns[place] <= at:

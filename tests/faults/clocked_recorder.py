@@ -1,6 +1,6 @@
-"""`python -m tests.faults.clocked_recorder <file>`: the recorder, with a wall clock that the file moves. Nothing in the product.
+"""`python -m tests.faults.clocked_recorder <file>`: the recorder with a wall clock offset read from a file.
 
-What of the recorder's own code asks for the time of day gets the true time and the file's offset; monotonic time is as it is.
+The recorder's own code gets the true time plus that offset; monotonic time is unchanged. The product has no such switch.
 """
 
 import os
@@ -15,19 +15,19 @@ OFFSET = struct.Struct("q")  # nanoseconds
 
 
 class Clock:
-    """The offset of a recorder's clock, as the one who moves it sees it."""
+    """The offset of a recorder's clock, as set by the test."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.step(0)
 
     def step(self, seconds: float) -> None:
-        """From now on that clock is so much fast, or slow."""
-        self.file.write_bytes(OFFSET.pack(round(seconds * 1e9)))  # one write of eight bytes: whole or not at all
+        """Set the offset of the clock."""
+        self.file.write_bytes(OFFSET.pack(round(seconds * 1e9)))  # one write of eight bytes is atomic
 
 
 def deceive(file: Path) -> None:
-    """Move this process's clock."""
+    """Patch the clock of this process."""
     true_ns, fd = time.time_ns, os.open(file, os.O_RDONLY)
 
     def offset_ns() -> int:
@@ -35,7 +35,7 @@ def deceive(file: Path) -> None:
         return int(OFFSET.unpack(found)[0]) if len(found) == OFFSET.size else 0
 
     class Moved(datetime):
-        """What `datetime` is to the recorder here."""
+        """The recorder's replacement of `datetime`."""
 
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> Self:

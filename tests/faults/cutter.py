@@ -1,4 +1,4 @@
-"""A cable that can be cut: passes bytes between clients and the platform's door until told to cut, in the middle of a packet."""
+"""A TCP proxy between clients and the platform that drops connections in the middle of a packet."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ class Cutter:
     def __init__(self, host: str, port: int, rng: Random) -> None:
         self._host, self._to, self._rng = host, port, rng
         self._server: asyncio.Server | None = None
-        self._doomed: set[asyncio.StreamWriter] = set()  # whose next bytes are cut short
-        self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}  # client's side → platform's side
+        self._doomed: set[asyncio.StreamWriter] = set()  # connections to drop during their next transfer
+        self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}  # client side → platform side
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
@@ -35,14 +35,14 @@ class Cutter:
         await asyncio.gather(*self._tasks)
 
     def cut(self, share: float) -> int:
-        """Cut about that share of the connections, each as soon as bytes pass, after a part of them; how many."""
+        """Drop about this share of the connections, each during its next transfer; return their number."""
         chosen = [pair for pair in self._open.items() if self._rng.random() < share]
         for pair in chosen:
             self._doomed.update(pair)
         return len(chosen)
 
     def heal(self) -> None:
-        """Cut nothing more."""
+        """Stop dropping connections."""
         self._doomed.clear()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

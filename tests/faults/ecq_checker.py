@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from tests.faults.history import Line, What
 from tests.faults.verdict import Breach, Verdict
 
-NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
-LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
-DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
+NEAR_S = 5.0  # seconds after a fault in which reconnecting clients are still affected
+LATE_S = 45.0  # the longest time a copy may stay in the sockets of a paused process (30 s), plus a margin
+DRAIN_S = 2.0  # outcomes move from Redis to the journal within a second, plus a margin
 
 
 def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdict: Verdict) -> None:
-    """Add one queue's part to the verdict; its lines in the order in which they happened."""
+    """Add one queue's part to the verdict; its lines are in the order of time."""
     verdict.ecq.update(line.what for line in lines)
     harmed = [(fault.at, (fault.until or fault.at) + NEAR_S) for fault in faults if fault.note.startswith("Redis")]
     seq_of = {line.sha1: line.seq for line in lines if line.what is What.ACCEPTED}

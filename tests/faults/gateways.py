@@ -1,4 +1,4 @@
-"""Gateways that know the contract and pika, and insist: what is not confirmed is published again, the very same message."""
+"""Gateways that know the contract and pika, and publish each unconfirmed message again unchanged."""
 
 import hashlib
 import json
@@ -18,26 +18,26 @@ from manifold.contracts.signals import topology
 from tests.manifold.signals.gateway import body_of, now_text, signed
 
 HEARTBEAT_S = 5
-AGAIN_S = 0.2  # between two tries to connect
-STATUSES, BAD = 0.05, 0.05  # shares of what is published
-MARK = b"the words of a patient "  # in every payload
+AGAIN_S = 0.2  # between two connection attempts
+STATUSES, BAD = 0.05, 0.05  # shares of all publishes
+MARK = b"the words of a patient "  # part of every payload
 
 
 @dataclass(slots=True)
 class Sent:
-    """What RabbitMQ has confirmed: of each kind, what makes a message the one that it is."""
+    """What RabbitMQ has confirmed: the identities of the messages by kind."""
 
     signals: list[tuple[str, str]] = field(default_factory=list)  # device, digest of the payload
     statuses: list[str] = field(default_factory=list)  # devices
-    refused: list[str] = field(default_factory=list)  # devices, by their headers
-    again: int = 0  # publishes whose confirmation was lost
+    refused: list[str] = field(default_factory=list)  # devices named in the headers
+    again: int = 0  # publishes whose confirm was lost
 
     def __len__(self) -> int:
         return len(self.signals) + len(self.statuses) + len(self.refused)
 
 
 class Gateways:
-    """Some threads that publish, each with a connection of its own, until `stop`."""
+    """Threads that publish until `stop`, each over its own connection."""
 
     def __init__(self, url: str, secret: str, *, seed: int, threads: int, every_s: float) -> None:
         self.sent = Sent()
@@ -48,12 +48,12 @@ class Gateways:
         self._threads = [threading.Thread(target=self._work, args=(n,), name=f"gateway-{n}") for n in range(threads)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> Sent:
-        """What was confirmed, when everybody has ended."""
+        """Stop; return what was confirmed once all threads have ended."""
         self._enough.set()
         for thread in self._threads:
             thread.join()
@@ -103,7 +103,7 @@ class _Connection:
         self._channel: BlockingChannel | None = None
 
     def insist(self, queue: str, body: bytes, headers: dict[str, Any]) -> int:
-        """Return when the message is confirmed: how often it was published."""
+        """Publish until the message is confirmed; return the number of publishes."""
         about = pika.BasicProperties(headers=headers, content_type="application/json", delivery_mode=2)
         for tries in count(1):
             try:
@@ -132,7 +132,7 @@ class _Connection:
 
 
 def twice_or_never(wanted: list[Any], found: list[Any]) -> list[str]:
-    """What is not there exactly once, or is there though nobody was told that it is taken; a few of them."""
+    """A few messages that are missing, duplicated, or present although never confirmed."""
     had, has = Counter(wanted), Counter(found)
     assert max(had.values(), default=1) == 1
     wrong = [f"{key} is there {has[key]} times" for key in had if has[key] != 1]

@@ -1,9 +1,8 @@
-"""A history: what really happened to every entry, a line each, as those who saw it tell.
+"""A history: what happened to every entry, one line each, as reported by its witnesses.
 
-Who tells what: the platform's publisher `attempted` and `accepted`; Redis, by its own MONITOR, `enqueued`, `published`,
-`parked`, `ended`, `rewound` and `position`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`;
-the injector `fault`.
-All of them share one machine's clock.
+Witnesses: the platform's publisher `attempted` and `accepted`; Redis, by MONITOR, `enqueued`, `published`, `parked`, `ended`,
+`rewound` and `position`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`; the injector
+`fault`. All of them share one machine's clock.
 """
 
 import json
@@ -16,32 +15,32 @@ from typing import IO
 
 
 class What(StrEnum):
-    """What happened."""
+    """Kinds of lines."""
 
     ATTEMPTED = "attempted"  # the platform is about to publish a request for this vehicle
-    ACCEPTED = "accepted"  # its receipt says: on disk, under this seq
-    ENQUEUED = "enqueued"  # it lies in the vehicle's queue
-    PARKED = "parked"  # it stepped aside until its data comes
-    PUBLISHED = "published"  # it was put in flight, to be published at once
-    DELIVERED = "delivered"  # the vehicle's application has it; `dup`: the broker says that it may have had it before
-    ACKNOWLEDGED = "acknowledged"  # the vehicle has sent its PUBACK
-    ENDED = "ended"  # the dispatcher handed an outcome to the recorder; `note`: which
-    RECORDED = "recorded"  # that outcome lies in the archive; `note`: which
+    ACCEPTED = "accepted"  # its receipt: on disk, under this seq
+    ENQUEUED = "enqueued"  # the entry is in the vehicle's queue
+    PARKED = "parked"  # the entry is parked until its data arrives
+    PUBLISHED = "published"  # the entry was put in flight and is about to be published
+    DELIVERED = "delivered"  # the vehicle's application has it; `dup`: the broker marked a possible duplicate
+    ACKNOWLEDGED = "acknowledged"  # the vehicle sent its PUBACK
+    ENDED = "ended"  # the dispatcher recorded an outcome (`note`)
+    RECORDED = "recorded"  # that outcome (`note`) is in the archive
     CAME = "came"  # the vehicle is online
     GONE = "gone"  # the vehicle's connection ended; `note`: how
-    REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq`: its own
+    REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq` is its own
     POSITION = "position"  # the position of a compacted queue moved to `seq`
-    FAULT = "fault"  # somebody did harm, from `at` to `until`; `note`: what
+    FAULT = "fault"  # a fault lasted from `at` to `until` (`note`)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. Instants are Unix seconds; `vin` is empty where it concerns everybody."""
+    """One line. Instants are Unix seconds; `vin` is empty if the line concerns everybody."""
 
     at: float
     what: What
     vin: str = ""
-    seq: int | None = None  # None: whoever tells does not know it; then `request` does
+    seq: int | None = None  # None: unknown to the witness, and given by `request`
     request: str = ""
     dup: bool = False
     sha1: str = ""  # of the payload
@@ -49,12 +48,12 @@ class Line:
     note: str = ""
 
     def to_json(self) -> str:
-        """The line as it is written; what is empty is left out."""
+        """The line as JSON without empty fields."""
         return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "", False)})
 
     @classmethod
     def from_json(cls, text: str) -> "Line":
-        """The line that `to_json` wrote."""
+        """Parse a line that `to_json` wrote."""
         fields = json.loads(text)
         return cls(what=What(fields.pop("what")), **fields)
 
@@ -66,7 +65,7 @@ class Line:
 
 
 class History:
-    """Lines in the order in which they were told; with a file, each is in it at once."""
+    """Lines in the order of arrival; with a file, each is appended at once."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.lines: list[Line] = []
@@ -79,18 +78,18 @@ class History:
             self._out.write(line.to_json() + "\n")
 
     def close(self) -> None:
-        """No line comes any more."""
+        """Close the history to further lines."""
         if self._out is not None:
             self._out.close()
             self._out = None
 
 
 def read(file: Path) -> list[Line]:
-    """The lines of a history that was written before."""
+    """Read a stored history."""
     with file.open() as lines:
         return [Line.from_json(line) for line in lines if line.strip()]
 
 
 def about(lines: Iterable[Line], vin: str) -> Iterator[Line]:
-    """What concerns one vehicle, and the faults, in the order of time."""
+    """Lines about one vehicle, and the faults, in the order of time."""
     return iter(sorted((line for line in lines if line.vin in (vin, "")), key=lambda line: line.at))

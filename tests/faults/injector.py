@@ -1,4 +1,4 @@
-"""Those who do harm, one at a time, as a seed says: each fault is done, lasts, is healed, and stands in the history."""
+"""The fault injector: one fault at a time, chosen by a seed; each is applied, lasts, is healed, and is in the history."""
 
 import asyncio
 import os
@@ -31,17 +31,17 @@ from tests.faults.history import History, Line, What
 HEAL_S, LOOK_S = 180.0, 0.3
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher")
 KEEPER = "keeper"  # with TLS
-FULL_BYTES = 64  # no record fits
+FULL_BYTES = 64  # too small for any record
 STEPS_S = (-300, -61, 90, 240)
 LOUD, SIGNS_AT_ONCE = "LOUD", 500
 
 
 class Harm(StrEnum):
-    """What can be done."""
+    """Kinds of faults."""
 
     KILL = "kill -9"
     STOP = "SIGSTOP, then SIGCONT"
-    RESTART = "restart"  # SIGTERM; the supervisor starts it again
+    RESTART = "restart"  # SIGTERM; the supervisor restarts it
     CUT = "connections cut in the middle of packets"
     FULL = "disk full for the journal"
     CLOCK = "clock steps"
@@ -54,7 +54,7 @@ class Harm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault to come."""
+    """A scheduled fault."""
 
     harm: Harm
     kind: str = ""  # of the process
@@ -65,7 +65,7 @@ class Fault:
 
 
 def faults(rng: Random, *, stop_s: float, wipes: bool, tls: bool = False) -> Iterator[Fault]:
-    """Without end: rounds in which each fault comes once, in an order of the seed's."""
+    """An endless sequence of rounds in which each fault occurs once, in an order chosen by the seed."""
     while True:
         kinds = [Fault(Harm.KILL, kind) for kind in KINDS] + [Fault(Harm.STOP, kind, stop_s) for kind in KINDS]
         kinds += [Fault(Harm.RESTART, "broker"), Fault(Harm.CUT, lasts_s=3.0), Fault(Harm.FULL, "recorder", stop_s / 3)]
@@ -78,17 +78,17 @@ def faults(rng: Random, *, stop_s: float, wipes: bool, tls: bool = False) -> Ite
 
 
 class Injector:
-    """Carries faults out on the platform of these settings."""
+    """Apply faults to the platform of these settings."""
 
     def __init__(self, settings: Settings, history: History, cutters: Sequence[Cutter], clock: Clock, rng: Random) -> None:
         self._settings, self._history, self._cutters, self._clock, self._rng = settings, history, cutters, clock, rng
-        self.done: list[tuple[str, float]] = []  # each fault, and how many seconds until the platform was healthy again
+        self.done: list[tuple[str, float]] = []  # each fault, and the seconds until the platform was healthy again
 
     async def inject(self, fault: Fault) -> None:
-        """Do it, let it last, heal it, and wait until the platform is healthy.
+        """Apply the fault, let it last, heal it, and wait until the platform is healthy.
 
         Raises:
-            TimeoutError: it did not become healthy by itself.
+            TimeoutError: the platform did not recover by itself.
         """
         began = time.time()
         doing: dict[Harm, Callable[[Fault], Awaitable[None]]] = {
@@ -112,9 +112,9 @@ class Injector:
         self.done.append((str(fault), time.time() - began))
 
     async def healthy(self) -> None:
-        """Return when every part of the platform says that it serves."""
+        """Wait until every part of the platform is healthy."""
         async with asyncio.timeout(HEAL_S):
-            while not (await asyncio.to_thread(supervise.status, self._settings)).healthy:  # noqa: ASYNC110  # asked by HTTP
+            while not (await asyncio.to_thread(supervise.status, self._settings)).healthy:  # noqa: ASYNC110  # polled over HTTP
                 await asyncio.sleep(LOOK_S)
 
     def _one(self, kind: str) -> int:
@@ -129,7 +129,7 @@ class Injector:
         await self._replaced(fault.kind, pid)
 
     async def _replaced(self, kind: str, pid: int) -> None:
-        """The supervisor has started another in its place: until then an old answer may look healthy."""
+        """Wait until the supervisor has started a replacement: before that, an old answer may look healthy."""
         async with asyncio.timeout(HEAL_S):
             while pid in (found := pids(HomeLayout(self._settings.home)).get(kind, [])) or not found:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
@@ -149,7 +149,7 @@ class Injector:
             cutter.heal()
 
     async def _fill(self, fault: Fault) -> None:
-        """No file of the recorder may grow: a disk that is full, for root too."""
+        """Let no file of the recorder grow: a full disk, for root too."""
         pid = self._one(fault.kind)
         _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES, most))
@@ -159,7 +159,7 @@ class Injector:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
     async def _step(self, fault: Fault) -> None:
-        """There, for a while, and back; half of the times the recorder is killed while its clock is wrong."""
+        """Move the clock for a while and back; half of the time, kill the recorder while its clock is wrong."""
         self._clock.step(self._rng.choice(STEPS_S))
         await asyncio.sleep(fault.lasts_s / 2)
         if self._rng.random() < 0.5:
@@ -168,7 +168,7 @@ class Injector:
         self._clock.step(0)
 
     async def _flood(self, fault: Fault) -> None:
-        """As many heartbeats of one vehicle, which is nobody's, as the broker takes."""
+        """Publish as many heartbeats of one unknown vehicle as the broker accepts."""
         home, files = self._settings.home, self._settings.tls_files(LOUD)
         if self._settings.tls:
             secret_files.write(secret_files.folder(home) / f"{LOUD}.pem", certificates.issue(home, LOUD))
@@ -180,18 +180,18 @@ class Injector:
                 await asyncio.gather(*signs)
 
     async def _back(self, fault: Fault) -> None:
-        """It comes back as it was: with every key of that moment, and none of what came since."""
+        """Restore Redis to an earlier state: with every key of that moment and none of the later ones."""
         (file,) = (self._settings.home / "redis" / "appendonlydir").glob("*.incr.aof")
         written = file.stat().st_size
         await asyncio.sleep(fault.lasts_s)
-        os.kill(pid := self._one(fault.kind), signal.SIGSTOP)  # so that the supervisor sees its end only when the file is cut
+        os.kill(pid := self._one(fault.kind), signal.SIGSTOP)  # so that the supervisor notices its end only after the file is cut
         os.truncate(file, written)
         os.kill(pid, signal.SIGKILL)
         await self._replaced(fault.kind, pid)
         async with redis.Redis.from_url(self._settings.redis) as client, asyncio.timeout(HEAL_S):
             while (before := await _mark(client)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
-            while await _mark(client) in (before, None):  # noqa: ASYNC110  # moved when all that was lost is there again
+            while await _mark(client) in (before, None):  # noqa: ASYNC110  # moves once everything lost is restored
                 await asyncio.sleep(LOOK_S)
 
     async def _renew(self, _: Fault) -> None:
@@ -210,7 +210,7 @@ class Injector:
         await self._job("manifold.console", "rebuild", "--json")
 
     async def _job(self, module: str, *arguments: str, fails: bool = False) -> str:
-        """What a job said on standard error."""
+        """The standard error of a job."""
         order = [sys.executable, "-m", module, *arguments]
         env = environment(self._settings)
         done = await asyncio.to_thread(subprocess.run, order, env=env, capture_output=True, text=True, check=False)
@@ -221,7 +221,7 @@ class Injector:
 
 
 async def _mark(client: redis.Redis) -> bytes | None:
-    """Up to which seq all is in the queues, as they say; None while Redis loads its file."""
+    """The seq up to which all is loaded according to the queues; None while Redis loads its file."""
     try:
         found = await client.get(keys.watermark_keys(0, of_cluster=False)[0])
     except redis.RedisError:

@@ -1,8 +1,8 @@
-"""`python -m tests.faults.lake --rounds 200`: ingests, a collection and a compaction side by side, killed and paused anywhere.
+"""`python -m tests.faults.lake --rounds 200`: concurrent ingests, collection and compaction, killed and paused anywhere.
 
-All of them work on one lake, through PyIceberg's catalog alone (`tests.pipelines.plain`), one call at a time: a seed chooses
-whose turn it is, who is paused for how long, who dies and comes again. Afterwards one more ingest comes by, as one does every
-five minutes, and then `manifold lake check` has to find nothing, and nobody's branch may be left.
+All of them work on one lake through PyIceberg's catalog (`tests.pipelines.plain`), one call at a time: a seed chooses whose turn
+it is, who is paused for how long, who dies and who returns. One more ingest follows, as every five minutes in production; then
+`manifold lake check` must find nothing, and no branch may be left.
 """
 
 import tempfile
@@ -32,8 +32,8 @@ DAY_MS = 86_400_000
 TODAY_MS = 40 * DAY_MS
 CUT = at(TODAY_MS - 30 * DAY_MS)
 TURNS = 40
-KILLS = 0.08  # of turns
-MAX_STEPS = 12  # of one turn
+KILLS = 0.08  # the share of turns
+MAX_STEPS = 12  # per turn
 
 Work = Callable[[SqlCatalog, Settings, str], Any]
 
@@ -56,7 +56,7 @@ WORK: dict[str, Work] = {"ingest": _ingest, "another": _ingest, "collect": _coll
 
 
 def play(lake: Lake, seed: int) -> dict[str, int]:
-    """One round; what happened in it, by kind. An `AssertionError` says what does not hold."""
+    """Play one round; return what happened in it, by kind. An `AssertionError` names the violation."""
     chance, happened = Random(seed), Counter[str]()
     lake.renew()
     players: dict[str, Player] = {}
@@ -84,7 +84,7 @@ def play(lake: Lake, seed: int) -> dict[str, int]:
 
 
 def _record(lake: Lake, turn: int) -> None:
-    """More in the archive: a batch for two vehicles, young data and old data, an outcome, and something malformed."""
+    """Extend the archive: a batch for two vehicles, new and old data, an outcome, and a malformed message."""
     young, old = TODAY_MS - 1000 + turn, DAY_MS + turn
     lake.archive(Stream.TRIGGER, [trigger(young, [f"V{turn}", "V"], "young"), trigger(young + 1, [7])])
     lake.archive(Stream.DATA, [data(old, f"old_{turn}", b"old")])
@@ -109,7 +109,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="how many")] = 200,
     first: Annotated[int, typer.Option(help="the seed of the first; the next one has the next")] = 0,
 ) -> None:
-    """Play rounds until one fails; its seed plays it again."""
+    """Play rounds until one fails; its seed replays it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     console, total = Console(), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="manifold-faults-") as folder:

@@ -1,4 +1,4 @@
-"""What runs say at their end: a table."""
+"""The table printed at the end of runs."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from tests.faults.run import Result
 
 
 def table_of(results: list[Result]) -> Table:
-    """Every word of the checker, a column a seed."""
+    """Every count of the checker, with one column per seed."""
     table = Table(title="faults", title_justify="left")
     table.add_column("")
     for result in results:

@@ -1,4 +1,4 @@
-"""One run: a platform with a fleet and a publisher that insists on receipts, faults as the seed says, quiet, and the verdict."""
+"""One run: a platform, a fleet, a publisher that retries until it has receipts, seeded faults, a quiet phase, and the verdict."""
 
 import asyncio
 import contextlib
@@ -38,10 +38,10 @@ from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT
 
 DEADLINE_S = 4.0
-RECEIPT_S = 8.0  # after which the platform publishes the same again
-QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between two looks
-KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys of a client, share of rewinds, seconds between writes
-BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
+RECEIPT_S = 8.0  # after which the platform publishes again
+QUIET_S, LOOK_S = 90.0, 0.3  # seconds without a new delivery, and between two checks
+KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys per client, share of rewinds, seconds between writes
+BACKLOG = 4000  # accepted and undelivered entries at which publishers wait, as for a busy platform
 DOORS = ("mqtt_port", "mqtt_services_port")
 ROADS = Behaviour(
     heartbeat_s=3.0,
@@ -58,41 +58,41 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to be."""
+    """The parameters of a run."""
 
     seed: int
-    seconds: float  # of faults; starting, healing and judging come on top
+    seconds: float  # of faults, not counting start, recovery and verdict
     home: Path
     vehicles: int = 40
-    batch: int = 10  # vehicles that one trigger names
-    every_s: float = 0.25  # between two triggers of one of the publishers
+    batch: int = 10  # vehicles per trigger
+    every_s: float = 0.25  # between two triggers of a publisher
     publishers: int = 2
     stop_s: float = 30.0
     calm_s: float = 5.0  # between two faults
     wipes: bool = True
     tls: bool = False
-    only: tuple[Fault, ...] = ()  # these and no others
+    only: tuple[Fault, ...] = ()  # only these faults
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     plan: Plan
     history: Path
     verdict: Verdict
-    injected: list[tuple[str, float]]  # each fault, and the seconds until all was healthy
-    seen: dict[str, int] = field(default_factory=dict)  # lines of the history by what they tell
-    trouble: str = ""  # why the run could not be played to its end
+    injected: list[tuple[str, float]]  # each fault, and the seconds until recovery
+    seen: dict[str, int] = field(default_factory=dict)  # number of history lines by kind
+    trouble: str = ""  # why the run could not be completed
 
     @property
     def held(self) -> bool:
-        """Whether it was played to its end, and no promise was broken."""
+        """Whether the run was played to its end and no promise was broken."""
         return not self.trouble and not self.verdict.broken
 
 
 def settings_of(plan: Plan) -> Settings:
-    """A platform of its own, with short deadlines and segments and two dispatchers."""
+    """The settings of a platform with short deadlines and segments and two dispatchers."""
     return platform_settings(
         plan.home,
         ecq_rewinds_per_hour=0,
@@ -106,7 +106,7 @@ def settings_of(plan: Plan) -> Settings:
 
 
 def play(plan: Plan, say: Say = lambda _: None) -> Result:
-    """Play the plan. The history lies in its home."""
+    """Play the plan. The history is in its home folder."""
     file = plan.home / "history.jsonl"
     plan.home.mkdir(parents=True, exist_ok=True)
     settings, clock = settings_of(plan), Clock(plan.home / "clock")
@@ -128,7 +128,7 @@ def play(plan: Plan, say: Say = lambda _: None) -> Result:
 
 @contextmanager
 def _recorder_by(clock: Clock) -> Iterator[None]:
-    """The supervisor starts the recorder with this clock; whoever it starts finds these tests."""
+    """Make the supervisor start the recorder with this clock and with the tests on its path."""
 
     def command(program: Program, settings: Settings) -> list[str]:
         if program.kind == "recorder":
@@ -137,7 +137,7 @@ def _recorder_by(clock: Clock) -> Iterator[None]:
 
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before])])
-    supervisord.command = command  # type: ignore[attr-defined]  # the one name by which it asks
+    supervisord.command = command  # type: ignore[attr-defined]  # the only name under which the supervisor looks it up
     try:
         yield
     finally:
@@ -146,7 +146,7 @@ def _recorder_by(clock: Clock) -> Iterator[None]:
 
 
 class _Run:
-    """What runs while the platform is up."""
+    """The tasks that run while the platform is up."""
 
     def __init__(self, plan: Plan, settings: Settings, history: History, clock: Clock, result: Result, say: Say) -> None:
         self._plan, self._settings, self._history, self._clock = plan, settings, history, clock
@@ -156,11 +156,11 @@ class _Run:
         self._vins = vins(plan.vehicles, plan.seed)
         self._witness = Vehicles(history)
         self._accepted: set[tuple[str, str]] = set()  # (vehicle, request)
-        self._written: set[str] = set()  # who has messages in its compacted queue
+        self._written: set[str] = set()  # clients with messages in their compacted queue
         self._enough = asyncio.Event()
 
     async def play(self) -> None:
-        """Everybody comes, all of it happens, everything heals, everything ends."""
+        """Connect everyone, run all faults, heal, and stop."""
         settings, plan = self._settings, self._plan
         async with contextlib.AsyncExitStack() as stack:
             rng, doors = Random(f"cutter/{plan.seed}"), DOORS if plan.tls else DOORS[:1]
@@ -197,7 +197,7 @@ class _Run:
             self._result.injected = injector.done
 
     async def _publish(self, door: Settings, number: int) -> None:
-        """One publisher: batch after batch, each insisted upon until its receipt is there."""
+        """Publish batch after batch, each until its receipt arrives."""
         rng = Random(f"publisher/{self._plan.seed}/{number}")
         async with Publisher(door) as publisher:
             while not self._enough.is_set():
@@ -220,7 +220,7 @@ class _Run:
                     await asyncio.sleep(LOOK_S)
 
     async def _write(self, door: Settings) -> None:
-        """Messages of a few keys for some of the vehicles, and now and then a rewind; each insisted upon."""
+        """Write messages with a few keys for some vehicles, with occasional rewinds; each until its receipt arrives."""
         rng = Random(f"ecq/{self._plan.seed}")
         consumers = self._vins[: max(1, len(self._vins) // 4)]
         async with Publisher(door) as publisher:
@@ -243,7 +243,7 @@ class _Run:
                         await self._enough.wait()
 
     async def _insist(self, publish: Callable[[], Coroutine[Any, Any, Receipt]]) -> Receipt | None:
-        """The receipt; None if the run cannot go on."""
+        """Publish until the receipt arrives; None if the run cannot continue."""
         while not self._result.trouble:
             with contextlib.suppress(Retryable, TimeoutError):
                 async with asyncio.timeout(RECEIPT_S):
@@ -261,7 +261,7 @@ class _Run:
             self._history.tell(Line(time.time(), What.ACCEPTED, vin, seq, request))
 
     async def _quiet(self) -> None:
-        """Return when every accepted entry was delivered and nothing is pending, or nothing more comes: the checker tells."""
+        """Wait until every accepted entry is delivered and nothing is pending, or nothing more arrives; the checker decides."""
         self._say(f"{len(self._accepted)} accepted, {len(self._witness.delivered)} delivered; waiting for quiet")
         had, until = -1, 0.0
         witness = self._witness

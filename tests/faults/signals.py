@@ -1,7 +1,7 @@
-"""`python -m tests.faults.signals --count 20000`: what is around the AMQP door is killed, hung and filled while gateways publish.
+"""`python -m tests.faults.signals --count 20000`: kill, hang and fill everything around the signals service under load.
 
-Afterwards all of it is ingested, and every message that RabbitMQ has confirmed lies in the lake exactly once: signals raw and
-processed, statuses, and refused ones in quarantine.
+Afterwards everything is ingested, and every message that RabbitMQ confirmed must be in the lake exactly once: raw and processed
+signals, statuses, and refused messages in quarantine.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to be."""
+    """The parameters of a run."""
 
     seed: int
     home: Path
     count: int  # confirmed publishes, at least
-    stop_s: float = 8.0  # for which a process hangs, or a disk is full
+    stop_s: float = 8.0  # the duration of a hang or a full disk
     calm_s: float = 3.0  # between two faults
     every_s: float = 0.0  # between two messages of a gateway
     threads: int = 3
@@ -58,15 +58,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     sent: Sent = field(default_factory=Sent)
-    injected: list[tuple[str, float]] = field(default_factory=list)  # each fault, and the seconds until all was healthy
+    injected: list[tuple[str, float]] = field(default_factory=list)  # each fault, and the seconds until recovery
     wrong: list[str] = field(default_factory=list)
 
 
 def faults(rng: Random, stop_s: float) -> list[Fault]:
-    """Each fault once, in an order of the seed's."""
+    """Each fault once, in an order chosen by the seed."""
     found = [Fault(Harm.KILL, kind) for kind in HARMED] + [Fault(Harm.STOP, kind, stop_s) for kind in HARMED]
     found.append(Fault(Harm.FULL, "signals", stop_s))
     rng.shuffle(found)
@@ -108,7 +108,7 @@ def play(plan: Plan, say: Say = lambda _: None) -> Result:
 async def _harm(plan: Plan, settings: Settings, gateways: Gateways, say: Say) -> list[tuple[str, float]]:
     rng = Random(f"signals/{plan.seed}")
     history = History(plan.home / "history.jsonl")
-    cutter, clock = Cutter(settings.host, settings.mqtt_port, rng), Clock(plan.home / "clock")  # which are let be
+    cutter, clock = Cutter(settings.host, settings.mqtt_port, rng), Clock(plan.home / "clock")  # unused here
     injector = Injector(settings, history, [cutter], clock, rng)
     try:
         await injector.healthy()
@@ -122,7 +122,7 @@ async def _harm(plan: Plan, settings: Settings, gateways: Gateways, say: Say) ->
 
 
 def _await_quiet(settings: Settings) -> None:
-    """Return when nothing waits in a queue, and the door has nothing in hand."""
+    """Wait until no queue holds a message and the service has none in hand."""
     connection = pika.BlockingConnection(pika.URLParameters(connection_url(settings)))
     channel = connection.channel()
 
@@ -147,7 +147,7 @@ def _ingest(settings: Settings) -> None:
 
 
 def _wrong(settings: Settings, sent: Sent) -> list[str]:
-    """What of it does not lie in the lake exactly once."""
+    """Messages that are not in the lake exactly once."""
     catalog = open_catalog(settings)
 
     def rows(table: Table, *columns: str) -> list[Any]:
@@ -167,7 +167,7 @@ def _wrong(settings: Settings, sent: Sent) -> list[str]:
 
 
 def _in_the_clear(home: Path) -> list[str]:
-    """Files that have a payload; RabbitMQ's own keep messages as they came."""
+    """Files with a plaintext payload; RabbitMQ's own files are excluded."""
     files = (file for file in home.rglob("*") if file.is_file() and home / "rabbitmq" not in file.parents)
     marks = MARK, base64.b64encode(MARK)[:-4]
     return [str(file) for file in files if any(mark in file.read_bytes() for mark in marks)]
@@ -177,7 +177,7 @@ def main(
     count: Annotated[int, typer.Option(min=1, help="confirmed publishes, at least")] = 20_000,
     seeds: Annotated[str, typer.Option(help="runs, by their seeds: 1,2,3")] = "1",
 ) -> None:
-    """Play runs; whatever is not in the lake exactly once is named."""
+    """Play runs; name every message that is not in the lake exactly once."""
     console, failed = Console(), False
     for seed in [int(seed) for seed in seeds.split(",")]:
         began = time.monotonic()

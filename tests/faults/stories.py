@@ -1,16 +1,16 @@
-"""A broken promise, told for people: one vehicle's history around the entry concerned."""
+"""A broken promise in readable form: one vehicle's history around the entry concerned."""
 
 from collections.abc import Iterator, Sequence
 
 from tests.faults.history import Line, about
 from tests.faults.verdict import Verdict
 
-AROUND = 14  # lines told before the first and after the last line of the entry
+AROUND = 14  # lines shown before the first and after the last line of the entry
 EXAMPLES = 3
 
 
 def stories(lines: Sequence[Line], verdict: Verdict) -> Iterator[str]:
-    """For each broken promise: its word, how many entries, and the story of the first one; `>` marks that entry's lines."""
+    """For each broken promise: its name, the number of entries, and the story of the first; `>` marks that entry's lines."""
     for word, entries in verdict.broken.items():
         yield f"{word}: {len(entries)}, for example {', '.join(f'{vin} seq {seq}' for vin, seq in entries[:EXAMPLES])}"
         vin, seq = entries[0]

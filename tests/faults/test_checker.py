@@ -1,4 +1,4 @@
-"""The checker passes what is right and catches what is broken: good histories of any shape, and each of them spoilt."""
+"""The checker passes valid histories of any shape and catches a violation planted into each of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ W = What
 
 
 class Road:
-    """Writes the good history of one vehicle, entry after entry, as the draws say."""
+    """Write the valid history of one vehicle, entry by entry, from drawn values."""
 
     def __init__(self, vin: str, draw: st.DrawFn, first_seq: int) -> None:
         self.vin, self.draw, self.at, self.seq = vin, draw, 1000.0, first_seq
@@ -32,7 +32,7 @@ class Road:
         self.lines.append(Line(self.at, what, self.vin, seq, request, sha1=sha1, **more))  # type: ignore[arg-type]
 
     def entry(self, number: int) -> None:
-        """One request, from the attempt to the record."""
+        """One request from the attempt to the record."""
         seq, request, knows_seq = self.seq, f"task_{number}", self.draw(st.booleans())
         self.seq += self.draw(st.integers(1, 1 << 22))
         seen = seq if knows_seq else None  # MQTT 5, or 3.1.1
@@ -44,7 +44,7 @@ class Road:
             self.tell(W.ACCEPTED, seq, request)
         self.tell(W.PUBLISHED, seq)
         self.tell(W.DELIVERED, seen, request)
-        if not receipt_first:  # at the second attempt, or only late
+        if not receipt_first:  # with the second attempt, or late
             self.tell(W.ACCEPTED, seq, request)
         self._trouble(trouble, seq, seen, request)
         self.tell(W.ACKNOWLEDGED, seen, request)
@@ -85,7 +85,7 @@ class Road:
 
 @st.composite
 def good_histories(draw: st.DrawFn, least: int = 1) -> list[Line]:
-    """Some vehicles, some requests each; every line true to the promises."""
+    """Valid histories of some vehicles with some requests each."""
     lines: list[Line] = []
     for n in range(draw(st.integers(1, 3))):
         road = Road(f"VIN{n}", draw, draw(st.integers(1 << 50, 1 << 60)))
@@ -108,7 +108,7 @@ def test_a_history_that_keeps_the_promises_passes(lines: list[Line]) -> None:
 
 @given(good_histories(), st.randoms())
 @settings(max_examples=50, deadline=None)
-def test_the_order_in_which_lines_were_written_does_not_matter(lines: list[Line], random: Random) -> None:
+def test_the_order_of_lines_does_not_matter(lines: list[Line], random: Random) -> None:
     shuffled = list(lines)
     random.shuffle(shuffled)
     assert check(shuffled, deadline_s=DEADLINE_S).counts() == check(lines, deadline_s=DEADLINE_S).counts()
@@ -134,7 +134,7 @@ def lose(lines: list[Line]) -> list[Line]:
 
 
 def swap(lines: list[Line]) -> list[Line]:
-    """The first entry of the last vehicle came after its second one, once and only then."""
+    """The first entry of the last vehicle was first delivered after its second one."""
     vin = lines[-1].vin
     one, two = [line for line in lines if line.what is W.ACCEPTED and line.vin == vin][:2]
     copies = request_lines(lines, one, W.DELIVERED)
@@ -143,7 +143,7 @@ def swap(lines: list[Line]) -> list[Line]:
 
 
 def double(lines: list[Line]) -> list[Line]:
-    """A second copy, long after everything, and no fault anywhere near."""
+    """A second copy, long after the first, without a fault nearby."""
     copy = last(lines, W.DELIVERED)
     end = max(line.until or line.at for line in lines)
     ack = last(lines, W.ACKNOWLEDGED)
@@ -152,7 +152,7 @@ def double(lines: list[Line]) -> list[Line]:
 
 
 def resurrect(lines: list[Line]) -> list[Line]:
-    """It was put in flight again long after its end."""
+    """An entry was put in flight again long after its end."""
     ended = last(lines, W.ENDED)
     end = max(line.until or line.at for line in lines)
     calm = [line for line in lines if not line.note.startswith(WIPED)]
@@ -160,14 +160,14 @@ def resurrect(lines: list[Line]) -> list[Line]:
 
 
 def resurrect_unseen(lines: list[Line]) -> list[Line]:
-    """The same, where nobody watched Redis but the vehicle tells, and a fault is at hand as an excuse."""
+    """The same, seen only by the vehicle, with a nearby fault as an excuse."""
     copy, end = last(lines, W.DELIVERED), max(line.until or line.at for line in lines)
     calm = [line for line in lines if not line.note.startswith(WIPED)]
     return [*calm, Line(end + 50, W.FAULT, until=end + 90, note=WIPED), replace(copy, at=end + 91, dup=False)]
 
 
 def two_in_flight(lines: list[Line]) -> list[Line]:
-    """The second entry of the last vehicle came while the first was not acknowledged."""
+    """The second entry of the last vehicle arrived while the first was not acknowledged."""
     vin = lines[-1].vin
     one, two = [line for line in lines if line.what is W.ACCEPTED and line.vin == vin][:2]
     until = min(line.at for line in request_lines(lines, two, W.DELIVERED))
@@ -177,12 +177,12 @@ def two_in_flight(lines: list[Line]) -> list[Line]:
 
 
 def never_asked(lines: list[Line]) -> list[Line]:
-    """A vehicle got what nobody sent to it."""
+    """A vehicle received a message that nobody sent."""
     return [*lines, replace(last(lines, W.DELIVERED), at=lines[-1].at + 1, request="task_of_nobody", seq=7)]
 
 
 def other_seq(lines: list[Line]) -> list[Line]:
-    """A copy bears another seq than the receipt."""
+    """A copy has another seq than the receipt."""
     accepted = last(lines, W.ACCEPTED)
     copy = request_lines(lines, accepted, W.DELIVERED)[-1]
     return [*lines, replace(copy, at=lines[-1].at + 1, seq=(accepted.seq or 0) + 1)]
@@ -195,19 +195,19 @@ def alter(lines: list[Line]) -> list[Line]:
 
 
 def queue_twice(lines: list[Line]) -> list[Line]:
-    """The same request was accepted under two seqs."""
+    """One request was accepted under two seqs."""
     accepted = last(lines, W.ACCEPTED)
     return [*lines, replace(accepted, at=accepted.at + 1, seq=(accepted.seq or 0) + 99)]
 
 
 def forget_outcome(lines: list[Line]) -> list[Line]:
-    """An acknowledged entry has no outcome in the archive, though others have."""
+    """An acknowledged entry has no outcome in the archive, although others have."""
     recorded = first(lines, W.RECORDED)
     return [line for line in lines if line is not recorded]
 
 
 def invent_outcome(lines: list[Line]) -> list[Line]:
-    """An entry is recorded as delivered and its vehicle never acknowledged it."""
+    """An entry is recorded as delivered, but its vehicle never acknowledged it."""
     acks = request_lines(lines, last(lines, W.ACKNOWLEDGED), W.ACKNOWLEDGED)
     return [line for line in lines if line not in acks]
 
@@ -235,7 +235,7 @@ def test_a_broken_promise_is_caught(word: str, spoil: Callable[[list[Line]], lis
     assert word in check(spoil(lines), deadline_s=DEADLINE_S).broken
 
 
-def test_what_steps_aside_for_its_data_may_come_later() -> None:
+def test_an_entry_parked_for_its_data_may_arrive_later() -> None:
     told = [
         Line(1, W.ATTEMPTED, "V", request="a", sha1=SHA1),
         Line(1, W.ATTEMPTED, "V", request="b", sha1=SHA1),
@@ -251,7 +251,7 @@ def test_what_steps_aside_for_its_data_may_come_later() -> None:
     assert list(check([line for line in told if line.what is not W.PARKED]).broken) == ["out of order"]
 
 
-def test_what_ended_otherwise_is_not_lost() -> None:
+def test_an_entry_with_another_outcome_is_not_lost() -> None:
     told = [Line(1, W.ATTEMPTED, "V", request="a", sha1=SHA1), Line(2, W.ACCEPTED, "V", 10, "a")]
     assert list(check(told).broken) == ["lost"]
     assert check([*told, Line(3, W.ENDED, "V", 10, note="cancelled")]).broken == {}
@@ -259,7 +259,7 @@ def test_what_ended_otherwise_is_not_lost() -> None:
 
 @given(good_histories())
 @settings(max_examples=20, deadline=None)
-def test_a_history_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, lines: list[Line]) -> None:
+def test_a_history_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, lines: list[Line]) -> None:
     file: Path = tmp_path_factory.mktemp("history") / "history.jsonl"
     history = History(file)
     for line in lines:

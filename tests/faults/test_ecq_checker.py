@@ -1,4 +1,4 @@
-"""The checker of compacted queues finds what it is to find, and nothing else."""
+"""The checker of compacted queues finds the planted violation and nothing else."""
 
 import pytest
 
@@ -43,5 +43,5 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lines", "broken"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_breaks_a_promise_of_compacted_queues(lines: list[Line], broken: dict[str, list[tuple[str, int]]]) -> None:
+def test_a_broken_promise_of_compacted_queues_is_caught(lines: list[Line], broken: dict[str, list[tuple[str, int]]]) -> None:
     assert check(lines).broken == broken

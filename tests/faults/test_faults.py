@@ -1,4 +1,4 @@
-"""The short form of `make faults`: a whole platform, a few faults, and the checker's word on all that happened."""
+"""The short form of `make faults`: a whole platform, a few faults, and the checker's verdict."""
 
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ SHORT = (
 
 
 @pytest.mark.slow
-def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) -> None:
+def test_faults_lose_reorder_and_resurrect_no_message(tmp_path: Path) -> None:
     plan = Plan(seed=1, seconds=0, home=tmp_path / "p", vehicles=20, batch=5, every_s=0.2, calm_s=0.5, only=SHORT)
     result = play(plan)
 
@@ -34,11 +34,11 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
     assert verdict.accepted == verdict.delivered > 50
     assert min(verdict.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED)) > 20
     assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= verdict.accepted
-    for what in ("enqueued", "published", "ended"):  # what Redis told before it was killed, and after, but for a moment
+    for what in ("enqueued", "published", "ended"):  # reported by Redis before and after its kill, except for a moment
         assert result.seen[what] > 0.8 * verdict.accepted, f"{what} was not watched throughout"
 
 
-def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:
+def test_a_seed_repeats_its_faults_and_every_round_has_all_of_them() -> None:
     def round_of(seed: int) -> list[Fault]:
         source = faults(Random(seed), stop_s=30, wipes=True, tls=True)
         return [next(source) for _ in range(21)]

@@ -1,4 +1,4 @@
-"""What MONITOR says is understood; and the recorder's movable clock and the cut cable do what their names say."""
+"""Parsing of MONITOR lines, the recorder's movable clock, and the connection cutter."""
 
 import asyncio
 import subprocess
@@ -21,7 +21,7 @@ def command(*words: object) -> str:
     return AT + " ".join(f'"{word}"' for word in quoted)
 
 
-def test_every_kind_of_line_is_understood() -> None:
+def test_every_kind_of_monitor_line_is_parsed() -> None:
     record = OutcomeRecord("V1", 7, Outcome.DELIVERED, 1_800_000_000_000)
     told = [
         *lines_of(command("ZADD", keys.pending("V1"), "NX", 7, 7, 8, 8)),
@@ -39,12 +39,12 @@ def test_every_kind_of_line_is_understood() -> None:
     assert {line.at for line in told} == {1_800_000_000.25}
 
 
-def test_what_changes_no_entry_is_passed_over() -> None:
+def test_lines_that_change_no_entry_are_ignored() -> None:
     for words in (("HSET", keys.inflight("V1"), "deadline", 5), ("ZRANGE", keys.pending("V1"), 0, 0), ("GET", "x")):
         assert lines_of(command(*words)) == []
 
 
-def test_the_recorders_clock_is_moved_and_monotonic_time_is_not(tmp_path: Path) -> None:
+def test_the_fake_wall_clock_leaves_monotonic_time_alone(tmp_path: Path) -> None:
     lines = [
         "import sys, time",
         "from pathlib import Path",
@@ -67,7 +67,7 @@ def test_the_recorders_clock_is_moved_and_monotonic_time_is_not(tmp_path: Path) 
     subprocess.run([sys.executable, "-c", "\n".join(lines), str(tmp_path / "clock")], cwd=ROOT, check=True)
 
 
-def test_a_cut_comes_in_the_middle_of_what_is_sent() -> None:
+def test_a_cut_interrupts_a_packet_in_the_middle() -> None:
     async def scenario() -> bytes:
         got = bytearray()
         arrived, over = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a history shows: how much there was, and of which entries a promise was broken. The checkers say what the words mean."""
+"""The result of a history: totals, and the entries by broken promise. The checkers define the terms."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ Entry = tuple[str, int]  # vehicle, or name of the queue, and seq
 
 
 class Breach(StrEnum):
-    """How a promise can be broken."""
+    """Ways to break a promise."""
 
     LOST = "lost"
     UNEXPLAINED = "unexplained"
@@ -30,22 +30,22 @@ class Breach(StrEnum):
 
 @dataclass
 class Verdict:
-    """Counts, and the breaches. Entries stand for themselves, copies for the entry that they are a copy of."""
+    """Totals and breaches. Entries count once; a copy counts for its entry."""
 
     attempted: int = 0
     accepted: int = 0
     delivered: int = 0
     duplicated: int = 0
     ecq: Counter[What] = field(default_factory=Counter)  # the lines of compacted queues
-    broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # none of them is empty
+    broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # no list is empty
 
     def breach(self, how: Breach, entries: Iterable[Entry]) -> None:
-        """These entries break the promise."""
+        """Record that these entries break the promise."""
         if found := list(entries):
             self.broken.setdefault(how, []).extend(found)
 
     def counts(self) -> dict[str, int]:
-        """Every word with its number."""
+        """Every total by name."""
         own = {word: getattr(self, word) for word in ("attempted", "accepted", "delivered", "duplicated")}
         of_ecq = {f"ecq {what}": self.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED, What.REWOUND)}
         return own | of_ecq | {how.value: len(self.broken.get(how, ())) for how in Breach}

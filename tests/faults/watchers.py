@@ -1,4 +1,4 @@
-"""Those who see what happens, and tell it to the history: the vehicles, Redis itself, and the archive at the end."""
+"""Witnesses that report to the history: the vehicles, Redis itself, and the archive at the end."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from manifold.sandbox.fleet import Received
 from manifold.settings import Settings
 from tests.faults.history import History, Line, What
 
-_LINE_BYTES = 1 << 24  # an enqueue of very many vehicles is one line of MONITOR
+_LINE_BYTES = 1 << 24  # enqueueing for very many vehicles is one line of MONITOR
 _AGAIN_S = 0.05
 _OWNER = re.compile(r"q:\{(?P<vin>[^}]+)\}:(?P<kind>pending|parked|inflight)")
 _ECQ = re.compile(r"q:\{(?P<id>[^}]+)\}:ecq:(?P<kind>inflight|state)")
@@ -36,10 +36,10 @@ class Vehicles:
     def __init__(self, history: History) -> None:
         self._history = history
         self.delivered: set[tuple[str, str]] = set()  # (vehicle, request), once or more
-        self.delivered_of_ecq = 0  # messages of compacted queues, copies too
+        self.delivered_of_ecq = 0  # messages of compacted queues including copies
 
     def received(self, message: Received) -> None:
-        """Its application has it."""
+        """The vehicle's application received a message."""
         queue, name = _queue_and_name(message)
         if queue == message.vin:
             self.delivered.add((queue, name))
@@ -48,25 +48,25 @@ class Vehicles:
         self._history.tell(Line(time.time(), What.DELIVERED, queue, message.seq, name, message.dup, message.payload_sha1))
 
     def acknowledged(self, message: Received) -> None:
-        """Its PUBACK went out."""
+        """The vehicle sent a PUBACK."""
         queue, name = _queue_and_name(message)
         self._history.tell(Line(time.time(), What.ACKNOWLEDGED, queue, message.seq, name, sha1=message.payload_sha1))
 
     def changed(self, vin: str, what: str) -> None:
-        """It came or went."""
+        """The vehicle connected or disconnected."""
         kind = What.CAME if what == "online" else What.GONE
         self._history.tell(Line(time.time(), kind, vin, note="" if kind is What.CAME else what))
 
 
 def _queue_and_name(message: Received) -> tuple[str, str]:
-    """The queue that a message is of, and its request id or key."""
+    """The queue of a message, and its request id or key."""
     if (of := ecq_of(message.topic)) is not None:
         return ecq_queue(of[0]), of[1]
     return message.vin, message.request_id or message.topic
 
 
 class Monitor:
-    """Redis's own MONITOR: every command that changes a queue, in Redis's order and by its clock. `async with Monitor(…)`."""
+    """Redis's MONITOR: every command that changes a queue, in Redis's order and by its clock. Use as `async with Monitor(…)`."""
 
     def __init__(self, settings: Settings, history: History) -> None:
         self._settings, self._history = settings, history
@@ -83,7 +83,7 @@ class Monitor:
 
     async def _watch(self) -> None:
         while True:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # Redis dies in every run
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # Redis is killed in every run
                 await self._listen()
             await asyncio.sleep(_AGAIN_S)
 
@@ -106,7 +106,7 @@ class Monitor:
 
 
 def lines_of(monitored: str) -> list[Line]:
-    """What one line of MONITOR says about entries: `+<seconds> [<db> <who>] "<command>" "<argument>" …`."""
+    """Parse one line of MONITOR into lines about entries: `+<seconds> [<db> <who>] "<command>" "<argument>" …`."""
     if not (
         ":ecq:state" in monitored
         or ":inflight" in monitored
@@ -137,7 +137,7 @@ def lines_of(monitored: str) -> list[Line]:
 
 
 def tell_recorded(settings: Settings, history: History) -> None:
-    """Every outcome that is in the archive, once the recorder has closed its segments.
+    """Report every outcome in the archive, once the recorder has closed its segments.
 
     Raises:
         httpx.HTTPError: the recorder did not close them.

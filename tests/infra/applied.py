@@ -1,4 +1,4 @@
-"""An environment on the tests' cluster, as Terraform applies it: the root as it is, with its provider."""
+"""An environment on the tests' cluster, applied by Terraform: the unchanged root with its provider."""
 
 import shutil
 import subprocess
@@ -9,39 +9,39 @@ from tests.infra.cluster import Cluster, Json
 from tests.support.servers import ROOT
 
 NAMESPACE = "manifold"
-REPLICAS = {"recorder": 3, "signals": 3, "dispatcher": 6, "api": 3, "emqx": 5}  # of production, where there is more than one
+REPLICAS = {"recorder": 3, "signals": 3, "dispatcher": 6, "api": 3, "emqx": 5}  # replicas in production where there are several
 ROOMS = ("terraform", "emqx", "rabbitmq", "redis", "prometheus", "grafana")
 Ran = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A copy of the root whose state is one environment's."""
+    """A copy of the root whose state belongs to one environment."""
 
     api: Cluster
     root: Path
     environment: str
 
     def terraform(self, verb: str, *arguments: str) -> Ran:
-        """Run a verb of Terraform's that takes variables; whether it succeeded is for the caller to look at."""
+        """Run a Terraform command that takes variables; the caller checks its exit status."""
         given = [f"-var-file=environments/{self.environment}/terraform.tfvars", f"-var=kubeconfig={self.api.folder}/kubeconfig"]
         return self.api.terraform(self.root, verb, "-no-color", *given, *arguments)
 
     def apply(self, *arguments: str) -> None:
-        """Apply; all has to run as it was applied when Terraform is back."""
+        """Apply; every pod must be running as applied when Terraform returns."""
         _succeeded(self.terraform("apply", "-auto-approve", *arguments))
-        assert self.unsettled() == [], "apply returns when all runs, and not before"
+        assert self.unsettled() == [], "apply must return only once everything runs"
 
     def destroy(self) -> None:
-        """Take it away."""
+        """Destroy the environment."""
         _succeeded(self.terraform("destroy", "-auto-approve"))
 
     def secrets(self) -> str:
-        """What secrets.sh says; it has to succeed."""
+        """Run secrets.sh, which must succeed; return its output."""
         return self._says("secrets.sh")
 
     def certificates(self, *arguments: str) -> str:
-        """What certificates.sh says; it has to succeed."""
+        """Run certificates.sh, which must succeed; return its output."""
         return self._says("certificates.sh", *arguments)
 
     def _says(self, script: str, *arguments: str) -> str:
@@ -57,14 +57,14 @@ class Applied:
         return found
 
     def unsettled(self) -> list[str]:
-        """What does not, or not yet, run as it was applied."""
+        """Controllers that do not (yet) run as applied."""
         running = [each for kind in ("deployments", "statefulsets") for each in self.controllers(kind) if not _settled(each)]
         jobs = [each for each in self.controllers("jobs") if not each["status"].get("succeeded")]
         return [each["metadata"]["name"] for each in [*running, *jobs]]
 
 
 def applied(api: Cluster, environment: str, *variables: str) -> Applied:
-    """The environment, with its secrets, running."""
+    """The running environment with its secrets."""
     infra = api.folder / environment
     for room in ROOMS:
         shutil.copytree(
@@ -79,7 +79,7 @@ def applied(api: Cluster, environment: str, *variables: str) -> Applied:
 
 
 def _settled(each: Json) -> bool:
-    """Whether a Deployment or a StatefulSet has seen its last change, and all its replicas are of it and available."""
+    """Whether a Deployment or StatefulSet has observed its last change and all its replicas are updated and available."""
     wanted, status = each["spec"]["replicas"], each["status"]
     seen = status.get("observedGeneration") == each["metadata"]["generation"]
     return seen and all(status.get(name, 0) == wanted for name in ("replicas", "updatedReplicas", "availableReplicas"))

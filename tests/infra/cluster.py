@@ -1,4 +1,4 @@
-"""A Kubernetes cluster of the tests' own: its servers are real, its nodes are simulated, and no container runs."""
+"""A Kubernetes cluster for tests: its servers are real, its nodes are simulated, and no container runs."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Cluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment in which kubectl and Terraform find it, and Terraform the provider that was built here."""
+        """The environment in which kubectl and Terraform find the cluster, and Terraform the locally built provider."""
         tools = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"
         return {
             **os.environ,
@@ -45,12 +45,12 @@ class Cluster:
         }
 
     def kubectl(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl; whether it succeeded is for the caller to look at."""
+        """Run kubectl; the caller checks its exit status."""
         command = [str(TOOLS / "kubectl"), *arguments]
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, env=self.env)
 
     def did(self, *arguments: str, given: str | None = None) -> str:
-        """What kubectl printed; it has to succeed."""
+        """Run kubectl, which must succeed; return its output."""
         ran = self.kubectl(*arguments, given=given)
         assert ran.returncode == 0, f"kubectl {' '.join(arguments)}: {ran.stdout}{ran.stderr}"
         return ran.stdout
@@ -61,26 +61,26 @@ class Cluster:
         return found
 
     def ask(self, path: str) -> Json:
-        """What the API server answers under that path."""
+        """The response of the API server to this path."""
         answer = self.client.get(path)
         answer.raise_for_status()
         found: Json = answer.json()
         return found
 
     def may(self, account: str, verb: str, resource: str, namespace: str) -> bool:
-        """Whether a service account of that namespace may do that in it; `pods/exec` is the part `exec` of a pod."""
+        """Whether a service account may do that in its namespace; `pods/exec` is the subresource `exec` of a pod."""
         kind, _, part = resource.partition("/")
         who = [f"--as=system:serviceaccount:{namespace}:{account}", *([f"--subresource={part}"] if part else [])]
         return self.kubectl("auth", "can-i", verb, kind, "-n", namespace, *who).stdout.strip() == "yes"
 
     def terraform(self, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Terraform on it."""
+        """Run Terraform against the cluster."""
         return terraform(root, *arguments, env=self.env)
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster of six nodes in three zones, with volumes, until the block ends."""
+    """A cluster of six nodes in three zones, with volumes, for the duration of the block."""
     with control_plane(folder) as api, _client(api) as client:
         (folder / "terraformrc").write_text(
             f'provider_installation {{\n  dev_overrides {{ "gavinbunney/kubectl" = "{TOOLS}" }}\n  direct {{}}\n}}\n'
@@ -108,7 +108,7 @@ def _nodes() -> Iterator[Json]:
 
 
 def _volumes() -> Iterator[Json]:
-    """Disks that are bound to their zone, as those of a cloud are: a claim gets one when its pod gets its node."""
+    """Disks bound to their zone, like those of a cloud: a claim gets one when its pod is scheduled."""
     yield {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

@@ -1,8 +1,7 @@
-"""Starts the services of compose.yml with Podman, as Compose would: same options, order, secrets, health checks.
+"""Start the services of compose.yml with Podman as Compose would: same options, order, secrets and health checks.
 
-podman-compose does not wait for health on Podman 4, and the images of the servers cannot be had without a registry. So what the
-file says of a container is said to Podman here, and servers come from Debian's packages in an image of the tests. All containers
-share a network of their own, in which only they are.
+podman-compose does not wait for health on Podman 4, and server images need a registry. So the container definitions in the file
+are translated to Podman here, and the servers come from Debian packages in a test image. All containers share a private network.
 """
 
 import json
@@ -25,7 +24,7 @@ SERVERS = "localhost/manifold-servers:test"
 GATEWAY = ROOT / ".tools" / "stores" / "versitygw"
 Service = dict[str, Any]
 
-# What the images of these servers do before the command that compose.yml gives them, or does not.
+# What the images of these servers run before the command in compose.yml, or by default.
 POSTGRES = """
 cd /tmp
 initdb -D $PGDATA -E UTF8 --locale=C.UTF-8 -U postgres --pwfile=$POSTGRES_PASSWORD_FILE \\
@@ -37,15 +36,15 @@ exec postgres -D $PGDATA -c listen_addresses='*'
 """
 COMMANDS: Mapping[str, list[str]] = {"postgres": ["sh", "-euc", POSTGRES], "rabbitmq": ["rabbitmq-server"]}
 VARIABLES = {"postgres": {"PGDATA": "/var/lib/postgresql/data/db"}}
-USERS = {"object-store": "999:999"}  # who owns /data in the image of the tests; its own image has root there
+USERS = {"object-store": "999:999"}  # the owner of /data in the test image; the original image uses root
 
 
 @dataclass(slots=True)
 class Composed:
-    """The services that run."""
+    """The running services."""
 
     name: str
-    folder: Path  # a copy of infra, with secrets made up
+    folder: Path  # a copy of infra with generated secrets
     services: Mapping[str, Service]
     overrides: Mapping[str, str]
     running: list[str] = field(default_factory=list)
@@ -54,45 +53,45 @@ class Composed:
         return f"{self.name}-{service}"
 
     def start(self, service: str) -> None:
-        """Start one, detached."""
+        """Start a service in the background."""
         self._run(service, ["--detach", f"--name={self.container(service)}"])
         self.running.append(service)
 
     def start_beside(self, name: str, image: str, *command: str, how: Sequence[str] = ()) -> None:
-        """Start a container that compose.yml does not have, in the same network."""
+        """Start a container that compose.yml lacks in the same network."""
         options = ["--detach", f"--name={self.container(name)}", f"--network=container:{self.name}", "--no-hosts"]
         podman("run", *options, f"--volume={self.folder}/hosts:/etc/hosts:ro", *how, image, *command)
         self.running.append(name)
 
     def run(self, service: str) -> str:
-        """Start one that ends by itself; what it said."""
+        """Run a service that ends by itself; return its output."""
         return self._run(service, ["--rm"])
 
     def ask(self, service: str, *command: str, check: bool = True) -> str:
-        """A command in the container of a service; its standard output."""
+        """Run a command in a service's container; return its standard output."""
         return podman("exec", self.container(service), *command, check=check, timeout=400).stdout
 
     def is_healthy(self, service: str) -> bool:
-        """Its health check, asked once."""
+        """Run its health check once."""
         kind, *command = self.services[service]["healthcheck"]["test"]
         asked = ["sh", "-c", *command] if kind == "CMD-SHELL" else command
         return podman("exec", self.container(service), *asked, check=False).returncode == 0
 
     def log(self, service: str) -> str:
-        """What it has said."""
+        """Its log."""
         said = podman("logs", "--tail=40", self.container(service), check=False)
         return said.stdout + said.stderr
 
     def wait_healthy(self, service: str, within_s: float = 180) -> None:
-        """Return when it is healthy.
+        """Wait until it is healthy.
 
         Raises:
-            AssertionError: it was not in time, with what it said last.
+            AssertionError: it was not healthy in time; the message has its last output.
         """
         deadline = time.monotonic() + within_s
         while not self.is_healthy(service):
             assert time.monotonic() < deadline, f"{service} is not healthy: {self.log(service)}"
-            time.sleep(0.5)  # between two looks, as Compose would
+            time.sleep(0.5)  # between two checks, as Compose does
 
     def _run(self, service: str, how: list[str]) -> str:
         found = self.services[service]
@@ -111,7 +110,7 @@ class Composed:
         options += [f"--cap-drop={each}" for each in found.get("cap_drop", [])]
         options += [f"--security-opt={each.removesuffix(':true')}" for each in found.get("security_opt", [])]
         options += [f"--user={found['user']}"] if "user" in found else []
-        # Docker mounts them so that everybody may write and nothing may be run, unless told otherwise.
+        # Docker mounts them world-writable and noexec unless told otherwise.
         return options + [f"--tmpfs={_tmpfs(each)}" for each in found.get("tmpfs", [])]
 
     def _mounts(self, found: Service) -> list[str]:
@@ -138,7 +137,7 @@ class Composed:
 
 @contextmanager
 def composed(name: str, folder: Path, overrides: Mapping[str, str]) -> Iterator[Composed]:
-    """Nothing runs yet; all that was started, its volumes and its network are gone at the end of the block."""
+    """A project without running services; its containers, volumes and network are removed after the block."""
     for room in ("compose", "emqx", "prometheus", "grafana", "rabbitmq", "redis"):
         shutil.copytree(ROOT / "infra" / room, folder / room, ignore=shutil.ignore_patterns("secrets", ".env"))
     services: dict[str, Service] = _compose()["services"]
@@ -157,7 +156,7 @@ def composed(name: str, folder: Path, overrides: Mapping[str, str]) -> Iterator[
 
 
 def build_servers(folder: Path) -> None:
-    """The image of the servers; a second time it is there already."""
+    """Build the image of the servers, or reuse it."""
     from tests.infra.test_dockerfile import arguments_of
 
     (base,) = (argument.removeprefix("BASE=") for argument in arguments_of("ARG") if argument.startswith("BASE="))

@@ -1,4 +1,4 @@
-"""A cluster with simulated nodes, and `production` on it: one for each module of tests; each test leaves it as it was."""
+"""A cluster with simulated nodes and the `production` environment, one per test module; each test restores it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Containers of the image, run with Podman as an environment would run them: read-only, as nobody, without a right."""
+"""Containers of the image, run with Podman as in an environment: read-only, unprivileged, without capabilities."""
 
 import os
 import shutil
@@ -24,14 +24,14 @@ HELD = (
 
 
 def podman(*arguments: str, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run podman; its output."""
+    """Run podman and return its output."""
     ran = subprocess.run(["podman", *arguments], capture_output=True, text=True, env=ENV, timeout=timeout)
     assert not check or ran.returncode == 0, f"podman {' '.join(arguments)}: {ran.stdout}{ran.stderr}"
     return ran
 
 
 def missing() -> str:
-    """Why there is nothing to try; empty where there is."""
+    """Why these tests cannot run; empty if they can."""
     if shutil.which("podman") is None:
         return "podman is not installed; make image brings it"
     return "" if podman("image", "exists", IMAGE, check=False).returncode == 0 else f"no image {IMAGE}; make image builds it"
@@ -40,34 +40,34 @@ def missing() -> str:
 def run_once(
     *command: str, env: Mapping[str, str] | None = None, mounts: Sequence[str] = (), check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """A container that ends by itself; its output."""
+    """Run a container that ends by itself; return its output."""
     return podman("run", "--rm", *HELD, *_variables(env or {}), *mounts, IMAGE, *command, check=check)
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One that runs."""
+    """A running container."""
 
     name: str
 
     def is_healthy(self) -> bool:
-        """Whether the image's own health check says so, asked now: without systemd nobody asks it by the clock."""
+        """Run the image's health check now: without systemd nothing runs it periodically."""
         return podman("healthcheck", "run", self.name, check=False, timeout=60).returncode == 0
 
     def log(self) -> str:
-        """What it has said."""
+        """Its log."""
         said = podman("logs", self.name, check=False)
         return said.stdout + said.stderr
 
     def stop(self, within_s: int) -> int:
-        """SIGTERM, and SIGKILL after so long; its exit status."""
+        """Send SIGTERM, then SIGKILL after a timeout; return its exit status."""
         podman("stop", f"--time={within_s}", self.name)
         return int(podman("inspect", "--format={{.State.ExitCode}}", self.name).stdout)
 
 
 @contextmanager
 def container(name: str, *command: str, env: Mapping[str, str], mounts: Sequence[str] = ()) -> Iterator[Container]:
-    """A container that runs until the end of the block; nothing of it is left then."""
+    """Run a container for the duration of the block and remove it afterwards."""
     podman("run", "--detach", f"--name={name}", *HELD, *_variables(env), *mounts, IMAGE, *command)
     try:
         yield Container(name)
@@ -76,7 +76,7 @@ def container(name: str, *command: str, env: Mapping[str, str], mounts: Sequence
 
 
 def folder_of(path: Path) -> Path:
-    """A folder that the image's user owns."""
+    """A folder owned by the image's user."""
     path.mkdir(parents=True)
     os.chown(path, USER, USER)
     return path

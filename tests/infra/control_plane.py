@@ -1,4 +1,4 @@
-"""Kubernetes' own servers for the tests: etcd, API server, controllers, scheduler; and KWOK, which answers in nodes' place."""
+"""Kubernetes' own servers for the tests: etcd, API server, controllers, scheduler; KWOK simulates the nodes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ PROGRAMS = (
     "kubectl",
     "terraform-provider-kubectl",
 )
-TOKEN = "of-the-administrator"  # of a server that lives as long as its test, on loopback
+TOKEN = "of-the-administrator"  # for a server on loopback that lives as long as its test
 NODE_SILENT_S = 20
 Json = dict[str, Any]
 
 
 @contextmanager
 def control_plane(folder: Path) -> Iterator[str]:
-    """All of them, until the block ends, on loopback; the API server's address. Logs and `kubeconfig` are in the folder."""
+    """Run all of them on loopback during the block; yields the API server's address. Logs and `kubeconfig` are in the folder."""
     with ExitStack() as running:
         etcd = _etcd(folder, running)
         api = _api_server(folder, etcd, running)
@@ -84,9 +84,9 @@ def _api_server(folder: Path, etcd: str, running: ExitStack) -> str:
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": folder / "accounts.pem",
         "service-account-signing-key-file": folder / "accounts.pem",
-        # Pods are moved from a node that is silent at once, not after five minutes.
+        # Evict pods from an unresponsive node at once instead of after five minutes.
         "default-unreachable-toleration-seconds": 1,
-        # What became of each pod can be read afterwards, from etcd, as long as the test lasts.
+        # Keep the history of pods readable in etcd for the duration of the test.
         "watch-cache-sizes": "pods#0",
         "etcd-compaction-interval": "0",
     }
@@ -94,7 +94,7 @@ def _api_server(folder: Path, etcd: str, running: ExitStack) -> str:
 
 
 def _serve(program: str, flags: dict[str, Any], folder: Path, running: ExitStack) -> str:
-    """Start one of Kubernetes' servers, until it says that it is ready; its address."""
+    """Start one of Kubernetes' servers and wait until it is ready; return its address."""
     port = free_port()
     address = f"https://127.0.0.1:{port}"
     flags = {**flags, "secure-port": port, "cert-dir": folder / program}

@@ -1,4 +1,4 @@
-"""The environments as Terraform plans them, offline: the provider of Kubernetes' objects gives way to one that is built in."""
+"""The environments as Terraform plans them offline: a built-in provider replaces that of Kubernetes."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What would be applied: every object, and the outputs."""
+    """The planned result: every object and the outputs."""
 
     name: str
     objects: list[Json]
@@ -36,7 +36,7 @@ class Environment:
         return [found for found in self.objects if found["kind"] in kinds]
 
     def templates(self) -> dict[str, Json]:
-        """The template of every pod, by kind and name of what makes it; those of tasks and of Spark are files of ConfigMaps."""
+        """Every pod template by kind and name of its controller; those of tasks and of Spark are files in ConfigMaps."""
         made = {f"{each['kind']} {each['metadata']['name']}": each["spec"]["template"] for each in self.of_kind(*PODS)}
         (spark,) = (each for each in self.of_kind("ConfigMap") if each["metadata"]["name"] == "spark")
         return made | {name: documents(text)[0] for name, text in spark["data"].items() if name.endswith(".yaml")}
@@ -48,7 +48,7 @@ def documents(text: str) -> list[Json]:
 
 
 def offline_copy(folder: Path) -> Path:
-    """The root with all that it reads, in `folder`, to be planned without a provider."""
+    """Copy the root with its inputs into `folder`, to be planned without a provider."""
     ignore = shutil.ignore_patterns(".terraform*", "*.tfstate*", "backend.tf")
     for room in ("terraform", "emqx", "prometheus", "grafana"):
         shutil.copytree(ROOT / "infra" / room, folder / room, ignore=ignore)
@@ -67,7 +67,7 @@ def terraform(root: Path, *arguments: str, env: dict[str, str] | None = None) ->
 
 
 def planned(root: Path, name: str, *variables: str) -> Environment:
-    """One environment, planned, with further variables (`-var=…`)."""
+    """One planned environment with further variables (`-var=…`)."""
     plan = root / f"{name}.plan"
     given = [f"-var-file=environments/{name}/terraform.tfvars", *variables]
     ran = terraform(root, "plan", "-no-color", "-input=false", "-lock=false", *given, f"-out={plan}")

@@ -1,4 +1,4 @@
-"""Nodes of Erlang that find each other by an epmd of their own."""
+"""Erlang nodes that find each other by their own epmd."""
 
 import os
 import re
@@ -17,23 +17,23 @@ COOKIE = "of-tests"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One that waits to be reached."""
+    """A node that waits for connections."""
 
     epmd_port: int
     host: str
 
     def pings(self, optfile: str, folder: Path) -> str:
-        """What another node says of it, with that content of -ssl_dist_optfile; empty: without TLS. `pong` or `pang`."""
+        """The answer of another node with this -ssl_dist_optfile content (empty: without TLS): `pong` or `pang`."""
         ask = f"io:format(\"~p\", [net_adm:ping('a@{self.host}')]), halt()."
         command = [*_command(f"{folder.name}@{self.host}", optfile, folder), "-eval", ask]
         ran = subprocess.run(command, env=_environment(self.epmd_port), capture_output=True, text=True, timeout=60)
-        found = re.search("pong|pang", ran.stdout)  # before and behind it the node may speak of the connection
+        found = re.search("pong|pang", ran.stdout)  # the node may log the connection before and after it
         return found[0] if found else ran.stdout
 
 
 @contextmanager
 def erlang(optfile: str, folder: Path, host: str = "localhost") -> Iterator[Node]:
-    """The node a@<host>, with that content of -ssl_dist_optfile."""
+    """Start the node a@<host> with this -ssl_dist_optfile content."""
     settings = Settings(home=folder, amqp_port=free_port())
     port = rabbitmq.epmd_port(settings)
     ready = folder / "ready"

@@ -1,4 +1,4 @@
-"""What became of each pod, revision by revision, as etcd remembers it."""
+"""The history of each pod, revision by revision, from etcd."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from tests.infra.cluster import Cluster, Json
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod after one change of it."""
+    """A pod after one of its changes."""
 
     app: str
     node: str
@@ -19,7 +19,7 @@ class Pod:
 
     @property
     def serves(self) -> bool:
-        """Whether it is ready, and nobody has told it to end."""
+        """Whether it is ready and not terminating."""
         return self.ready and not self.ending
 
 
@@ -27,18 +27,18 @@ Moment = dict[str, Pod]
 
 
 def now(api: Cluster, namespace: str) -> str:
-    """The revision up to which everything has happened."""
+    """The current revision."""
     revision: str = api.ask(f"/api/v1/namespaces/{namespace}/pods?limit=1")["metadata"]["resourceVersion"]
     return revision
 
 
 def pods(api: Cluster, namespace: str) -> Moment:
-    """The pods as they are, by name."""
+    """The current pods by name."""
     return {each["metadata"]["name"]: _pod(each) for each in api.ask(f"/api/v1/namespaces/{namespace}/pods")["items"]}
 
 
 def since(api: Cluster, namespace: str, revision: str) -> list[Moment]:
-    """All pods before the first change after that revision, and after each one until now, the oldest moment first."""
+    """All pods before the first change after that revision and after each later change, oldest first."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     then = api.ask(f"{path}?resourceVersion={revision}&resourceVersionMatch=Exact")["items"]
     at_last = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in api.ask(path)["items"]}
@@ -55,17 +55,17 @@ def since(api: Cluster, namespace: str, revision: str) -> list[Moment]:
 
 
 def of(app: str, moments: list[Moment]) -> list[Moment]:
-    """The same of one service's pods alone."""
+    """The same for one service's pods."""
     return [{name: pod for name, pod in moment.items() if pod.app == app} for moment in moments]
 
 
 def serving(moment: Moment) -> int:
-    """How many pods serve."""
+    """The number of serving pods."""
     return sum(pod.serves for pod in moment.values())
 
 
 def ended(moments: list[Moment]) -> list[str]:
-    """The pods that were told to end, in that order."""
+    """The terminated pods in order."""
     return [
         name
         for before, after in pairwise(moments)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands where kubectl would for secrets.sh and certificates.sh: keeps Secrets in files of $KEPT, and how it was called."""
+"""A kubectl replacement for secrets.sh and certificates.sh: it keeps Secrets in files of $KEPT and logs its calls."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         return 0
     (name,) = (after for before, after in pairwise(arguments) if before == "secret")
     file = KEPT / f"{name}.json"
-    unseen = KEPT / f"{name}.unseen"  # another run makes it right after this look
+    unseen = KEPT / f"{name}.unseen"  # another run creates it right after this check
     if not file.exists() or unseen.exists():
         unseen.unlink(missing_ok=True)
         return 0 if "--ignore-not-found" in arguments else 1

@@ -1,4 +1,4 @@
-"""What secrets.sh and certificates.sh make up for an environment, kept in a folder where a cluster would keep it."""
+"""The output of secrets.sh and certificates.sh, kept in a folder instead of a cluster."""
 
 import json
 import os
@@ -14,23 +14,23 @@ KUBECTL = Path(__file__).with_name("kubectl.py")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The Secrets, and the scripts that make them."""
+    """The Secrets and the scripts that generate them."""
 
     folder: Path
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """One of the two, with `kubectl` in front of that folder; whether it succeeded is for the caller to look at."""
+        """Run a script with the kubectl replacement; the caller checks its exit status."""
         env = {"PATH": f"{self.folder}/bin:{os.defpath}", "KEPT": str(self.folder)}
         command = [str(TERRAFORM / script), NAMESPACE, *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
 
     def secret(self, name: str) -> dict[str, str]:
-        """What a Secret holds, by key."""
+        """The content of a Secret by key."""
         found: dict[str, str] = json.loads((self.folder / f"{name}.json").read_text())
         return found
 
     def keep(self, name: str, keys: dict[str, str]) -> None:
-        """Put other keys into a Secret, as an operator would."""
+        """Put further keys into a Secret, as an operator would."""
         (self.folder / f"{name}.json").write_text(json.dumps(keys))
 
     def secrets(self) -> dict[str, dict[str, str]]:
@@ -41,7 +41,7 @@ class Made:
         return (self.folder / "called").read_text()
 
     def mount(self, name: str, folder: Path) -> Path:
-        """The keys of a Secret as files, which only their owner may read; the folder."""
+        """Write the keys of a Secret as files readable only by their owner; return the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for key, value in self.secret(name).items():
             (folder / key).touch(mode=0o600)
@@ -50,7 +50,7 @@ class Made:
 
 
 def made_up(folder: Path, *scripts: str) -> Made:
-    """All that the scripts make up, in a cluster that had nothing."""
+    """Everything that the scripts generate in an empty cluster."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "kubectl").symlink_to(KUBECTL)
     made = Made(folder)

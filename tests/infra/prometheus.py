@@ -17,7 +17,7 @@ CLIENT = httpx.Client(timeout=20)
 
 
 def targets(platform: Settings) -> list[dict[str, Any]]:
-    """As `infra/prometheus/targets/manifold.yml`, at the ports of this platform."""
+    """Targets like infra/prometheus/targets/manifold.yml, with the ports of this platform."""
     ports = {"recorder": platform.recorder_port, "tap": platform.tap_port, "api": platform.api_port}
     ports |= {"signals": platform.signals_port} if platform.with_signals else {}
     services = list(ports.items()) + [("dispatcher", platform.dispatcher_port + n) for n in range(platform.dispatchers)]
@@ -26,7 +26,7 @@ def targets(platform: Settings) -> list[dict[str, Any]]:
 
 @contextmanager
 def scraping(platform: Settings, folder: Path, *, every_s: int = 1) -> Iterator[Server]:
-    """One that scrapes every service of the platform so often, with its files in the folder."""
+    """A Prometheus that scrapes every service of the platform at this interval, with its files in the folder."""
     port = free_port()
     shutil.copytree(PROMETHEUS, folder / "etc")
     config = folder / "etc" / "prometheus.yml"
@@ -40,7 +40,7 @@ def scraping(platform: Settings, folder: Path, *, every_s: int = 1) -> Iterator[
 
 
 def ask(prometheus: Server, expression: str, **over: str) -> list[Any]:
-    """The series that an expression has now, or `over` (start, end, step); one that is not understood fails."""
+    """The current series of an expression, or those `over` (start, end, step); an invalid expression fails."""
     url = f"http://127.0.0.1:{prometheus.port}/api/v1/{'query_range' if over else 'query'}"
     answer = CLIENT.get(url, params={"query": expression, **over}).json()
     assert answer["status"] == "success", f"{expression}: {answer}"

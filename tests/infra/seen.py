@@ -1,4 +1,4 @@
-"""What rules and dashboards ask of Prometheus, and the metrics that there are to be asked."""
+"""The expressions of rules and dashboards, and the existing metrics."""
 
 import json
 import re
@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
 OURS = re.compile(r"\bmanifold_\w+")
 METRIC = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b(?!\s*\()")
 
-# Of others: EMQX's /prometheus/stats (5.8), RabbitMQ's /metrics/detailed (3.10), cert-manager, and what the client library adds.
+# External metrics: EMQX's /prometheus/stats (5.8), RabbitMQ's /metrics/detailed (3.10), cert-manager, and the client library.
 FOREIGN = {
     "certmanager_certificate_expiration_timestamp_seconds",
     "emqx_cert_expiry_at",
@@ -39,12 +39,12 @@ def rules() -> list[dict[str, Any]]:
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Every dashboard as Grafana reads it, by its name."""
+    """Every dashboard as Grafana reads it, by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))}
 
 
 def expressions() -> dict[str, str]:
-    """Every expression of rules and dashboards, by where it stands."""
+    """Every expression of rules and dashboards, by its location."""
     asked = {f"rule {rule['alert']}": str(rule["expr"]) for rule in rules()}
     for name, board in dashboards().items():
         for panel in board["panels"]:
@@ -59,13 +59,13 @@ def listed() -> dict[str, str]:
 
 
 def of_signals() -> dict[str, str]:
-    """The type of each metric of the AMQP door, by its source."""
+    """The type of each metric of the signals service, from its source."""
     found = re.findall(r'(Counter|Gauge|Histogram)\("(signals_\w+)"', (ROOT / "manifold" / "signals" / "_metrics.py").read_text())
     return {name + "_total" * (kind == "Counter"): kind.lower() for kind, name in found}
 
 
 def names(expression: str) -> set[str]:
-    """The metrics of an expression, a histogram by its own name; label matchers and durations are left out."""
+    """The metrics in an expression, a histogram by its base name; label matchers and durations are removed."""
     plain = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(by|on|without|ignoring)\s*\([^)]*\)", "", expression)
     return {
         re.sub(r"_(bucket|sum|count)$", "", name) if name.startswith(("manifold_", "signals_")) else name
@@ -74,6 +74,6 @@ def names(expression: str) -> set[str]:
 
 
 def promtool() -> Path | None:
-    """Prometheus' tool, where it is installed."""
+    """Prometheus' promtool, if it is installed."""
     found = shutil.which("promtool")
     return Path(found) if found else None

@@ -1,4 +1,4 @@
-"""The certificates that infra/terraform/certificates.sh makes: of whom, for whom, until when, and in nobody's command line."""
+"""Certificates of infra/terraform/certificates.sh: issuer, subject, expiry, and no key on a command line."""
 
 import json
 import re
@@ -23,7 +23,7 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """All of them, for vehicles and gateways that come from outside by two names."""
+    """All certificates, for external clients with two host names."""
     made = made_up(tmp_path_factory.mktemp("certificates") / "kept")
     ran = made.run(SCRIPT, "cars.example", "203.0.113.7")
     assert ran.returncode == 0, ran.stderr
@@ -55,7 +55,7 @@ def leaves(made: Made) -> Iterator[tuple[str, dict[str, str]]]:
     yield from ((name, keys) for name, keys in made.secrets().items() if name.endswith("-tls"))
 
 
-def test_every_secret_that_terraform_names_is_made_and_no_other(made: Made) -> None:
+def test_every_secret_that_terraform_names_is_created_and_no_other(made: Made) -> None:
     named = re.findall(r'optional\(string, "([\w-]+-tls)"\)', (TERRAFORM / "variables.tf").read_text())
     assert {name for name, _ in leaves(made)} == {*named}
     assert {"ca", "vehicle-ca"} | {*named} == made.secrets().keys()
@@ -63,7 +63,7 @@ def test_every_secret_that_terraform_names_is_made_and_no_other(made: Made) -> N
     assert {*re.findall(r"`([\w-]+-tls)`", page)} == {*named}
 
 
-def test_each_certificate_is_its_authoritys_and_its_keys(made: Made, tmp_path: Path) -> None:
+def test_each_certificate_matches_its_ca_and_key(made: Made, tmp_path: Path) -> None:
     for name, keys in leaves(made):
         authority = made.secret("vehicle-ca" if name == "emqx-vehicles-tls" else "ca")["tls.crt"]
         assert keys["ca.crt"] == authority, name
@@ -74,18 +74,18 @@ def test_each_certificate_is_its_authoritys_and_its_keys(made: Made, tmp_path: P
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "tls.crt", folder / "tls.key")
 
 
-def test_services_are_known_to_servers_and_servers_are_no_clients(made: Made) -> None:
+def test_services_have_client_certificates_and_servers_have_none(made: Made) -> None:
     both = {
         name: name_of(certificate(keys["tls.crt"]))
         for name, keys in leaves(made)
         if CLIENT in uses_of(certificate(keys["tls.crt"]))
     }
     services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")}
-    assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # whose nodes are each other's clients
+    assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # its nodes are clients of each other
     assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
 
 
-def test_every_address_that_is_given_to_anybody_is_in_its_servers_certificate(made: Made, environment: Environment) -> None:
+def test_every_published_address_is_in_its_server_certificate(made: Made, environment: Environment) -> None:
     hosts = {host for name, keys in leaves(made) for host in hosts_of(certificate(keys["tls.crt"]))}
     texts = json.dumps([environment.objects, environment.outputs]) + json.dumps(made_up_addresses(made))
     asked = {
@@ -104,23 +104,23 @@ def made_up_addresses(made: Made) -> list[dict[str, str]]:
     return [made.secret("manifold"), made.secret("airflow")]
 
 
-def test_a_node_of_emqx_is_named_as_erlang_looks_for_it(made: Made, environment: Environment) -> None:
+def test_an_emqx_node_is_named_as_erlang_resolves_it(made: Made, environment: Environment) -> None:
     (emqx,) = (each for each in environment.of_kind("StatefulSet") if each["metadata"]["name"] == "emqx")
     variables = {each["name"]: each.get("value", "") for each in emqx["spec"]["template"]["spec"]["containers"][0]["env"]}
     host = variables["EMQX_NODE__NAME"].partition("@")[2].replace("$(POD_NAME)", "emqx-0")
-    assert host in hosts_of(certificate(made.secret("emqx-tls")["tls.crt"]))  # Erlang takes no wildcard
+    assert host in hosts_of(certificate(made.secret("emqx-tls")["tls.crt"]))  # Erlang accepts no wildcard
 
 
-def test_no_key_is_in_a_command_line(made: Made) -> None:
+def test_no_key_appears_on_a_command_line(made: Made) -> None:
     lines = {line for _, keys in leaves(made) for line in keys["tls.key"].splitlines() if "PRIVATE KEY" not in line}
     assert len(lines) > 13
     assert not any(line in made.called() for line in lines)
 
 
-def test_what_holds_is_left_and_what_ends_soon_is_made_anew(made: Made) -> None:
+def test_valid_certificates_are_kept_and_expiring_ones_renewed(made: Made) -> None:
     before = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
     assert made.run(SCRIPT).stdout == ""
-    old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # it holds for 30 days: such a one is renewed
+    old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # valid for 30 days, so it is renewed
     end = "-----END CERTIFICATE-----\n"
     file = made.folder / "redis-tls.json"
     file.write_text(json.dumps(made.secret("redis-tls") | {"tls.crt": old.partition(end)[0] + end}))
@@ -130,19 +130,19 @@ def test_what_holds_is_left_and_what_ends_soon_is_made_anew(made: Made) -> None:
 
 
 def ending_soon(made: Made, secret: str, authority: str) -> None:
-    """The Secret has the same certificate for ten days only."""
+    """Replace the certificate in the Secret with one that expires in ten days."""
     now, by = certificate(made.secret(secret)["tls.crt"]), made.secret(authority)
     names = now.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     start, end = now.not_valid_before_utc, datetime.now(UTC) + timedelta(days=10)
     builder = x509.CertificateBuilder(certificate(by["tls.crt"]).subject, now.subject, now.public_key(), 1, start, end)
     key = load_pem_private_key(by["tls.key"].encode(), None)
-    old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of those kinds that sign
+    old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of a signing type
     text = old.public_bytes(Encoding.PEM).decode()
     (made.folder / f"{secret}.json").write_text(json.dumps(made.secret(secret) | {"tls.crt": text}))
 
 
-def test_a_run_that_names_nobody_outside_cuts_nobody_outside_off(made: Made) -> None:
-    """As the one of each week does, which renews it in two months."""
+def test_a_run_without_external_names_keeps_external_access(made: Made) -> None:
+    """Like the weekly run, which finds the certificate due for renewal two months later."""
     ending_soon(made, "emqx-vehicles-tls", "vehicle-ca")
     before = hosts_of(certificate(made.secret("emqx-vehicles-tls")["tls.crt"]))
     assert made.run(SCRIPT).stdout == "emqx-vehicles-tls: emqx-vehicles.manifold.svc\n"
@@ -151,7 +151,7 @@ def test_a_run_that_names_nobody_outside_cuts_nobody_outside_off(made: Made) -> 
     assert found.not_valid_after_utc - datetime.now(UTC) > timedelta(days=89)
 
 
-def test_a_name_from_outside_that_is_new_is_in_what_is_shown(made: Made) -> None:
+def test_a_new_external_name_is_added_to_server_certificates(made: Made) -> None:
     said = made.run(SCRIPT, "cars.example", "more.example", "203.0.113.7").stdout
     assert said.split()[::2] == ["emqx-vehicles-tls:", "rabbitmq-tls:"]
     assert hosts_of(certificate(made.secret("rabbitmq-tls")["tls.crt"])) >= {
@@ -162,8 +162,8 @@ def test_a_name_from_outside_that_is_new_is_in_what_is_shown(made: Made) -> None
     assert made.run(SCRIPT, "more.example").stdout == ""
 
 
-def test_of_two_first_runs_at_once_one_ends_and_the_authority_stays(made: Made) -> None:
-    """Each has looked before the other has made it."""
+def test_concurrent_first_runs_keep_one_ca(made: Made) -> None:
+    """Each looked for a CA before the other created it."""
     before = made.secrets()
     for authority in ("ca", "vehicle-ca"):
         (made.folder / f"{authority}.unseen").touch()
@@ -171,7 +171,7 @@ def test_of_two_first_runs_at_once_one_ends_and_the_authority_stays(made: Made) 
     assert made.secrets() == before
 
 
-def test_an_authority_follows_another_and_each_is_believed_until_its_last_certificate_is_gone(tmp_path: Path) -> None:
+def test_a_rotated_ca_is_trusted_until_its_last_certificate_has_expired(tmp_path: Path) -> None:
     made, new = made_up(tmp_path / "kept", SCRIPT), made_up(tmp_path / "another", SCRIPT).secret("ca")
     before = {name: keys["tls.crt"] for name, keys in leaves(made)}
     former = made.secret("ca")
@@ -194,19 +194,19 @@ def test_an_authority_follows_another_and_each_is_believed_until_its_last_certif
     assert made.run(SCRIPT).stdout == ""
 
 
-def test_a_word_that_is_no_name_is_in_no_certificate(made: Made) -> None:
+def test_an_invalid_name_enters_no_certificate(made: Made) -> None:
     ran = made.run(SCRIPT, "--vehicel", "V1")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("usage: ")
 
 
-def test_authorities_are_where_no_pod_runs(made: Made) -> None:
-    """Whoever may make pods in a namespace may mount its Secrets."""
+def test_ca_secrets_are_in_a_namespace_without_pods(made: Made) -> None:
+    """A right to create pods in a namespace is a right to mount its Secrets."""
     kept = (made.folder / "namespaces").read_text().split()
     assert {each for each in kept if not each.startswith(f"{NAMESPACE}/")} == {f"{NAMESPACE}-ca/ca", f"{NAMESPACE}-ca/vehicle-ca"}
 
 
-def test_where_the_cluster_does_not_answer_no_authority_is_made_anew(made: Made) -> None:
+def test_an_unreachable_cluster_creates_no_new_ca(made: Made) -> None:
     before = made.secrets()
     (made.folder / "away").touch()
     try:
@@ -220,7 +220,7 @@ def test_where_the_cluster_does_not_answer_no_authority_is_made_anew(made: Made)
 @pytest.mark.parametrize(
     ("kind", "name", "authority"), [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca")]
 )
-def test_one_for_outside_is_a_client_of_its_authority(made: Made, kind: str, name: str, authority: str) -> None:
+def test_an_external_certificate_is_a_client_certificate_of_its_ca(made: Made, kind: str, name: str, authority: str) -> None:
     first, second = x509.load_pem_x509_certificates(made.run(SCRIPT, kind, name).stdout.encode())
     assert (name_of(first), uses_of(first)) == (name, {CLIENT})
     assert second == certificate(made.secret(authority)["tls.crt"])
@@ -237,13 +237,13 @@ def test_one_for_outside_is_a_client_of_its_authority(made: Made, kind: str, nam
         ("--vehicle", ""),
     ],
 )
-def test_nobody_from_outside_is_a_service(made: Made, kind: str, name: str) -> None:
+def test_an_external_name_cannot_be_a_service(made: Made, kind: str, name: str) -> None:
     ran = made.run(SCRIPT, kind, name)
     assert ran.returncode != 0
     assert "CERTIFICATE" not in ran.stdout
 
 
-def test_names_from_outside_are_in_what_vehicles_and_gateways_see(made: Made) -> None:
+def test_external_names_are_in_the_certificates_that_clients_see(made: Made) -> None:
     for name in ("emqx-vehicles-tls", "rabbitmq-tls"):
         found = certificate(made.secret(name)["tls.crt"])
         of = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

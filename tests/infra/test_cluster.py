@@ -1,4 +1,4 @@
-"""`local` on a real API server: applied, checked by it, seen to drift, asked for rights, and taken away."""
+"""`local` on a real API server: applied, validated, checked for drift and rights, and destroyed."""
 
 import json
 import os
@@ -33,15 +33,13 @@ def local(api: Cluster) -> Applied:
     return applied(api, "local")
 
 
-def test_every_object_is_there(api: Cluster, local: Applied, environment: Environment) -> None:
+def test_every_object_exists(api: Cluster, local: Applied, environment: Environment) -> None:
     found = {(each["kind"], each["metadata"]["name"]) for each in api.get(KINDS, "-n", NAMESPACE)}
     planned = {(each["kind"], each["metadata"]["name"]) for each in environment.objects if each["kind"] != "Namespace"}
     assert planned - found == set()
 
 
-def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(
-    api: Cluster, local: Applied, environment: Environment
-) -> None:
+def test_secrets_sh_creates_every_key_that_pods_need_exactly_once(api: Cluster, local: Applied, environment: Environment) -> None:
     secrets = {each["metadata"]["name"]: set(each["data"]) for each in api.get("secrets", "-n", NAMESPACE)}
     for name, template in environment.templates().items():
         for volume in template["spec"]["volumes"]:
@@ -54,16 +52,16 @@ def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(
     assert local.certificates() == ""
 
 
-def test_a_certificate_that_ends_soon_is_put_in_the_place_of_the_old_one(api: Cluster, local: Applied) -> None:
+def test_an_expiring_certificate_is_replaced(api: Cluster, local: Applied) -> None:
     vehicle = local.certificates("--vehicle", "1M8GDM9AXKP042788")
-    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # of 30 days
+    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # valid for 30 days
     api.did("-n", NAMESPACE, "patch", "secret", "redis-tls", "--type=merge", "-p", short)
     assert local.certificates() == f"redis-tls: redis.{NAMESPACE}.svc\n"
     assert local.certificates() == ""
 
 
-def test_every_pod_is_let_in_by_the_server(api: Cluster, local: Applied, environment: Environment) -> None:
-    """Of a Deployment the server only warns where its pods break the namespace's rules: here they are offered themselves."""
+def test_the_server_admits_every_pod(api: Cluster, local: Applied, environment: Environment) -> None:
+    """The server only warns about a Deployment's pods that violate the namespace's policy; so pods are submitted directly."""
     for name, template in environment.templates().items():
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": json.loads(json.dumps(template["spec"]))}
         pod["metadata"] = {"name": "tried", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]}
@@ -77,12 +75,12 @@ def test_every_pod_is_let_in_by_the_server(api: Cluster, local: Applied, environ
         assert "Warning" not in ran.stderr, f"{name}: {ran.stderr}"
 
 
-def test_the_example_of_a_publisher_is_let_in(api: Cluster, local: Applied) -> None:
+def test_the_example_publisher_is_admitted(api: Cluster, local: Applied) -> None:
     ran = api.kubectl("-n", NAMESPACE, "create", "--dry-run=server", "-f", str(local.root / "examples" / "publisher.yaml"))
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_rights_are_those_that_are_needed(api: Cluster, local: Applied) -> None:
+def test_service_accounts_have_only_the_rights_they_need(api: Cluster, local: Applied) -> None:
     assert all(api.may("airflow-jobs", verb, "pods", NAMESPACE) for verb in ("create", "get", "list", "watch", "delete"))
     assert api.may("airflow-jobs", "create", "configmaps", NAMESPACE)
     assert api.may("airflow-jobs", "get", "pods/log", NAMESPACE)
@@ -100,7 +98,7 @@ def test_rights_are_those_that_are_needed(api: Cluster, local: Applied) -> None:
     assert elsewhere.stdout.strip() == "no"
 
 
-def test_nothing_differs_after_apply_and_what_somebody_changed_is_seen_and_put_back(api: Cluster, local: Applied) -> None:
+def test_apply_is_idempotent_and_drift_is_found_and_reverted(api: Cluster, local: Applied) -> None:
     same = local.terraform("plan", "-detailed-exitcode")
     assert same.returncode == 0, same.stdout[-4000:] + same.stderr[-2000:]
     api.did("-n", NAMESPACE, "scale", "statefulset", "recorder", "--replicas=0")
@@ -115,8 +113,8 @@ def test_nothing_differs_after_apply_and_what_somebody_changed_is_seen_and_put_b
     assert recorder["status"]["availableReplicas"] == 1
 
 
-def test_destroy_leaves_nothing_and_all_can_be_made_again_at_once(api: Cluster, local: Applied) -> None:
-    """What a namespace holds goes with it: pods that finished, claims of volumes, Secrets."""
+def test_destroy_removes_everything_and_apply_works_again_at_once(api: Cluster, local: Applied) -> None:
+    """A namespace takes its content with it: finished pods, volume claims, Secrets."""
     assert api.get("persistentvolumeclaims", "-n", NAMESPACE)
     before = history.now(api, NAMESPACE)
     local.destroy()
@@ -125,7 +123,7 @@ def test_destroy_leaves_nothing_and_all_can_be_made_again_at_once(api: Cluster, 
     for moment in moments:
         if any(pod.ending for pod in moment.values() if pod.app in SERVERS):
             assert not {pod.app for pod in moment.values()} & USERS, (
-                "who still settles what it took has its servers until it ends"
+                "a service that is still settling keeps its servers until it ends"
             )
     assert NAMESPACE not in {each["metadata"]["name"] for each in api.get("namespaces")}
     assert api.get("clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=manifold") == []

@@ -1,4 +1,4 @@
-"""`infra/compose`: what its file names is there, settings are settings, containers are held, secrets fit together."""
+"""`infra/compose`: referenced files exist, settings are known, containers are restricted, secrets match."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def named(service: dict[str, Any], kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_a_service_names_is_there(name: str) -> None:
+def test_everything_a_service_names_exists(name: str) -> None:
     service = SERVICES[name]
     assert set(named(service, "secrets")) <= COMPOSE["secrets"].keys()
     assert set(named(service, "configs")) <= COMPOSE["configs"].keys()
@@ -52,28 +52,28 @@ def test_what_a_service_names_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_pinned_held_and_says_how_it_is(name: str) -> None:
+def test_each_service_is_pinned_limited_and_health_checked(name: str) -> None:
     service = SERVICES[name]
     assert re.search(r":[\w.-]*\d[\w.-]*$|MANIFOLD_IMAGE", service["image"])
-    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), "nothing here is for others"
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), "every port must be limited to this machine"
     assert name == "airflow-migrate" or "healthcheck" in service
     if name not in {"emqx", "rabbitmq"}:
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
 
 
-def test_every_file_is_there_and_every_definition_is_used() -> None:
+def test_every_file_exists_and_every_definition_is_used() -> None:
     assert [each["file"] for each in COMPOSE["configs"].values() if not (HERE / each["file"]).exists()] == []
     for kind in ("configs", "secrets"):
         assert COMPOSE[kind].keys() == {name for service in SERVICES.values() for name in named(service, kind)}
 
 
-def test_variables_of_the_example_are_those_of_the_file() -> None:
+def test_the_example_variables_match_the_file() -> None:
     asked = set(re.findall(r"\$\{([A-Z_]+)", (HERE / "compose.yml").read_text()))
     assert asked == set(re.findall(r"^([A-Z_]+)=", (HERE / ".env.example").read_text(), re.MULTILINE))
 
 
-def test_every_secret_is_made_up_in_a_folder_that_is_its_owners(made: Path) -> None:
-    named = {Path(each["file"]).name for each in COMPOSE["secrets"].values()} | {"emqx.env"}  # which EMQX has as variables
+def test_every_secret_is_generated_in_a_folder_of_its_owner(made: Path) -> None:
+    named = {Path(each["file"]).name for each in COMPOSE["secrets"].values()} | {"emqx.env"}  # EMQX gets it as variables
     assert named == {path.name for path in made.iterdir()}
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     before = {path.name: path.read_bytes() for path in made.iterdir()}
@@ -82,7 +82,7 @@ def test_every_secret_is_made_up_in_a_folder_that_is_its_owners(made: Path) -> N
 
 
 @pytest.mark.parametrize("service", ["recorder", "dispatcher", "signals", "api", "airflow-scheduler"])
-def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_known_settings(made: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = SERVICES[service]
     variables = {name: value for name, value in found["environment"].items() if name.startswith("MANIFOLD_")}
     plain = {name.removeprefix("MANIFOLD_").lower(): str(value) for name, value in variables.items() if name not in OTHERS}
@@ -98,7 +98,7 @@ def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.Mon
     assert (made / "postgres-catalog-password").read_text() in settings.catalog
 
 
-def test_each_user_of_rabbitmq_has_least_rights_and_the_door_is_two_of_them(made: Path) -> None:
+def test_rabbitmq_users_have_least_privilege(made: Path) -> None:
     definitions = json.loads((made / "rabbitmq-definitions.json").read_text())
     passwords = {user["name"]: user["password"] for user in definitions["users"]}
     assert {name: definitions[name] for name in rights.permissions()} == rights.permissions()
@@ -113,7 +113,7 @@ def test_each_user_of_rabbitmq_has_least_rights_and_the_door_is_two_of_them(made
 
 
 @pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")
-def test_prometheus_understands_its_configuration_and_asks_for_what_runs(made: Path, tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration_and_scrapes_every_service(made: Path, tmp_path: Path) -> None:
     shutil.copytree(HERE / "etc", tmp_path / "etc")
     (tmp_path / "etc" / "rules").mkdir()
     shutil.copy(ROOT / "infra" / "prometheus" / "rules" / "manifold.yml", tmp_path / "etc" / "rules")
@@ -126,8 +126,8 @@ def test_prometheus_understands_its_configuration_and_asks_for_what_runs(made: P
             assert {target.partition(":")[0] for target in group["targets"]} <= SERVICES.keys()
 
 
-def test_emqx_starts_with_a_cookie_a_page_and_no_password_that_everybody_knows(made: Path) -> None:
-    """Its configuration replaces the image's, which held the cookie; 5.8 opens no page by itself; `admin` had `public`."""
+def test_emqx_starts_with_a_cookie_a_dashboard_and_no_default_password(made: Path) -> None:
+    """Its configuration replaces the image's, which held the cookie; 5.8 opens no dashboard by itself; `admin` had `public`."""
     given = dict(line.split("=") for line in (made / "emqx.env").read_text().splitlines())
 
     assert SERVICES["emqx"]["env_file"] == ["secrets/emqx.env"]

@@ -1,4 +1,4 @@
-"""compose.yml, started: what of it can be had here, in its order, with its secrets, its rights and its health checks."""
+"""compose.yml, started: the services available here, with their order, secrets, rights and health checks."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not GATEWAY.exists(), reason="no S3 gateway: make stores"),
 ]
 
-# EMQX cannot be had. In its place: Mosquitto behind the tap, which has no shared subscriptions of $ topics, and no REST.
+# EMQX is not available. In its place: Mosquitto behind the tap, without shared subscriptions of $ topics and without REST.
 BROKER = {"MANIFOLD_MQTT_URL": "mqtt://emqx:1883", "MANIFOLD_MQTT_SHARED": "off", "MANIFOLD_EMQX_API_URL": ""}
 VEHICLE = """
 import asyncio
@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
 
 
 def start_broker(made: Composed) -> None:
-    """In the place of the service `emqx`."""
+    """Start a broker in place of the service `emqx`."""
     own = [f"--volume={made.name}-broker:/var/lib/manifold", "--user=10001:10001"]
     write = "from manifold.settings import load_settings; from manifold.sandbox.platform.broker import write_config; "
     podman("run", "--rm", *own, IMAGE, "python", "-c", f"{write}write_config(load_settings())")
@@ -62,7 +62,7 @@ def start_broker(made: Composed) -> None:
     made.start_beside("emqx", IMAGE, "python", "-m", "manifold.sandbox.tap", how=own)
 
 
-def test_everything_becomes_healthy(site: Composed) -> None:
+def test_every_service_becomes_healthy(site: Composed) -> None:
     for service in ("recorder", "dispatcher", "signals", "api"):
         site.start(service)
     site.run("airflow-migrate")
@@ -72,11 +72,11 @@ def test_everything_becomes_healthy(site: Composed) -> None:
         site.wait_healthy(service, within_s=300)
 
 
-def test_a_batch_goes_through_it(site: Composed) -> None:
-    site.ask("airflow-scheduler", "manifold", "rebuild")  # a Redis that nobody has loaded takes nothing: as after any loss
-    assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among what clients log
+def test_a_batch_is_delivered(site: Composed) -> None:
+    site.ask("airflow-scheduler", "manifold", "rebuild")  # queues that were never loaded accept nothing, as after any loss
+    assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among the log output of clients
 
 
-def test_the_archive_in_the_store_is_taken_into_the_lake(site: Composed) -> None:
+def test_the_archive_in_the_store_is_ingested(site: Composed) -> None:
     told = json.loads(site.ask("airflow-scheduler", "manifold", "ingest", "--json"))
     assert told["ingested"]["segments"] >= 1

@@ -1,4 +1,4 @@
-"""Dashboards are drawn from their files, each panel with its unit, limits and words; limits are those of the alert rules."""
+"""Dashboards drawn from their files, each panel with unit, limits and description; limits are those of the alert rules."""
 
 import re
 from pathlib import Path
@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks.dashboards._draw import draw
-from benchmarks.dashboards._units import SCALES, SUFFIX, shown, ticks
+from infra.grafana.pictures._draw import draw
+from infra.grafana.pictures._units import SCALES, SUFFIX, shown, ticks
 from tests.infra.seen import dashboards, names, rules
 
 PANELS = {f"{name}, {panel['title']}": panel for name, board in dashboards().items() for panel in board["panels"]}
 
 
 def answer(expression: str) -> list[Any]:
-    """Two series, for whatever is asked."""
+    """A response with two series for any query."""
     values = [[at, f"{at % 7 / 7}"] for at in range(1_000_000, 1_000_600, 15)]
     return [{"metric": {"instance": place, "service": "s"}, "values": values} for place in ("a", "b")]
 
 
-def test_a_dashboard_is_drawn_whole_and_says_what_has_no_data(tmp_path: Path) -> None:
+def test_a_dashboard_is_drawn_completely_and_names_panels_without_data(tmp_path: Path) -> None:
     board, file, empty = dashboards()["recorder"], tmp_path / "board.png", tmp_path / "empty.png"
     during = (1_000_000.0, 1_000_600.0)
     assert draw(board, answer, file, during=during, said="of a test") == []
@@ -30,12 +30,12 @@ def test_a_dashboard_is_drawn_whole_and_says_what_has_no_data(tmp_path: Path) ->
     assert empty.stat().st_size < file.stat().st_size < 200_000
 
 
-def test_every_panel_has_a_unit_that_is_known() -> None:
+def test_every_panel_has_a_known_unit() -> None:
     units = {where: panel["fieldConfig"]["defaults"]["unit"] for where, panel in PANELS.items()}
     assert {where for where, unit in units.items() if unit not in SCALES and not unit.startswith(SUFFIX)} == set()
 
 
-def test_a_panel_changes_its_colour_where_an_alert_rule_fires() -> None:
+def test_a_panel_changes_colour_at_the_alert_threshold() -> None:
     watched = [str(rule["expr"]) for rule in rules()]
     for where, panel in PANELS.items():
         defaults = panel["fieldConfig"]["defaults"]
@@ -59,11 +59,11 @@ def test_a_panel_changes_its_colour_where_an_alert_rule_fires() -> None:
         (0.25, "suffix: cores", "0.25 cores"),
     ],
 )
-def test_values_are_written_with_their_units(value: float, unit: str, text: str) -> None:
+def test_values_are_shown_with_their_units(value: float, unit: str, text: str) -> None:
     assert shown(value, unit) == text
 
 
-def test_an_axis_has_few_round_values_and_of_counts_no_halves() -> None:
+def test_axes_have_few_round_ticks_and_counts_have_no_fractions() -> None:
     assert ticks(3, "short") == [0, 1, 2, 3]
     assert ticks(229 << 20, "bytes") == [0, 64 << 20, 128 << 20, 192 << 20]
     assert ticks(0.19, "ops") == pytest.approx([0, 0.05, 0.1, 0.15])

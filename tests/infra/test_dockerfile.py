@@ -1,4 +1,4 @@
-"""`infra/image`: the rules that its Dockerfile keeps, and that what it names is what the project has. Nothing is built here."""
+"""`infra/image`: rules for its Dockerfile, and references to existing files. Nothing is built here."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ Instruction = tuple[str, str]
 
 
 def instructions() -> Iterator[Instruction]:
-    """Each instruction of the Dockerfile and its arguments, on one line."""
+    """Each instruction of the Dockerfile with its arguments, on one line."""
     text = re.sub(r"^\s*#.*\n", "", (HERE / "Dockerfile").read_text(), flags=re.MULTILINE)
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if line.strip():
@@ -50,40 +50,40 @@ def loaded(file: Path) -> ModuleType:
     return module
 
 
-def test_every_stage_stands_on_one_pinned_base() -> None:
+def test_every_stage_uses_one_pinned_base() -> None:
     stages = {arguments.partition(" AS ")[2] for arguments in arguments_of("FROM")} - {""}
     assert {arguments.partition(" ")[0] for arguments in arguments_of("FROM")} <= stages | {"${BASE}"}
     (base,) = (argument.removeprefix("BASE=") for argument in arguments_of("ARG") if argument.startswith("BASE="))
-    assert re.fullmatch(r"docker\.io/library/debian:bookworm-\d{8}-slim", base), "an exact one, never latest"
+    assert re.fullmatch(r"docker\.io/library/debian:bookworm-\d{8}-slim", base), "an exact version, never latest"
     assert not (stages - {re.search(r"--from=(\w+)", a)[1] for a in arguments_of("COPY") if "--from" in a} - {"base", "pip"})  # type: ignore[index]
 
 
 @pytest.mark.parametrize("arguments", [a for a in arguments_of("RUN") if "apt-get" in a])
-def test_packages_come_without_others_and_leave_no_lists(arguments: str) -> None:
+def test_packages_are_installed_without_recommends_and_leave_no_lists(arguments: str) -> None:
     assert "apt-get update" in arguments
     assert "--no-install-recommends" in arguments
     assert "rm -rf /var/lib/apt/lists/*" in arguments
     assert "upgrade" not in arguments
 
 
-def test_nobody_is_root_and_the_process_gets_the_signals() -> None:
+def test_the_process_is_not_root_and_receives_signals() -> None:
     assert arguments_of("USER", LAST_STAGE) == ["10001:10001"]
     after = LAST_STAGE[[word for word, _ in LAST_STAGE].index("USER") + 1 :]
     assert {word for word, _ in after} == {"HEALTHCHECK", "ENTRYPOINT", "CMD", "ARG", "LABEL"}, "nothing runs as root after it"
     for word in ("ENTRYPOINT", "CMD"):
-        assert arguments_of(word)[-1].startswith("["), "a shell would keep the signals to itself"
+        assert arguments_of(word)[-1].startswith("["), "a shell would not forward signals"
     assert '["healthy"]' in arguments_of("HEALTHCHECK")[-1]
     assert not arguments_of("ADD")
-    assert not arguments_of("VOLUME"), "a volume of chance hides that something is written"
+    assert not arguments_of("VOLUME"), "an anonymous volume hides that something is written"
 
 
-def test_no_secret_can_stay_in_a_layer() -> None:
+def test_no_layer_can_keep_a_secret() -> None:
     said = " ".join(arguments_of("ARG") + arguments_of("ENV"))
     assert not re.search(r"(?i)password|secret|token|_key|credential", said)
     mounts = [mount for arguments in arguments_of("RUN") for mount in re.findall(r"--mount=(\S+)", arguments)]
-    assert set(mounts) == {"type=secret,id=ca", "type=secret,id=pip"}, "given where this machine has them, never asked for"
+    assert set(mounts) == {"type=secret,id=ca", "type=secret,id=pip"}, "build settings of this machine are optional"
     ignored = (HERE / "Dockerfile.dockerignore").read_text().splitlines()
-    assert next(line for line in ignored if not line.startswith("#")) == "*", "the build sees what is named, and nothing else"
+    assert next(line for line in ignored if not line.startswith("#")) == "*", "the build context contains only listed files"
 
 
 def test_no_file_names_a_mirror() -> None:
@@ -91,7 +91,7 @@ def test_no_file_names_a_mirror() -> None:
     assert hosts <= {"127.0.0.1"}, "the container itself"
 
 
-def test_what_is_copied_is_the_project() -> None:
+def test_only_project_files_are_copied() -> None:
     ignored = (HERE / "Dockerfile.dockerignore").read_text().splitlines()
     seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     rooms = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
@@ -101,13 +101,13 @@ def test_what_is_copied_is_the_project() -> None:
     assert copied <= seen
 
 
-def test_layers_go_from_what_changes_seldom_to_what_changes_with_each_commit() -> None:
+def test_layers_are_ordered_by_how_often_they_change() -> None:
     order = [re.search(r"--from=(\w+)", arguments)[1] for arguments in arguments_of("COPY", LAST_STAGE)]  # type: ignore[index]
     assert order == ["jre", "spark", "jars", "libraries", "source"]
-    assert LAST_STAGE[-1][0] == "LABEL", "the commit is in no layer's way"
+    assert LAST_STAGE[-1][0] == "LABEL", "the commit must not invalidate a layer"
 
 
-def test_jars_are_those_that_were_tested() -> None:
+def test_jars_are_the_tested_ones() -> None:
     lines = [line.split() for line in (HERE / "jars.txt").read_text().splitlines()]
     listed = {path: digest for digest, path in lines}
     named = {path.rpartition("/")[2]: digest for path, digest in listed.items()}
@@ -118,7 +118,7 @@ def test_jars_are_those_that_were_tested() -> None:
 
 
 def needed() -> set[str]:
-    """What the project needs here, as the metadata of what is installed says: not as the lock does."""
+    """The project's requirements by the metadata of installed packages, independent of the lock."""
     asked = [(Requirement(each), "") for each in PROJECT["project"]["dependencies"]]
     overridden = {Requirement(each).name for each in PROJECT["tool"]["uv"]["override-dependencies"]}
     seen: set[tuple[str, str]] = set()
@@ -138,17 +138,17 @@ def needed() -> set[str]:
     return {name for name, _ in seen}
 
 
-def test_the_lock_that_runs_is_the_lock_without_what_only_development_needs(tmp_path: Path) -> None:
+def test_the_runtime_lock_is_the_lock_without_development_packages(tmp_path: Path) -> None:
     script = HERE / "runtime_lock.py"
     subprocess.run(["python3", script, ROOT / "requirements.lock", tmp_path], check=True, timeout=60)
     reads = loaded(script)
     whole = reads.blocks((ROOT / "requirements.lock").read_text())
     kept = reads.blocks((tmp_path / "spark.lock").read_text()) | reads.blocks((tmp_path / "runtime.lock").read_text())
-    assert all(whole[name] == block for name, block in kept.items()), "version and hashes are those of the lock"
+    assert all(whole[name] == block for name, block in kept.items()), "version and hashes must equal those of the lock"
     assert all("--hash=sha256:" in block for block in kept.values())
     assert needed() <= kept.keys()
     here = {name for name in kept if _fits(kept[name])}
-    assert here - needed() == set(), "nothing that only development needs"
+    assert here - needed() == set(), "no development-only package"
     development = {canonicalize_name(Requirement(each).name) for each in PROJECT["dependency-groups"]["dev"]}
     assert not development & here
 
@@ -179,7 +179,7 @@ def test_a_health_check_knows_the_page_of_its_process(command: str, page: str | 
     assert _healthy()(command) == page
 
 
-def test_a_health_check_asks_the_port_that_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_health_check_uses_the_port_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANIFOLD_DISPATCHER_PORT", "9200")
     assert _healthy()("python -m dispatcher --replica 1") == "http://127.0.0.1:9201/healthz"
 

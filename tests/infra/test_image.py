@@ -1,4 +1,4 @@
-"""The image, really built and run: who it is, what it may, and a batch from a trigger to a vehicle and into the lake."""
+"""The image, built and run: its user, its rights, and a batch from a trigger to a vehicle and into the lake."""
 
 import asyncio
 import json
@@ -67,14 +67,14 @@ print(open_catalog(load_settings()).load_table(IDS.identifier).scan().to_arrow()
 """
 
 
-def test_it_is_nobody_and_writes_nowhere() -> None:
+def test_the_image_runs_unprivileged_and_read_only() -> None:
     seen = json.loads(run_once("python", "-c", LOOK).stdout)
     assert (seen["user"], seen["groups"]) == (USER, [USER])
     assert [int(rights, 16) for rights in seen["rights"]] == [0, 0, 0, 0]
     assert (seen["new"], seen["written"]) == ("1", [])
 
 
-def test_it_says_what_it_is_and_holds_no_secret_of_this_machine() -> None:
+def test_the_image_has_labels_and_no_secret_of_this_machine() -> None:
     (image,) = json.loads(podman("image", "inspect", NAME).stdout)
     labels = image["Config"]["Labels"]
     assert labels["org.opencontainers.image.version"] == run_once("manifold", "--version").stdout.split()[-1]
@@ -86,7 +86,7 @@ def test_it_says_what_it_is_and_holds_no_secret_of_this_machine() -> None:
     assert kept == []
 
 
-def test_a_change_of_the_source_is_a_small_layer() -> None:
+def test_a_source_change_adds_a_small_layer() -> None:
     layers = json.loads(podman("history", "--format=json", NAME).stdout)
     (source,) = [layer for layer in layers if layer["CreatedBy"].strip().endswith(" in /opt/manifold")]
     assert int(source["size"]) < 10_000_000
@@ -94,7 +94,7 @@ def test_a_change_of_the_source_is_a_small_layer() -> None:
     assert sum(int(layer["size"]) for layer in above) < 100_000
 
 
-def test_its_libraries_are_those_of_the_lock_and_none_is_for_development() -> None:
+def test_libraries_match_the_lock_without_development_packages() -> None:
     lock = loaded(HERE / "runtime_lock.py")
     whole = lock.blocks((ROOT / "requirements.lock").read_text())
     wanted = {name: whole[name].partition("==")[2].split()[0] for name in lock.runs(whole)}
@@ -110,8 +110,8 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def test_airflow_knows_every_dag() -> None:
-    # Its last line is the answer; before that Airflow may warn of what it does without.
+def test_airflow_loads_every_dag() -> None:
+    # The last line is the answer; Airflow may print warnings before it.
     lists = [f"airflow dags {what} --local -o json | tail -n 1" for what in ("list-import-errors", "list")]
     ask = " && ".join(("airflow db migrate >/dev/null 2>&1", *lists))
     ran = run_once("sh", "-c", ask, mounts=("--volume=/var/lib/airflow",))
@@ -123,7 +123,7 @@ def test_airflow_knows_every_dag() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Servers of the sandbox, and the image's processes beside them."""
+    """Servers of the sandbox next to processes of the image."""
 
     settings: Settings
     env: dict[str, str]
@@ -177,7 +177,7 @@ def ready(environment: Environment, name: str) -> Container:
 
 
 async def deliver(settings: Settings, request_id: str, payload: bytes) -> list[str]:
-    """The digests of what a vehicle has acknowledged of one batch, which was published while it was there."""
+    """Publish one batch to a connected vehicle; return the digests of the messages that it acknowledged."""
     async with Fleet(settings, [VIN], seed=1) as fleet, Publisher(settings) as platform:
         await fleet.connect()
         await platform.data(sha1_hex(payload), payload)
@@ -187,7 +187,7 @@ async def deliver(settings: Settings, request_id: str, payload: bytes) -> list[s
         return [each.payload_sha1 for each in fleet.acknowledged if each.request_id == request_id]
 
 
-def test_a_trigger_reaches_a_vehicle_and_the_api_tells(environment: Environment) -> None:
+def test_a_trigger_reaches_a_vehicle_and_the_api_shows_it(environment: Environment) -> None:
     for name in ("recorder", "dispatcher", "api"):
         ready(environment, name)
     payload = b"from a container"
@@ -197,7 +197,7 @@ def test_a_trigger_reaches_a_vehicle_and_the_api_tells(environment: Environment)
         answer = httpx.get(f"{environment.settings.api}/api/v1/vins/{VIN}", trust_env=False, timeout=20).json()
         return [e["state"] for e in answer["ended"] if e["request_id"] == "task_image_1"] == ["delivered"]
 
-    wait_until(told, within_s=30, what="the API to tell of the delivery")
+    wait_until(told, within_s=30, what="the API to show the delivery")
 
 
 def test_a_signal_is_processed(environment: Environment) -> None:
@@ -212,7 +212,7 @@ def test_a_signal_is_processed(environment: Environment) -> None:
     assert json.loads(body)["deviceId"] == "device-of-an-image"
 
 
-def test_spark_in_the_image_takes_the_archive_into_the_lake(environment: Environment) -> None:
+def test_spark_in_the_image_ingests_the_archive(environment: Environment) -> None:
     for name in ("recorder", "dispatcher"):
         ready(environment, name)
     asyncio.run(deliver(environment.settings, "task_image_2", b"for the lake"))
@@ -221,7 +221,7 @@ def test_spark_in_the_image_takes_the_archive_into_the_lake(environment: Environ
     assert int(run_once("python", "-c", COUNT, env=environment.env, mounts=environment.mounts).stdout.split()[-1]) >= 1
 
 
-def test_a_service_whose_servers_are_away_is_not_healthy_and_ends_when_asked(environment: Environment, tmp_path: Path) -> None:
+def test_a_service_without_its_servers_is_unhealthy_and_stops_on_sigterm(environment: Environment, tmp_path: Path) -> None:
     nowhere = {
         "MANIFOLD_MQTT_PORT": str(free_port()),
         "MANIFOLD_REDIS_PORT": str(free_port()),
@@ -236,7 +236,7 @@ def test_a_service_whose_servers_are_away_is_not_healthy_and_ends_when_asked(env
 
 
 @pytest.mark.parametrize("name", ["dispatcher", "signals", "api", "recorder"])
-def test_each_ends_in_its_time_when_asked(environment: Environment, name: str) -> None:
+def test_each_process_stops_in_time_on_sigterm(environment: Environment, name: str) -> None:
     if name == "signals":
         needs_rabbitmq()
     assert ready(environment, name).stop(within_s=45) == 0

@@ -1,6 +1,6 @@
-"""Nothing in an environment listens, or is reached, in the clear: every port that a pod opens or a policy lets in is named here.
+"""No plaintext listener in an environment: every port that a pod opens or a policy admits is listed here.
 
-What proves the TLS of a port is in its server's configuration; tests/infra/test_tls_servers.py runs those that can be had.
+The evidence for TLS on a port is in its server's configuration; tests/infra/test_tls_servers.py runs the available servers.
 """
 
 import json
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terra
 
 # What speaks no TLS: whose port, and why. It is in docs/guides/secure.md, too.
 IN_THE_CLEAR = {("airflow-scheduler", 8793): "Airflow's server of task logs knows no TLS; it asks for a signed token"}
-SPARK = range(7078, 7112)  # driver and executors: Spark's own encryption, by a secret of each job
+SPARK = range(7078, 7112)  # driver and executors: Spark's own encryption with a secret per job
 CLEAR = re.compile(r"\b(?:http|mqtt|tcp|redis|amqp|ws)://[^\s\"',}]+")
 
 
@@ -40,7 +40,7 @@ def data(environment: Environment, name: str, file: str) -> str:
 
 
 def container(environment: Environment, name: str) -> Json:
-    """The one that listens of what has this name."""
+    """The listening container of the controller with this name."""
     (made,) = (each for each in environment.of_kind("Deployment", "StatefulSet") if each["metadata"]["name"] == name)
     found: Json = made["spec"]["template"]["spec"]["containers"][0]
     return found
@@ -51,7 +51,7 @@ def variables(environment: Environment, name: str) -> dict[str, str]:
 
 
 def of_emqx(listener: str, *lines: str) -> Callable[[Environment], bool]:
-    """Whether that block of tls.conf, which is read, says these lines; and none that is on is without TLS."""
+    """Whether that block of tls.conf contains these lines and every enabled listener in it uses TLS."""
 
     def shown(environment: Environment) -> bool:
         text, own = data(environment, "emqx", "tls.conf"), data(environment, "emqx", "emqx.conf")
@@ -70,7 +70,7 @@ def of_erlang(environment: Environment) -> bool:
 
 
 def says(name: str, file: str, *lines: str) -> Callable[[Environment], bool]:
-    """Whether a file of a ConfigMap has all these lines."""
+    """Whether a file of a ConfigMap contains all these lines."""
     return lambda environment: {*lines} <= {line.strip() for line in data(environment, name, file).splitlines()}
 
 
@@ -110,26 +110,26 @@ TLS: Mapping[tuple[str, int], Callable[[Environment], bool]] = {
 
 
 def opened(environment: Environment) -> Iterator[tuple[str, int]]:
-    """Every port that a container says it opens: of what, and its number."""
+    """Every port that a container declares: its controller and number."""
     for each in environment.of_kind("Deployment", "StatefulSet", "Job"):
         for one in each["spec"]["template"]["spec"]["containers"]:
             yield from ((each["metadata"]["name"], port["containerPort"]) for port in one.get("ports", []))
 
 
-def test_every_port_speaks_tls_or_is_named_with_the_reason(environment: Environment) -> None:
+def test_every_port_uses_tls_or_is_listed_with_the_reason(environment: Environment) -> None:
     ports = {*opened(environment)}
     assert ports - TLS.keys() - IN_THE_CLEAR.keys() == set()
     assert [port for port in sorted(ports) if port in TLS and not TLS[port](environment)] == []
 
 
-def test_every_port_that_is_named_is_somewhere(environments: dict[str, Environment]) -> None:
+def test_every_listed_port_exists(environments: dict[str, Environment]) -> None:
     ports = {port for environment in environments.values() for port in opened(environment)}
     assert ports == TLS.keys() | IN_THE_CLEAR.keys()
     assert all(("airflow-scheduler", 8793) not in opened(environments[name]) for name in ("staging", "production"))
 
 
-def test_policies_let_nobody_in_anywhere_else(environment: Environment) -> None:
-    """Also what a container does not say that it opens is reached by nobody."""
+def test_policies_admit_no_other_port(environment: Environment) -> None:
+    """A port that no container declares is not admitted either."""
     for each in environment.of_kind("NetworkPolicy"):
         labels = each["spec"]["podSelector"].get("matchLabels", {})
         named = {
@@ -146,13 +146,13 @@ def test_policies_let_nobody_in_anywhere_else(environment: Environment) -> None:
                 assert of_spark or port["port"] in {one for pair in named for one in pair}, each["metadata"]["name"]
 
 
-def test_services_are_in_front_of_nothing_else(environment: Environment) -> None:
+def test_services_expose_no_other_port(environment: Environment) -> None:
     assert {port["port"] for each in environment.of_kind("Service") for port in each["spec"]["ports"]} <= {
         port for _, port in TLS
     }
 
 
-def test_no_address_that_is_given_to_anybody_is_in_the_clear(environment: Environment) -> None:
+def test_no_published_address_is_plaintext(environment: Environment) -> None:
     found = {
         (each["kind"], each["metadata"]["name"], address)
         for each in environment.objects
@@ -162,7 +162,7 @@ def test_no_address_that_is_given_to_anybody_is_in_the_clear(environment: Enviro
     assert CLEAR.findall(json.dumps({key: environment.outputs[key] for key in environment.outputs if key != "files"})) == []
 
 
-def test_driver_and_executors_of_spark_encrypt_what_they_say(environment: Environment) -> None:
+def test_spark_drivers_and_executors_encrypt_their_traffic(environment: Environment) -> None:
     told = dict(
         line.split(maxsplit=1) for line in environment.outputs["files"]["defaults"].splitlines() if line.startswith("spark.")
     )
@@ -171,7 +171,7 @@ def test_driver_and_executors_of_spark_encrypt_what_they_say(environment: Enviro
     assert told["spark.ui.enabled"] == "false"
 
 
-def test_prometheus_asks_by_https_alone_whom_it_can_verify(environment: Environment) -> None:
+def test_prometheus_scrapes_verified_https_only(environment: Environment) -> None:
     text = data(environment, "prometheus", "prometheus.yml")
     jobs = text.count("job_name:")
     assert (text.count("scheme: https\n"), text.count("ca_file: /etc/prometheus-tls/ca.crt")) == (jobs, jobs)
@@ -179,14 +179,14 @@ def test_prometheus_asks_by_https_alone_whom_it_can_verify(environment: Environm
     assert "alertmanagers" not in text or "alertmanagers: [{scheme: https" in text
 
 
-def test_ports_of_erlang_and_of_health_are_for_their_own_pod(environments: dict[str, Environment]) -> None:
+def test_erlang_and_health_ports_are_reachable_only_inside_their_pod(environments: dict[str, Environment]) -> None:
     rabbitmq = variables(environments["local"], "rabbitmq")
     assert rabbitmq["ERL_EPMD_ADDRESS"] == "127.0.0.1"
     assert "inet_dist_use_interface {127,0,0,1}" in rabbitmq["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
     assert data(environments["local"], "airflow", "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST") == "127.0.0.1"
 
 
-def test_the_page_on_security_names_every_listener_and_each_exception() -> None:
+def test_the_security_page_lists_every_listener_and_exception() -> None:
     page = (ROOT / "docs" / "guides" / "secure.md").read_text()
     table = page.partition("## Every listener of an environment")[2].partition("\n## ")[0]
     rows = {(name, int(port)): row for name, port, row in re.findall(r"^\| `([\w-]+):(\d+)` \|(.*)\|$", table, re.MULTILINE)}

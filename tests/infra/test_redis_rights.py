@@ -1,4 +1,4 @@
-"""Least right in Redis: what a service must not do there. The cases of dispatch and of the API are played with these rights."""
+"""Least privilege in Redis: commands that each service must not run. The dispatch and API cases run with these rights."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def server(users: RedisUsers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize(("service", "act"), [pytest.param(s, act, id=f"{s}: {what}") for s, what, act in MUST_NOT])
-def test_what_a_service_must_not(service: str, act: Act, users: RedisUsers, server: Server) -> None:
+def test_a_forbidden_command_is_refused(service: str, act: Act, users: RedisUsers, server: Server) -> None:
     with users.connect(service, server.port) as redis:
         assert redis.ping()
         with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)no permission|can't access|can't run|NOPERM"):
@@ -72,8 +72,8 @@ def test_a_service_needs_its_password(service: str, server: Server) -> None:
         redis.ping()
 
 
-def test_what_services_wrote_is_there_again_after_a_restart(tmp_path: Path) -> None:
-    """Redis plays the transactions of its file, scripts among them, as the user default, and drops what that may not."""
+def test_data_of_services_survives_a_redis_restart(tmp_path: Path) -> None:
+    """Redis replays transactions of its file, scripts included, as the user default, and drops what that user may not run."""
     users = RedisUsers(tmp_path, exact=True)
     written = {OF_PER_VEHICLE: "1", keys.done("V1"): "2"}
     with stopping(start_redis(tmp_path / "redis", append_only=True, users=users.file)) as server:
@@ -87,14 +87,14 @@ def test_what_services_wrote_is_there_again_after_a_restart(tmp_path: Path) -> N
             assert refused(redis) == []
 
 
-def test_a_user_without_rights_and_rights_without_a_user_are_named() -> None:
+def test_users_without_rights_and_rights_without_users_are_named() -> None:
     with pytest.raises(SystemExit, match=r"with passwords .*'stranger'"):
         PROGRAM["acl"](dict.fromkeys((*SERVICES, "stranger"), "secret"))
     with pytest.raises(SystemExit, match="users with rights are"):
         PROGRAM["acl"]({"api": "secret"})
 
 
-def test_the_door_does_its_work(users: RedisUsers, server: Server) -> None:
+def test_the_signals_service_works_with_its_own_rights(users: RedisUsers, server: Server) -> None:
     with users.connect("signals", server.port) as redis:
         assert redis.eval(WRITES, 1, OF_PER_DEVICE) == b"OK"
         assert redis.hset(of_door.nonces("device", 1).decode(), "nonce", 1) == 1

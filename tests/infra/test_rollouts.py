@@ -1,4 +1,4 @@
-"""`production` on simulated nodes: how replicas are placed, how an upgrade goes, and what a version that does not start does."""
+"""`production` on simulated nodes: placement of replicas, upgrades, and a version that fails to start."""
 
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def upgrade(api: Cluster, production: Applied) -> list[Moment]:
-    """What became of the pods while Manifold and EMQX got another image."""
+    """The pods while Manifold and EMQX are upgraded to another image."""
     before = history.now(api, NAMESPACE)
     production.apply(UPGRADED, EMQX)
     return history.since(api, NAMESPACE, before)
@@ -53,13 +53,13 @@ def test_replicas_are_spread_over_zones_and_nodes(api: Cluster, production: Appl
 
 
 @pytest.mark.parametrize("app", sorted(REPLICAS.keys() - {"api"}))
-def test_an_upgrade_replaces_one_after_the_other_the_last_first(upgrade: list[Moment], app: str) -> None:
+def test_an_upgrade_replaces_pods_one_by_one_last_first(upgrade: list[Moment], app: str) -> None:
     found = history.of(app, upgrade)
     assert history.ended(found) == [f"{app}-{number}" for number in reversed(range(REPLICAS[app]))]
     assert min(history.serving(moment) for moment in found) == REPLICAS[app] - 1
 
 
-def test_an_upgrade_takes_no_api_away_before_its_successor_serves(upgrade: list[Moment]) -> None:
+def test_an_upgrade_keeps_an_api_pod_until_its_successor_serves(upgrade: list[Moment]) -> None:
     found = history.of("api", upgrade)
     assert min(history.serving(moment) for moment in found) == REPLICAS["api"]
     assert max(sum(not pod.ending for pod in moment.values()) for moment in found) == REPLICAS["api"] + 1
@@ -67,33 +67,34 @@ def test_an_upgrade_takes_no_api_away_before_its_successor_serves(upgrade: list[
     assert is_even(over_zones(found[-1]), 3), found[-1]
 
 
-def test_an_upgrade_migrates_once_more_and_leaves_one_job(upgrade: list[Moment]) -> None:
+def test_an_upgrade_migrates_once_and_leaves_one_job(upgrade: list[Moment]) -> None:
     (before,), (after,) = (
         [name for name in moment if name.startswith("airflow-migrate-")] for moment in (upgrade[0], upgrade[-1])
     )
     assert before.rsplit("-", 1)[0] != after.rsplit("-", 1)[0]
 
 
-def test_a_version_that_does_not_start_takes_one_of_each_and_no_api(api: Cluster, production: Applied) -> None:
-    """Rolled back, all comes again but a recorder and a signals door, whose StatefulSets wait for the broken pod: delete it."""
+def test_a_broken_version_takes_down_one_pod_of_each_and_no_api(api: Cluster, production: Applied) -> None:
+    """After a rollback all recover but a recorder and a signals pod: their StatefulSets wait until the broken pod is deleted."""
     before = history.now(api, NAMESPACE)
     ran = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false", BROKEN)
     assert ran.returncode == 0, ran.stderr
     wait_until(
-        lambda: {"recorder-2", "signals-2", "dispatcher-5"} <= set(unready(api)), what="the broken version to be begun with"
+        lambda: {"recorder-2", "signals-2", "dispatcher-5"} <= set(unready(api)),
+        what="the rollout of the broken version to begin",
     )
     moments = history.since(api, NAMESPACE, before)
     for app, fewest in {"recorder": 2, "signals": 2, "dispatcher": 5, "api": 3}.items():
         assert min(history.serving(moment) for moment in history.of(app, moments)) == fewest, app
     back = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false")
     assert back.returncode == 0, back.stderr
-    wait_until(lambda: set(production.unsettled()) == {"recorder", "signals"}, what="all but these to be as before")
+    wait_until(lambda: set(production.unsettled()) == {"recorder", "signals"}, what="all other controllers to recover")
     api.did("-n", NAMESPACE, "delete", "pod", "recorder-2", "signals-2", "--wait=false")
-    wait_until(lambda: not production.unsettled(), what="these, too")
+    wait_until(lambda: not production.unsettled(), what="the remaining pods to recover")
 
 
 def test_volumes_grow_while_their_pods_run(api: Cluster, production: Applied) -> None:
-    """A StatefulSet's claims cannot be changed: it is taken away without its pods, and made again around them."""
+    """A StatefulSet's claims are immutable: it is deleted without its pods and recreated around them."""
     production.apply()
     before = history.now(api, NAMESPACE)
     refused = production.terraform("apply", "-auto-approve", LARGER)

@@ -1,4 +1,4 @@
-"""Alert rules and dashboards ask for metrics that exist, are played through, and are what their sources say."""
+"""Alert rules and dashboards use existing metrics, pass their rule tests, and match their sources."""
 
 import importlib.util
 import subprocess
@@ -13,7 +13,7 @@ needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is not 
 
 
 @needs_promtool
-def test_prometheus_understands_its_configuration() -> None:
+def test_prometheus_accepts_its_configuration() -> None:
     checked = subprocess.run(["promtool", "check", "config", PROMETHEUS / "prometheus.yml"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -24,7 +24,7 @@ def test_each_rule_fires_when_it_should_and_not_before() -> None:
     assert played.returncode == 0, played.stdout + played.stderr
 
 
-def test_no_rule_is_left_out_of_the_play() -> None:
+def test_every_rule_has_a_rule_test() -> None:
     played = YAML(typ="safe").load(PROMETHEUS / "rules.test.yml")
     asked = [each for test in played["tests"] for each in test["alert_rule_test"]]
     fires = {each["alertname"] for each in asked if each.get("exp_alerts")}
@@ -35,7 +35,7 @@ def test_no_rule_is_left_out_of_the_play() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_says_how_urgent_it_is_and_what_to_do(rule: dict[str, dict[str, str]]) -> None:
+def test_an_alert_states_its_severity_and_remedy(rule: dict[str, dict[str, str]]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"].keys() == {"summary", "remedy"}
 
@@ -46,16 +46,16 @@ def test_the_page_of_alerts_lists_every_rule_with_its_severity() -> None:
     assert [name for name, severity in asked if not any(name in row and severity in row for row in rows)] == []
 
 
-def test_rules_and_dashboards_ask_for_metrics_that_there_are() -> None:
+def test_rules_and_dashboards_use_existing_metrics() -> None:
     known = FOREIGN | listed().keys() | of_signals().keys()
     asked = {where: names(expression) for where, expression in expressions().items()}
     assert {where: unknown for where, found in asked.items() if (unknown := found - known - {"up"})} == {}
 
 
-def test_every_metric_of_ours_is_shown_or_watched() -> None:
+def test_every_metric_is_on_a_dashboard_or_in_a_rule() -> None:
     asked = set().union(*map(names, expressions().values()))
     assert listed().keys() - asked == {
-        # of interest to whoever works on these parts
+        # only relevant to developers of these parts
         "manifold_dispatcher_attempts",
         "manifold_dispatcher_reconcile_failures_total",
         "manifold_recorder_dropped_total",
@@ -68,16 +68,16 @@ def test_every_metric_of_ours_is_shown_or_watched() -> None:
     }
 
 
-def test_every_metric_of_the_amqp_door_is_shown_or_watched() -> None:
+def test_every_metric_of_signals_is_on_a_dashboard_or_in_a_rule() -> None:
     asked = set().union(*map(names, expressions().values()))
     assert of_signals().keys() - asked == {
-        "signals_foreign_total",  # the log says which
+        "signals_foreign_total",  # details are in the log
         "signals_group_messages",
         "signals_replies_total",
-    }  # of interest to whoever works on it
+    }  # only relevant to its developers
 
 
-def test_dashboards_are_those_of_their_boards() -> None:
+def test_dashboards_match_their_sources() -> None:
     spec = importlib.util.spec_from_file_location("build", GRAFANA / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -87,7 +87,7 @@ def test_dashboards_are_those_of_their_boards() -> None:
     assert dashboards() == made, "run: python infra/grafana/build.py"
 
 
-def test_no_two_panels_lie_over_each_other() -> None:
+def test_no_two_panels_overlap() -> None:
     for board in dashboards().values():
         taken: set[tuple[int, int]] = set()
         for panel in board["panels"]:

@@ -1,4 +1,4 @@
-"""The Secrets that infra/terraform/secrets.sh makes up: what services and Redis take, and in nobody's command line."""
+"""Secrets of infra/terraform/secrets.sh: accepted by services and Redis, and on no command line."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.support.servers import free_port, start, stopping
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What each Secret holds, by its name."""
+    """The content of each Secret by name."""
     made = made_up(tmp_path_factory.mktemp("secrets") / "kept", "secrets.sh")
     secrets, called = made.secrets(), made.called()
     assert not any(value in called for values in secrets.values() for value in values.values())
@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_settings_file_of_a_service_is_one(
+def test_the_settings_file_of_a_service_is_valid(
     made: dict[str, dict[str, str]], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "manifold.toml").write_text(made["manifold"][f"{service}.toml"])
@@ -46,7 +46,7 @@ def test_the_settings_file_of_a_service_is_one(
     assert bool(settings.emqx_api_key) == (service == "dispatcher")
 
 
-def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, str]]) -> None:
+def test_shared_passwords_agree_and_others_differ(made: dict[str, dict[str, str]]) -> None:
     assert f"airflow:{made['postgres']['airflow-password']}@" in made["airflow"]["sql-alchemy-conn"]
     assert len(set(json.loads(made["airflow"]["passwords.json"]).values())) == 3
     definitions = json.loads(made["rabbitmq"]["definitions.json"])
@@ -60,9 +60,7 @@ def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, 
     assert made["emqx"]["cookie"].isalnum()
 
 
-def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
-    made: dict[str, dict[str, str]], tmp_path: Path
-) -> None:
+def test_redis_loads_its_users_and_an_anonymous_client_may_only_ping(made: dict[str, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "users.acl").write_text(made["redis"]["users.acl"])
     port = free_port()
     command = [
@@ -77,7 +75,7 @@ def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
         str(tmp_path / "users.acl"),
     ]
     with stopping(start(command, port=port, log=tmp_path / "redis.log")):
-        at_once = Retry(NoBackoff(), 0)  # the library tries a log-in that is refused again, for seconds
+        at_once = Retry(NoBackoff(), 0)  # the library retries a refused login for seconds
         for user, password in ((None, None), ("default", "any"), ("default", "")):
             with (
                 Redis(port=port, username=user, password=password, retry=at_once) as stranger,
@@ -95,8 +93,8 @@ def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
                 assert (user, ours.ping()) == (service, True)
 
 
-def test_no_secret_is_taken_among_the_settings_that_everybody_sees() -> None:
-    """They are in Terraform's state, and in a ConfigMap."""
+def test_a_secret_among_the_public_settings_is_refused() -> None:
+    """Public settings are in Terraform's state and in a ConfigMap."""
     refused = re.findall(r'!can\(regex\("(\(password[^"]*\))"', (TERRAFORM / "variables.tf").read_text())[0]
     secret = [name for name, field in Settings.model_fields.items() if field.annotation is SecretStr]
     assert len(secret) > 10

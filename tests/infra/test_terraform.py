@@ -1,4 +1,4 @@
-"""Every environment is planned; every object is valid and keeps the house's rules; wrong variables are refused."""
+"""Every environment is planned; every object is valid and follows the rules; invalid variables are refused."""
 
 import importlib.util
 import re
@@ -50,12 +50,12 @@ def test_the_configuration_is_valid(root: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_wrong_variables_are_refused_and_somebody_elses_services_are_taken(root: Path) -> None:
+def test_invalid_variables_are_refused_and_external_services_accepted(root: Path) -> None:
     ran = terraform(root, "test", "-no-color")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_object_is_what_kubernetes_knows(environment: Environment) -> None:
+def test_every_object_is_valid_for_kubernetes(environment: Environment) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
     for each in environment.objects:
         validate(each, KUBERNETES, strict=True)
@@ -63,7 +63,7 @@ def test_every_object_is_what_kubernetes_knows(environment: Environment) -> None
         validate({"apiVersion": "v1", "kind": "Pod", **template}, KUBERNETES, strict=True)
 
 
-def test_every_pod_is_restricted_bounded_and_knows_how_it_is(environment: Environment) -> None:
+def test_every_pod_is_restricted_limited_and_probed(environment: Environment) -> None:
     for name, template in environment.templates().items():
         spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True, name
@@ -72,7 +72,7 @@ def test_every_pod_is_restricted_bounded_and_knows_how_it_is(environment: Enviro
         for container in containers(template):
             held = container["securityContext"]
             assert (held["allowPrivilegeEscalation"], held["capabilities"]) == (False, {"drop": ["ALL"]}), name
-            of_spark = name.startswith("spark-")  # which says resources itself, and writes where it works
+            of_spark = name.startswith("spark-")  # its pods set their own resources and write to their working folder
             assert of_spark or "memory" in container["resources"]["limits"], name
             assert of_spark or held.get("readOnlyRootFilesystem") or name in {"StatefulSet emqx", "StatefulSet rabbitmq"}, name
         if name.split()[0] in {"Deployment", "StatefulSet"}:
@@ -86,7 +86,7 @@ def test_each_image_is_pinned(environment: Environment) -> None:
     assert {image for image in images if not re.search(r":[\w.-]*\d[\w.-]*$|@sha256:|:dev$", image)} == set()
 
 
-def test_nobody_has_a_token_for_the_cluster_but_those_who_ask_it(environment: Environment) -> None:
+def test_only_pods_that_call_the_cluster_api_have_a_token(environment: Environment) -> None:
     accounts = {
         each["metadata"]["name"]: each.get("automountServiceAccountToken", True) for each in environment.of_kind("ServiceAccount")
     }
@@ -98,9 +98,9 @@ def test_nobody_has_a_token_for_the_cluster_but_those_who_ask_it(environment: En
     assert environment.of_kind("ClusterRole", "ClusterRoleBinding") == []
 
 
-def test_every_pod_that_listens_has_a_policy_and_every_replica_a_budget(environment: Environment) -> None:
+def test_every_listening_pod_has_a_policy_and_every_replica_a_budget(environment: Environment) -> None:
     policies = [each["spec"]["podSelector"].get("matchLabels", {}) for each in environment.of_kind("NetworkPolicy")]
-    assert {} in policies, "what no policy lets in is kept out"
+    assert {} in policies, "default deny"
     budgets = [each["spec"]["selector"]["matchLabels"] for each in environment.of_kind("PodDisruptionBudget")]
     for each in environment.of_kind("Deployment", "StatefulSet"):
         labels = each["spec"]["template"]["metadata"]["labels"]
@@ -110,7 +110,7 @@ def test_every_pod_that_listens_has_a_policy_and_every_replica_a_budget(environm
         assert not many or each["spec"]["template"]["spec"]["topologySpreadConstraints"], each["metadata"]["name"]
 
 
-def test_every_service_and_policy_finds_a_port_that_is_there(environment: Environment) -> None:
+def test_every_service_and_policy_refers_to_an_existing_port(environment: Environment) -> None:
     pods = [
         (made["metadata"]["labels"], [port for c in containers(made) for port in c.get("ports", [])])
         for made in environment.templates().values()
@@ -126,7 +126,7 @@ def test_every_service_and_policy_finds_a_port_that_is_there(environment: Enviro
         assert {port for port in asked if isinstance(port, str)} <= names, each["metadata"]["name"]
 
 
-def test_what_is_mounted_is_there(environment: Environment) -> None:
+def test_every_mount_exists(environment: Environment) -> None:
     maps = {each["metadata"]["name"]: set(each["data"]) for each in environment.of_kind("ConfigMap")}
     for name, template in environment.templates().items():
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
@@ -141,7 +141,7 @@ def test_what_is_mounted_is_there(environment: Environment) -> None:
                 assert source["configMapRef"]["name"] in maps, name
 
 
-def test_manifolds_variables_are_settings_and_none_is_secret(environment: Environment, tmp_path: Path) -> None:
+def test_environment_variables_are_settings_and_none_is_secret(environment: Environment, tmp_path: Path) -> None:
     (given,) = (each["data"] for each in environment.of_kind("ConfigMap") if each["metadata"]["name"] == "manifold")
     others = {name: given.pop(name) for name in list(given) if not name.startswith("MANIFOLD_")}
     own_store = environment.outputs["settings"]["s3_endpoint"].startswith("https://object-store.")
@@ -176,14 +176,14 @@ def test_secrets_are_files_and_the_readme_lists_their_keys(environments: dict[st
                         asked.setdefault(variable["valueFrom"]["secretKeyRef"]["name"], set()).add(
                             variable["valueFrom"]["secretKeyRef"]["key"]
                         )
-    certificates = {name for name in asked if name.endswith("-tls")}  # in a table of their own
-    assert {key for name in certificates for key in asked.pop(name)} == set()  # all of each is mounted
+    certificates = {name for name in asked if name.endswith("-tls")}  # listed in their own table
+    assert {key for name in certificates for key in asked.pop(name)} == set()  # every key is mounted
     assert asked.keys() == listed.keys()
     assert {name: keys - listed[name] for name, keys in asked.items() if keys - listed[name]} == {}
     assert by_variable == {"EMQX_NODE__COOKIE", "EMQX_DASHBOARD__DEFAULT_PASSWORD", "ROOT_ACCESS_KEY", "ROOT_SECRET_KEY"}
 
 
-def test_emqx_gets_the_projects_own_files(environments: dict[str, Environment]) -> None:
+def test_emqx_gets_the_files_of_the_project(environments: dict[str, Environment]) -> None:
     (given,) = (each["data"] for each in environments["local"].of_kind("ConfigMap") if each["metadata"]["name"] == "emqx")
     for name in ("manifold.conf", "acl.conf", "tls.conf", "ssl_dist.conf"):
         assert given[name].rstrip() == (TERRAFORM.parent / "emqx" / name).read_text().rstrip()
@@ -197,7 +197,7 @@ def test_prometheus_in_the_cluster_has_the_same_jobs_and_rules(environment: Envi
     assert [job["job_name"] for job in there["scrape_configs"]] == [job["job_name"] for job in here["scrape_configs"]]
     if promtool() is not None:
         here_only = given["prometheus.yml"].replace("/etc/prometheus", str(tmp_path)).replace("/etc/manifold", str(tmp_path))
-        # Debian's Prometheus is built without what finds pods.
+        # Debian's Prometheus is built without pod discovery.
         here_only = re.sub(r"kubernetes_sd_configs: .*", "static_configs: []", here_only)
         (tmp_path / "prometheus.yml").write_text(here_only)
         (tmp_path / "manifold.yml").write_text(given["manifold.yml"])
@@ -206,7 +206,7 @@ def test_prometheus_in_the_cluster_has_the_same_jobs_and_rules(environment: Envi
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_replicas_and_somebody_elses_services_are_as_the_variables_say(environments: dict[str, Environment]) -> None:
+def test_replicas_and_external_services_follow_the_variables(environments: dict[str, Environment]) -> None:
     def replicas(name: str) -> dict[str, int]:
         return {
             each["metadata"]["name"]: each["spec"]["replicas"] for each in environments[name].of_kind("StatefulSet", "Deployment")
@@ -221,15 +221,15 @@ def test_replicas_and_somebody_elses_services_are_as_the_variables_say(environme
     assert environments["production"].outputs["settings"]["archive_url"] == "s3://example-manifold/archive"
 
 
-def test_a_job_that_differs_has_another_name(root: Path, environments: dict[str, Environment]) -> None:
-    """A Job's template cannot be changed: under its old name the server would refuse it."""
+def test_a_changed_job_has_another_name(root: Path, environments: dict[str, Environment]) -> None:
+    """A Job's template is immutable: the server would refuse a change under the old name."""
     (job,) = environments["local"].of_kind("Job")
     (other,) = planned(root, "local", '-var=secrets={ airflow = "another" }').of_kind("Job")
     assert job["spec"] != other["spec"]
     assert job["metadata"]["name"] != other["metadata"]["name"]
 
 
-def test_the_tables_of_the_readmes_are_those_of_the_files() -> None:
+def test_tables_of_the_readmes_match_the_files() -> None:
     spec: Any = importlib.util.spec_from_file_location("tables", TERRAFORM / "tables.py")
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
@@ -237,7 +237,7 @@ def test_the_tables_of_the_readmes_are_those_of_the_files() -> None:
     assert stale == [], "run: python infra/terraform/tables.py"
 
 
-def test_every_variable_and_output_is_typed_and_described() -> None:
+def test_every_variable_and_output_has_a_type_and_a_description() -> None:
     for path in TERRAFORM.rglob("*.tf"):
         for kind, name, body in re.findall(
             r'^(variable|output) "(\w+)" \{\n(.*?)^\}', path.read_text(), re.MULTILINE | re.DOTALL
@@ -245,4 +245,4 @@ def test_every_variable_and_output_is_typed_and_described() -> None:
             assert "description" in body, f"{path}: {name}"
             assert kind == "output" or re.search(r"^  type\s+=", body, re.MULTILINE), f"{path}: {name}"
     sites = {path.read_text() for path in TERRAFORM.glob("modules/*/site.tf")}
-    assert len(sites) == 1, "what all modules share is the same in all of them"
+    assert len(sites) == 1, "shared definitions must be equal in all modules"

@@ -1,4 +1,4 @@
-"""The servers of an environment as its manifests configure them, and services that come to them with what its scripts made up."""
+"""The servers of an environment as its manifests configure them, and services that connect with the generated secrets."""
 
 import asyncio
 import json
@@ -49,25 +49,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def files(site: Site, of: str) -> TlsFiles:
-    """What a service shows, and whom it believes."""
+    """The certificate and CA files of a service."""
     folder = site.certificate(of)
     return TlsFiles(*(str(folder / name) for name in ("ca.crt", "tls.crt", "tls.key")))
 
 
 def stranger(site: Site, tmp_path: Path) -> TlsFiles:
-    """A certificate of the vehicles' authority, for who believes the services'."""
+    """A certificate of the vehicles' CA, used against servers that trust the services' CA."""
     file = tmp_path / "vehicle.pem"
     file.write_text(site.made.run("certificates.sh", "--vehicle", "1M8GDM9AXKP042788").stdout)
     return TlsFiles(str(site.certificate("api") / "ca.crt"), str(file))
 
 
 def vehicle_ca(site: Site) -> str:
-    """The other authority."""
+    """The vehicles' CA."""
     return str(site.made.mount("vehicle-ca", site.folder / "vehicle-ca") / "ca.crt")
 
 
 def answer(port: int, context: ssl.SSLContext | None, said: bytes) -> bytes:
-    """What a server answers; empty: nothing."""
+    """The answer of a server; empty if there is none."""
     with socket.create_connection(("localhost", port), 10) as plain:
         try:
             connection = context.wrap_socket(plain, server_hostname="localhost") if context else plain
@@ -82,9 +82,7 @@ GREETINGS = {"redis": (b"PING\r\n", b"-NOAUTH"), "rabbitmq": (b"AMQP\0\0\x09\x01
 
 
 @pytest.mark.parametrize("server", GREETINGS)
-def test_nobody_is_heard_in_the_clear_or_without_a_certificate_of_the_services_authority(
-    site: Site, server: str, tmp_path: Path
-) -> None:
+def test_plaintext_and_certificates_of_other_cas_are_refused(site: Site, server: str, tmp_path: Path) -> None:
     port, (said, begins) = site.ports[server], GREETINGS[server]
     assert answer(port, client_context(files(site, "recorder")), said).startswith(begins)
     assert not answer(port, None, said).startswith(begins)
@@ -93,7 +91,7 @@ def test_nobody_is_heard_in_the_clear_or_without_a_certificate_of_the_services_a
 
 
 @pytest.mark.parametrize("server", ["redis", "rabbitmq", "emqx", "object-store", "metrics"])
-def test_a_server_is_believed_by_those_who_have_its_authority_and_by_nobody_else(site: Site, server: str) -> None:
+def test_a_server_is_trusted_only_with_the_services_ca(site: Site, server: str) -> None:
     with socket.create_connection(("localhost", site.ports[server]), 10) as plain, pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
     vehicles = TlsFiles(vehicle_ca(site))
@@ -102,7 +100,7 @@ def test_a_server_is_believed_by_those_who_have_its_authority_and_by_nobody_else
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_each_service_comes_to_redis_as_itself(site: Site, service: str) -> None:
+def test_each_service_logs_in_to_redis_as_itself(site: Site, service: str) -> None:
     (line,) = (line for line in _settings(site, service) if line.startswith("redis_url"))
     url = line.split('"')[1]
     with connect(url, retry=AT_ONCE) as ours:
@@ -115,14 +113,14 @@ def _settings(site: Site, service: str) -> list[str]:
     return Path(site.variables(service)["MANIFOLD_FILE"]).read_text().splitlines()
 
 
-def test_the_probes_of_redis_need_no_network(site: Site) -> None:
+def test_redis_probes_need_no_network(site: Site) -> None:
     here = (site.folder / "redis" / "socket").read_text()
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
         command = [word.replace("/run/redis/redis.sock", here) for word in site.container("redis")[kind]["exec"]["command"]]
         assert subprocess.run(command, timeout=20).returncode == 0, kind
 
 
-def test_postgresql_lets_in_by_tls_alone_each_user_to_its_own_database(site: Site) -> None:
+def test_postgresql_requires_tls_and_limits_each_user_to_its_database(site: Site) -> None:
     (line,) = (line for line in _settings(site, "recorder") if line.startswith("catalog_uri"))
     airflow = site.here(site.made.secret("airflow")["sql-alchemy-conn"], "airflow")
     for uri in (line.split('"')[1], airflow):
@@ -139,14 +137,14 @@ def test_postgresql_lets_in_by_tls_alone_each_user_to_its_own_database(site: Sit
             psycopg.connect(other.render_as_string(hide_password=False))
 
 
-def test_rabbitmq_tells_prometheus_by_https_alone(site: Site) -> None:
+def test_rabbitmq_serves_its_metrics_over_https_only(site: Site) -> None:
     port, trust = site.ports["metrics"], client_context(TlsFiles(files(site, "prometheus").ca))
     assert "rabbitmq_" in httpx.get(f"https://localhost:{port}/metrics", verify=trust, trust_env=False).text
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://localhost:{port}/metrics", trust_env=False)
 
 
-def test_a_service_comes_to_the_broker_with_its_certificate_and_believes_no_other_broker(site: Site) -> None:
+def test_a_service_shows_its_certificate_to_the_broker_and_verifies_it(site: Site) -> None:
     url = f"mqtts://localhost:{site.ports['emqx']}"
 
     async def scenario() -> None:
@@ -155,16 +153,14 @@ def test_a_service_comes_to_the_broker_with_its_certificate_and_believes_no_othe
                 await ours.connected.wait()
         credulous = TlsFiles(certificate=files(site, "recorder").certificate, key=files(site, "recorder").key)
         async with Mqtt(url, "sdv-recorder-1", tls=credulous) as ours:
-            await asyncio.to_thread(
-                wait_until, lambda: "CERTIFICATE_VERIFY_FAILED" in ours.problem, what="a broker of a stranger's"
-            )
+            await asyncio.to_thread(wait_until, lambda: "CERTIFICATE_VERIFY_FAILED" in ours.problem, what="a foreign broker")
             assert not ours.connected.is_set()
 
     asyncio.run(scenario())
 
 
-def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_goes_through(site: Site) -> None:
-    """All four over TLS to all servers: recorder, dispatcher, AMQP door and API; and what Airflow's tasks do."""
+def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(site: Site) -> None:
+    """Recorder, dispatcher, signals service and API over TLS to all servers, and the jobs of Airflow's tasks."""
     trust = client_context(TlsFiles(files(site, "prometheus").ca))
     token = site.made.secret("manifold")["http-token"]
 
@@ -172,7 +168,7 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
         url = f"https://localhost:{site.ports[service]}"
         return httpx.get(f"{url}/healthz", verify=trust, trust_env=False, headers={"Authorization": f"Bearer {token}"})
 
-    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every pod of Airflow, where jobs start Spark
+    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
 
     def job(*words: str) -> str:
         env = {**os.environ, **site.variables("jobs"), **believes}
@@ -183,7 +179,7 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
         return ran.stdout
 
     with site.service("recorder"), site.service("signals"), site.service("api"):
-        job("rebuild")  # nobody has said that the empty queues lack nothing
+        job("rebuild")  # the empty queues were never marked as loaded
         with site.service("dispatcher"):
             for service in FACES:
                 wait_until(lambda service=service: health(service).status_code == 200, within_s=60, what=f"{service} healthy")  # type: ignore[misc]
@@ -193,7 +189,7 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
 
 
 def truststore(site: Site, folder: Path) -> str:
-    """Make the truststore of the services' authority as pods do; the options by which a JVM uses it, as theirs are."""
+    """Create the truststore of the services' CA as pods do; return the JVM options that use it."""
     made = [
         sys.executable,
         "-m",
@@ -213,7 +209,7 @@ def truststore(site: Site, folder: Path) -> str:
 
 
 def publish(site: Site) -> str:
-    """What `manifold send` says to a publisher with a certificate for outside, in one file with its key and the authority."""
+    """The output of `manifold send` for a publisher with an external certificate, key and CA in one file."""
     file, data = site.folder / "publisher.pem", site.folder / "map.bin"
     file.write_text(site.made.run("certificates.sh", "--client", "sdv-pub-console").stdout)
     data.write_bytes(b"by TLS")
@@ -225,7 +221,7 @@ def publish(site: Site) -> str:
     return ran.stdout
 
 
-def test_airflow_keeps_its_database_and_shows_its_pages_by_tls_and_its_health_to_its_own_pod(site: Site) -> None:
+def test_airflow_uses_tls_for_database_and_ui_and_health_inside_its_pod(site: Site) -> None:
     env, logs = site.airflow(), site.folder / "logs"
     airflow = str(Path(sys.executable).with_name("airflow"))
     subprocess.run([airflow, "db", "migrate"], env={**os.environ, **env}, check=True, capture_output=True, timeout=300)
@@ -248,17 +244,17 @@ def test_airflow_keeps_its_database_and_shows_its_pages_by_tls_and_its_health_to
             httpx.get(f"http://localhost:{pages}/api/v2/version", trust_env=False)
         listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
         addresses = {line.split()[1].partition(":")[0] for line in listening if line.split()[1].endswith(f":{health:04X}")}
-        assert addresses == {"0100007F"}, "127.0.0.1 alone"
+        assert addresses == {"0100007F"}, "only 127.0.0.1"
 
 
 def prometheus_sees(site: Site, job: str, *targets: int) -> None:
-    """Return when Prometheus, which is asked by HTTPS, has got an answer from each of them."""
+    """Wait until Prometheus, queried over HTTPS, has scraped each of them."""
     trust = client_context(TlsFiles(files(site, "grafana").ca))
     with site.prometheus(job, *targets) as url:
 
         def up() -> bool:
             answer = httpx.get(f"{url}/api/v1/query", params={"query": "sum(up)"}, verify=trust, trust_env=False)
-            found = answer.json()["data"]["result"] if answer.is_success else []  # at first it is not ready
+            found = answer.json()["data"]["result"] if answer.is_success else []  # not ready at first
             return [each["value"][1] for each in found] == [str(len(targets))]
 
         wait_until(up, within_s=60, what=f"{len(targets)} targets that are up")
@@ -266,11 +262,11 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
         assert plaintext_errors.text.strip() == "Client sent an HTTP request to an HTTPS server."
 
 
-def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authority_alone(site: Site, tmp_path: Path) -> None:
-    """Erlang's distribution as ssl_dist.conf sets it, between two nodes without EMQX."""
+def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site, tmp_path: Path) -> None:
+    """Erlang distribution as in ssl_dist.conf, between two nodes without EMQX."""
     ours, theirs = site.certificate("emqx"), tmp_path / "theirs"
-    site.made.mount("emqx-vehicles-tls", theirs)  # of the other authority
-    (theirs / "ca.crt").write_bytes((ours / "ca.crt").read_bytes())  # it believes us
+    site.made.mount("emqx-vehicles-tls", theirs)  # signed by the other CA
+    (theirs / "ca.crt").write_bytes((ours / "ca.crt").read_bytes())  # trusts our CA
     told = site.data("emqx")["ssl_dist.conf"]
     with erlang(told.replace("/opt/emqx/etc/tls/services", str(ours)), tmp_path / "a") as first:
         assert first.pings(told.replace("/opt/emqx/etc/tls/services", str(ours)), tmp_path / "b") == "pong"
@@ -278,16 +274,16 @@ def test_nodes_of_emqx_reach_each_other_by_certificates_of_the_services_authorit
         assert first.pings("", tmp_path / "d") == "pang"
 
 
-def test_a_node_of_emqx_needs_a_dns_name_that_is_in_its_certificate(site: Site, tmp_path: Path) -> None:
-    """As EMQX's default name, emqx@127.0.0.1: its host is no DNS name of the certificate."""
+def test_an_emqx_node_needs_a_dns_name_of_its_certificate(site: Site, tmp_path: Path) -> None:
+    """EMQX's default name, emqx@127.0.0.1, has a host that is no DNS name of the certificate."""
     told = site.data("emqx")["ssl_dist.conf"].replace("/opt/emqx/etc/tls/services", str(site.certificate("emqx")))
     with erlang(told, tmp_path / "a", "127.0.0.1") as first:
         assert first.pings(told, tmp_path / "b") == "pang"
     with erlang("", tmp_path / "c", "127.0.0.1") as plain:
-        assert plain.pings("", tmp_path / "d") == "pong"  # the name alone is none that Erlang refuses
+        assert plain.pings("", tmp_path / "d") == "pong"  # Erlang accepts the name itself
 
 
-def test_java_believes_the_stores_authority_by_the_truststore_that_pods_make(site: Site, tmp_path: Path) -> None:
+def test_java_trusts_the_store_ca_through_the_generated_truststore(site: Site, tmp_path: Path) -> None:
     options, port = truststore(site, tmp_path), site.ports["object-store"]
     (tmp_path / "Ask.java").write_text(
         "class Ask { public static void main(String[] to) throws Exception { System.out.println(((java.net.HttpURLConnection) "

@@ -1,7 +1,6 @@
-"""An environment on this machine: its servers as Terraform renders their manifests, and services with what its scripts made up.
+"""An environment on this machine: servers as in Terraform's manifests, and services with the generated secrets.
 
-Only ports are others, and folders lie in the place of a pod's. For EMQX, which cannot be had here, stands a Mosquitto that asks
-for certificates in the same way.
+Only ports and folders differ. EMQX is not available here; a Mosquitto that requires certificates in the same way replaces it.
 """
 
 import json
@@ -33,7 +32,7 @@ SOCKET = "/run/redis/redis.sock"
 
 @dataclass(slots=True)
 class Site:
-    """Servers and services, each on a port of its own."""
+    """Servers and services, each on its own port."""
 
     folder: Path
     environment: Environment
@@ -48,7 +47,7 @@ class Site:
         return folder if folder.exists() else self.made.mount(f"{of}-tls", folder)
 
     def here(self, text: str, of: str) -> str:
-        """A text of the environment with this machine's names in it, for `of` to read."""
+        """Translate a text of the environment to this machine's names, for `of` to read."""
         for name, port in SERVERS.items():
             text = text.replace(f"{name}.manifold.svc:{port}", f"localhost:{self.ports[name]}")
         for name, port in FACES.items():
@@ -56,7 +55,7 @@ class Site:
         return text.replace("/etc/manifold-tls", str(self.certificate(of)))
 
     def data(self, name: str) -> dict[str, str]:
-        """What a ConfigMap has."""
+        """The content of a ConfigMap."""
         (found,) = (each["data"] for each in self.environment.of_kind("ConfigMap") if each["metadata"]["name"] == name)
         return dict(found)
 
@@ -67,7 +66,7 @@ class Site:
         return found
 
     def variables(self, service: str) -> dict[str, str]:
-        """The environment of a service's pod, whose settings file is in a folder of its own."""
+        """The environment of a service's pod, with its settings file in its own folder."""
         home = self.folder / "homes" / service
         home.mkdir(parents=True, exist_ok=True)
         file = home / "manifold.toml"
@@ -79,11 +78,11 @@ class Site:
             "MANIFOLD_FILE": str(file),
             "MANIFOLD_HOME": str(home),
             "MANIFOLD_MQTT_SHARED": "off",
-        }  # Mosquitto shares no $ topics
+        }  # Mosquitto has no shared subscriptions of $ topics
         return given | own | {f"MANIFOLD_{name.upper()}_PORT": str(self.ports[name]) for name in FACES}
 
     def airflow(self) -> dict[str, str]:
-        """The environment of Airflow's pods. Ports that no variable of theirs names are taken from `ports`, too."""
+        """The environment of Airflow's pods. Ports that none of their variables names are taken from `ports`."""
         home = self.folder / "airflow"
         folders = {"/etc/airflow-secret": home / "secret", "/var/lib/airflow": home, "/opt/manifold": ROOT}
         given = {name: _moved(self.here(value, "airflow"), folders) for name, value in self.data("airflow").items()}
@@ -94,14 +93,14 @@ class Site:
         for key, value in self.made.secret("airflow").items():
             (home / "secret").mkdir(parents=True, exist_ok=True)
             (home / "secret" / key).write_text(self.here(value, "airflow"))
-        shutil.copy(home / "secret" / "passwords.json", home)  # as the pod's first container does
+        shutil.copy(home / "secret" / "passwords.json", home)  # as the pod's init container does
         tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         named = {f"AIRFLOW__{name}": str(self.ports[port]) for name, port in ports.items()}
         return self.variables("jobs") | given | named | {"PATH": tools, "PYTHONPATH": str(ROOT)}
 
     @contextmanager
     def service(self, name: str) -> Iterator[Server]:
-        """A service, while the block runs."""
+        """Run a service for the duration of the block."""
         module = name if name == "dispatcher" else f"manifold.{name}"
         command = [sys.executable, "-m", module, *(["--replica", "0"] if name == "dispatcher" else [])]
         log = self.folder / "logs" / f"{name}.log"
@@ -110,7 +109,7 @@ class Site:
 
     @contextmanager
     def prometheus(self, job: str, *targets: int) -> Iterator[str]:
-        """Prometheus with its configuration of that job, which asks these ports; its address. Pods are not looked for."""
+        """Prometheus with the configuration of that job and these targets instead of pod discovery; yields its address."""
         home, port = self.folder / "prometheus", free_port()
         home.mkdir()
         given = {name: self._of_prometheus(text) for name, text in self.data("prometheus").items()}
@@ -134,7 +133,7 @@ class Site:
 
 @contextmanager
 def servers(site: Site) -> Iterator[Site]:
-    """All servers run while the block does."""
+    """Run all servers for the duration of the block."""
     with ExitStack() as stack:
         stack.enter_context(stopping(_redis(site, stack)))
         stack.enter_context(_postgres(site))
@@ -149,7 +148,7 @@ def _redis(site: Site, stack: ExitStack) -> Server:
     home = site.folder / "redis"
     home.mkdir()
     (home / "users.acl").write_text(site.made.secret("redis")["users.acl"])
-    short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-")))  # a socket's path may not be long
+    short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-")))  # socket paths are limited in length
     (home / "socket").write_text(str(short / "redis.sock"))
     text = site.data("redis")["redis.conf"].replace("/etc/redis/tls", str(site.certificate("redis")))
     text = text.replace("/etc/redis", str(home)).replace("dir /data", f"dir {home}").replace(SOCKET, str(short / "redis.sock"))
@@ -198,7 +197,7 @@ def _postgres(site: Site) -> Iterator[None]:
         subprocess.run(["sh", "-c", script], env=asked, check=True, capture_output=True)
         yield
     finally:
-        server.process.send_signal(signal.SIGINT)  # do not wait for clients
+        server.process.send_signal(signal.SIGINT)  # without waiting for clients
         server.stop()
 
 
@@ -214,8 +213,8 @@ def _object_store(site: Site) -> Server:
 
 
 def _rabbitmq(site: Site) -> list[Server]:
-    settings = Settings(home=site.folder / "rabbit", amqp_port=free_port())  # its port and the next are for Erlang
-    rabbitmq.command(settings)  # writes what is then written over
+    settings = Settings(home=site.folder / "rabbit", amqp_port=free_port())  # its port and the next belong to Erlang
+    rabbitmq.command(settings)  # generates files that are overwritten below
     home = rabbitmq.folder(settings)
     (home / "definitions.json").write_text(site.made.secret("rabbitmq")["definitions.json"])
     given = site.data("rabbitmq")

@@ -1,4 +1,4 @@
-"""A lake and an archive of its own for each test, over one Spark for all."""
+"""A lake and an archive for each test, over one shared Spark."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ from tests.pipelines.makers import at
 
 @dataclass
 class SparkLake:
-    """Settings over a temporary folder, with a Spark session and PyIceberg over the same lake."""
+    """Settings over a temporary folder, with a Spark session and PyIceberg on the same lake."""
 
     settings: Settings
     open_spark: Callable[[], SparkSession]
@@ -38,11 +38,11 @@ class SparkLake:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """Begun when it is asked for: what needs none does not wait for it."""
+        """The session, started on first use: tests without Spark do not wait for it."""
         return new_session(self.open_spark(), self.settings)
 
     def write(self, stream: Stream, envelopes: Sequence[Envelope], *, node: int = 0) -> str:
-        """A segment of the archive, as the recorder writes it; its path below the root."""
+        """Write a segment of the archive as the recorder does; return its path below the root."""
         path = segment_path(stream, envelopes[0].seq, node)
         file = self.file(path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +50,12 @@ class SparkLake:
         return path
 
     def append(self, table: Table, rows: list[dict[str, Any]]) -> None:
-        """Rows straight into main; columns left out are null."""
+        """Append rows to main; omitted columns are null."""
         complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
         self.catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
 
     def run(self, run_id: str, ms: int = 0, part: Selection = None) -> Run:
-        """A run over this lake, that begins at this millisecond."""
+        """A run over this lake that begins at this millisecond."""
         return Run(self.spark, self.catalog, self.settings, run_id, at(ms), part)
 
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
@@ -68,7 +68,7 @@ class SparkLake:
         return self.settings.home / "archive" / path
 
     def rows(self, table: Table, *columns: str) -> list[Any]:
-        """Main's rows in the order of their first columns: tuples, or values where one column is asked for."""
+        """Main's rows in the order of their first columns: tuples, or values if one column is requested."""
         arrow = self.catalog.load_table(table.identifier).scan(selected_fields=columns or ("*",)).to_arrow()
         found = sorted(zip(*(arrow[c].to_pylist() for c in columns or arrow.column_names), strict=True), key=str)
         return [row[0] for row in found] if len(columns) == 1 else found
@@ -83,19 +83,19 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 @pytest.fixture
 def shared_session(one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs that open a session of their own get one of the shared Spark, which does not end with them."""
+    """Give jobs that open a session one of the shared Spark, which outlives them."""
 
     @contextmanager
     def session(settings: Settings, *_: object, **__: object) -> Iterator[SparkSession]:
         yield new_session(one_spark, settings)
 
     monkeypatch.setattr(run_all, "session", session)
-    monkeypatch.setattr("pipelines.spark.session.session", session)  # of stages, which import it when they run
+    monkeypatch.setattr("pipelines.spark.session.session", session)  # imported by stages when they run
 
 
 @pytest.fixture
 def new_spark_lake(request: pytest.FixtureRequest) -> Callable[..., SparkLake]:
-    """Makes one in a folder."""
+    """Create one in a folder."""
 
     def make(home: Path) -> SparkLake:
         settings = Settings(home=home)
@@ -116,5 +116,5 @@ def another_spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Without Spark; `renew` it at the beginning of a test."""
+    """A lake without Spark; `renew` it at the beginning of a test."""
     return new_lake(tmp_path_factory.mktemp("lake"))

@@ -1,7 +1,7 @@
-"""A Spark Connect server on loopback, and what a test runs on it: a client needs a process without a Spark of its own.
+"""A Spark Connect server on loopback and its test clients: a client needs a process without a local Spark.
 
-`python -m tests.pipelines.connect <what>` runs one of `CLIENTS` over the settings of the environment. What ends a client that has
-not done its work is the last line of its log.
+`python -m tests.pipelines.connect <what>` runs one of `CLIENTS` with the settings of the environment. The error of a failed
+client is the last line of its log.
 """
 
 import os
@@ -38,7 +38,7 @@ NOT_DONE = 3
 
 @dataclass(frozen=True)
 class ConnectServer:
-    """Where it is, and its page."""
+    """The address of the server, and its page."""
 
     server: Server
     page: str
@@ -48,7 +48,7 @@ class ConnectServer:
         return f"sc://127.0.0.1:{self.server.port}"
 
     def jobs(self) -> int:
-        """Spark jobs that run now."""
+        """The running Spark jobs."""
         (application,) = self._ask("applications")
         return len(self._ask(f"applications/{application['id']}/jobs?status=running"))
 
@@ -59,7 +59,7 @@ class ConnectServer:
 
 @contextmanager
 def connect_server(folder: Path, conf: Mapping[str, str] | None = None, **env: str) -> Iterator[ConnectServer]:
-    """A server that listens; it has what jobs need, except what `conf` and `env` say otherwise."""
+    """A listening server with everything that jobs need, except for the changes by `conf` and `env`."""
     port, page = free_port(), free_port()
     given = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -79,7 +79,7 @@ def connect_server(folder: Path, conf: Mapping[str, str] | None = None, **env: s
 
 @contextmanager
 def client(what: str, log: Path, env: Mapping[str, str] | None = None, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A client, running; killed at the end of the block if it still does."""
+    """A running client, killed at the end of the block if it still runs."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -105,13 +105,13 @@ def _golden(settings: Settings) -> str:
 
 
 def _endless(settings: Settings) -> str:
-    """A query that does not end by itself."""
+    """A query that never ends."""
     with session(settings, "endless") as spark:
         return str(spark.range(0, 1 << 62, 1, 1).where("id < 0").count())
 
 
 def _nothing(settings: Settings) -> str:
-    """Open a session, and say how many tasks the server runs at once."""
+    """Open a session and report how many tasks the server runs at once."""
     with session(settings, "nothing") as spark:
         return str(parallelism(spark))
 
@@ -120,7 +120,7 @@ CLIENTS: dict[str, Callable[[Settings], str]] = {"golden": _golden, "endless": _
 
 
 def main() -> int:
-    """Run one of them; what it has to say is the last line."""
+    """Run one client; its result is the last line of output."""
     began = datetime.now(UTC)
     try:
         settings = load_settings()

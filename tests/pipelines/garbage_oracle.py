@@ -1,4 +1,4 @@
-"""The rules of garbage collection over plain rows: what the queries of `pipelines.maintenance.garbage_rows` have to find."""
+"""The rules of garbage collection over plain rows, as an oracle for the queries of `pipelines.maintenance.garbage_rows`."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What an outcome is about."""
+        """The key that outcomes refer to."""
         return (self.vin, self.seq)
 
 
 def overdue(entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime) -> list[Entry]:
-    """Entries without an outcome that were accepted before `cut`: they are to end as expired."""
+    """Entries without an outcome accepted before `cut`: they are to expire."""
     return [entry for entry in entries if entry.accepted_at < cut and entry.key not in ended]
 
 
 def unneeded_data(
     last_seen: Mapping[str, datetime], entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime
 ) -> set[str]:
-    """Data ids that were last seen before `cut` and that no entry without an outcome refers to, however old it is.
+    """Data ids last seen before `cut` without an entry that lacks an outcome, at any age.
 
-    An entry that is in flight past its retention has no outcome yet, so its data stays.
+    An entry in flight past its retention has no outcome yet, so its data stays.
     """
     needed = {entry.data_id for entry in entries if entry.key not in ended}
     return {data_id for data_id, at in last_seen.items() if at < cut and data_id not in needed}

@@ -1,4 +1,4 @@
-"""A lake that is made new in a moment, for tests that play many short stories on PyIceberg alone."""
+"""A lake that is reset quickly, for tests with many short scenarios on PyIceberg alone."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from tests.pipelines.stepping import Player
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake and its archive, over settings whose home is copied from a template."""
+    """A lake and its archive, in a home copied from a template."""
 
     settings: Settings
     template: Path
 
     def renew(self) -> None:
-        """Empty tables, no archive. At the same place: an Iceberg table knows where it lies."""
+        """Empty the tables and the archive, at the same path, because an Iceberg table stores its location."""
         shutil.rmtree(self.settings.home)
         shutil.copytree(self.template, self.settings.home)
 
     def archive(self, stream: Stream, envelopes: Sequence[Envelope], *, node: int = 0) -> str:
-        """A segment; its path below the archive's root."""
+        """Write a segment; return its path below the archive's root."""
         path = segment_path(stream, envelopes[0].seq, node)
         file = self.settings.home / "archive" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -38,11 +38,11 @@ class Lake:
         return path
 
     def player(self, work: Callable[[SqlCatalog], Any], *, fine: bool = False) -> Player:
-        """Somebody who works on this lake, step by step."""
+        """A player that works on this lake step by step."""
         return Player(self.settings, work, fine=fine)
 
     def ingesting(self, run_id: str, *, fine: bool = False, ms: int = 0) -> Player:
-        """An ingest of all that is new."""
+        """A player that ingests everything new."""
         return self.player(lambda catalog: ingest(catalog, self.settings, run_id=run_id, now=at(ms)), fine=fine)
 
 
@@ -54,6 +54,6 @@ def new_lake(folder: Path) -> Lake:
 
 
 def keep(settings: Settings, template: Path) -> Lake:
-    """The lake of these settings, as it is now."""
+    """Save the current state of the lake of these settings."""
     shutil.copytree(settings.home, template)
     return Lake(settings, template)

@@ -19,7 +19,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 
 def seq_at(ms: int, node: int = 0) -> int:
-    """The seq given `ms` milliseconds after noon."""
+    """The seq issued `ms` milliseconds after noon."""
     return seq_of(NOON_MS + ms, node, 0)
 
 

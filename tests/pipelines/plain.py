@@ -1,7 +1,7 @@
-"""Ingest, collection and compaction without Spark: small, slow, and through the same door as the real ones.
+"""Ingest, collection and compaction without Spark: small, slow, and through the real publication code.
 
-What a run has to do, how it is opened, closed, published and finished is the code of the pipelines; only how rows are made and
-written is PyIceberg's and Python's here. So what tests of this say about publication holds for Spark's runs, too.
+Planning, opening, closing, publishing and finishing a run is the pipelines' code; only computing and writing rows is done by
+PyIceberg and Python here. So tests of publication with it hold for Spark's runs too.
 """
 
 from collections.abc import Sequence
@@ -51,38 +51,38 @@ Rows = list[dict[str, Any]]
 
 
 def without_spark(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> Run:
-    """A run that takes whatever is new, and may not ask for Spark."""
+    """A run that takes everything new and never uses Spark."""
     return Run(cast(SparkSession, None), catalog, settings, run_id, now)
 
 
 class PlainRun(Attempt):
-    """One attempt at a run, whose rows are in memory."""
+    """One attempt at a run, with its rows in memory."""
 
     def __init__(self, catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> None:
         super().__init__(without_spark(catalog, settings, run_id, now))
 
     def put(self, table: Table, rows: Rows, base: int) -> None:
-        """Append to the table's branch, if there is anything."""
+        """Append rows to the table's branch, if there are any."""
         if rows:
             create_branch(self.catalog, table, self.run_id, base)
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
             self.note(table, base)
 
     def replace(self, table: Table, rows: Rows, base: int, *, merges: bool = False) -> None:
-        """Make these the rows of the table's branch, in one snapshot."""
+        """Replace the rows of the table's branch in one snapshot."""
         create_branch(self.catalog, table, self.run_id, base)
         rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | ({MERGES: "true"} if merges else {}))
         self.note(table, base)
 
 
 def rows_of(table: Table, rows: Rows) -> pa.Table:
-    """Rows as Arrow; columns left out are null."""
+    """Rows as Arrow; omitted columns are null."""
     return pa.Table.from_pylist([{c.name: row.get(c.name) for c in table.columns} for row in rows], schema=table.arrow_schema)
 
 
 @retry_conflicts
 def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", said: dict[str, str] | None = None) -> None:
-    """One snapshot that puts a file with these rows in the place of all files."""
+    """Replace all files with one file of these rows in one snapshot."""
     loaded = catalog.load_table(table.identifier)
     old = [task.file for task in loaded.scan(snapshot_id=loaded.refs()[branch].snapshot_id).plan_files()]
     with loaded.transaction() as change, change.update_snapshot(said or {}, branch).overwrite() as files:
@@ -94,7 +94,7 @@ def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", sa
 
 
 def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> None:
-    """Everything new of the archive, published; done again for as long as others are first."""
+    """Ingest and publish everything new; repeated while other runs come first."""
     for attempt in _again():
         with attempt:
             todo = begin(without_spark(catalog, settings, run_id, now))
@@ -104,7 +104,7 @@ def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) 
 
 
 def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, cut: datetime) -> None:
-    """A collection of data that was last seen before `cut` and that no entry without an outcome refers to."""
+    """Collect data last seen before `cut` that no entry without an outcome refers to."""
     for attempt in _again():
         with attempt:
             finish(catalog)
@@ -126,7 +126,7 @@ def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime,
 
 
 def compact(catalog: Catalog, table: Table) -> bool:
-    """The same rows in one file; false where another commit was in the way, and nothing happened."""
+    """Rewrite the rows into one file; false if a conflicting commit prevented it."""
     loaded = catalog.load_table(table.identifier)
     old = [task.file for task in loaded.scan().plan_files()]
     if not old:
@@ -144,7 +144,7 @@ def compact(catalog: Catalog, table: Table) -> bool:
 
 
 def read(catalog: Catalog, table: Table, base: dict[str, int] | None = None, *columns: str) -> Rows:
-    """The table's rows, as they were at the snapshot in `base`."""
+    """The table's rows at the snapshot in `base`."""
     loaded = catalog.load_table(table.identifier)
     at = base[table.name] if base else loaded.metadata.current_snapshot_id
     rows: Rows = loaded.scan(selected_fields=columns or ("*",), snapshot_id=at).to_arrow().to_pylist()

@@ -1,7 +1,7 @@
-"""Stages as processes of their own, and how a test from outside halts one between the files that it has written and its commit.
+"""Stages as separate processes, and how a test pauses one between its written files and its commit.
 
-The embedded catalog is one SQLite file. While the test holds its write lock, everybody may read, and a commit waits: Spark's
-for 30 seconds, in which a process that is stopped does not count the time.
+The embedded catalog is one SQLite file. While the test holds its write lock, everybody may read, and a commit waits: Spark's for
+30 seconds, not counting time in which the process is stopped.
 """
 
 import json
@@ -28,27 +28,27 @@ BOUND_S = 120
 
 @dataclass(frozen=True, slots=True)
 class StageProcess:
-    """`python -m pipelines <stage>` with all that it has started: a process group of its own."""
+    """`python -m pipelines <stage>` with its children, in its own process group."""
 
     process: subprocess.Popen[bytes]
     log: Path
     answer: Path
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to the Spark of the stage, too."""
+        """Send a signal to the stage and its Spark."""
         os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill it (`kill -9`)."""
         self.signal(signal.SIGKILL)
         self.process.wait()
 
     def said(self) -> str:
-        """What it has said so far."""
+        """Its output so far."""
         return self.log.read_text()
 
     def result(self) -> dict[str, Any]:
-        """Its result, as soon as it is done."""
+        """Its result, once it is done."""
         assert self.process.wait(BOUND_S) == 0, self.said()
         result: dict[str, Any] = json.loads(self.answer.read_text())
         return result
@@ -56,7 +56,7 @@ class StageProcess:
 
 @contextmanager
 def a_stage(settings: Settings, *arguments: str, **more: object) -> Iterator[StageProcess]:
-    """The stage, running; what is left of it at the end is killed. `more` are settings that differ from their defaults."""
+    """A running stage, killed at the end of the block if still running. `more` are further settings."""
     given = {"home": settings.home, "spark_driver_memory": "1g"} | more
     env = os.environ | variables(**given)
     log = settings.home / "logs" / f"{arguments[0]}.log"
@@ -75,7 +75,7 @@ def a_stage(settings: Settings, *arguments: str, **more: object) -> Iterator[Sta
 
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """No commit to the embedded catalog during the block."""
+    """Block commits to the embedded catalog during the block."""
     connection = sqlite3.connect(settings.home / "lake" / "catalog.db", isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -86,10 +86,10 @@ def locked(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def never_committed(settings: Settings, table: Table, commits: int) -> Iterator[Path]:
-    """During the block, the embedded catalog never ends this commit to the table, counted from now: 1 is the next.
+    """Let the embedded catalog hang forever in this commit to the table during the block; 1 is the next one.
 
-    Whoever makes it has written all of its files, and stays in its own UPDATE for as long as it lives. What is given is the
-    pattern of the metadata file that it has written just before.
+    The committer has written all its files and stays in its own UPDATE until killed. Yields the pattern of the metadata file that
+    it wrote just before.
     """
     version = max(int(file.name.split("-")[0]) for file in commits_begun(settings, table)) + commits
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
@@ -107,12 +107,12 @@ def never_committed(settings: Settings, table: Table, commits: int) -> Iterator[
 
 
 def commits_begun(settings: Settings, table: Table) -> set[Path]:
-    """The metadata files of a table: a commit writes one, and then asks the catalog to take it."""
+    """The metadata files of a table: a commit writes one before it calls the catalog."""
     return set((_folder(settings, table) / "metadata").glob("*.metadata.json"))
 
 
 def waits_to_commit(stage: StageProcess, settings: Settings, table: Table, before: set[Path]) -> None:
-    """Returns when the stage has one commit more under way than `before`; others must not write meanwhile."""
+    """Wait until the stage has one more commit under way than `before`; nothing else may write meanwhile."""
 
     def has_begun() -> bool:
         assert stage.process.poll() is None, stage.said()
@@ -122,12 +122,12 @@ def waits_to_commit(stage: StageProcess, settings: Settings, table: Table, befor
 
 
 def data_files(settings: Settings, table: Table) -> set[Path]:
-    """The data files in the table's folder, whoever knows them."""
+    """The data files in the table's folder, referenced or not."""
     return set((_folder(settings, table) / "data").rglob("*.parquet"))
 
 
 def known_files(catalog: Catalog, table: Table) -> set[Path]:
-    """The data files that some snapshot of the table refers to, on whatever branch."""
+    """The data files referenced by any snapshot of the table on any branch."""
     loaded = catalog.load_table(table.identifier)
     manifests = [manifest for snapshot in loaded.snapshots() for manifest in snapshot.manifests(loaded.io)]
     files = [entry.data_file.file_path for manifest in manifests for entry in manifest.fetch_manifest_entry(loaded.io)]

@@ -1,4 +1,4 @@
-"""Messages of X-ray signals for the archive, at chosen milliseconds after noon, as the door writes them."""
+"""X-ray signal messages for the archive, at chosen milliseconds after noon, as the signals service writes them."""
 
 import base64
 import json
@@ -17,12 +17,12 @@ from tests.pipelines.makers import at, seq_at
 
 
 def readings(*values: tuple[str, float, str]) -> bytes:
-    """A payload that says these: type, value and unit."""
+    """A payload with these readings: type, value and unit."""
     return json.dumps({"readings": [{"type": kind, "value": value, "unit": unit} for kind, value, unit in values]}).encode()
 
 
 class Sealing:
-    """Makes messages, sealed as a door seals them."""
+    """Create messages sealed as by the signals service."""
 
     def __init__(self, keys: DayKeys) -> None:
         self.keys = keys
@@ -38,7 +38,7 @@ class Sealing:
         node: int = 0,
         metadata: dict[str, Any] | None = None,
     ) -> Envelope:
-        """A raw signal; `captured`: at this millisecond, if not at `ms`."""
+        """A raw signal, captured at millisecond `captured` if given, otherwise `ms`."""
         message: dict[str, Any] = {
             "deviceId": device_id,
             "capturedAt": at(ms if captured is None else captured).isoformat(),
@@ -61,7 +61,7 @@ class Sealing:
         seen: int | None = None,
         correlation_id: str | None = None,
     ) -> Envelope:
-        """A device's status; `seen`: at this millisecond, if not at `ms`."""
+        """A device's status, seen at millisecond `seen` if given, otherwise `ms`."""
         seen_at = at(ms if seen is None else seen).isoformat()
         message: dict[str, Any] = {"deviceId": device_id, "status": status, "lastSeen": seen_at}
         said = parse_status(json.dumps(message | ({"health": health} if health else {})).encode())
@@ -78,7 +78,7 @@ class Sealing:
 
 
 class Door(Sealing):
-    """Seals for a lake, which gets a key ring of its own."""
+    """A sealer for a lake, which gets its own key ring."""
 
     def __init__(self, spark_lake: SparkLake, ring: Path) -> None:
         ring.write_text(new_key_line())

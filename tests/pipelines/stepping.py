@@ -1,9 +1,8 @@
-"""Runs side by side, one step at a time: who goes on, who is paused and who is killed is the test's choice.
+"""Concurrent runs, one step at a time: the test chooses which one continues, is paused or is killed.
 
-Publication is made of calls of the catalog alone, so it is played on the SQL catalog that runs have, over real tables. Each
-player is a thread with a catalog of its own; it stops before each call by which it may see what another has done, or be seen:
-before mains are read that have to go together, before a main moves, and before a run opens or closes. `fine`: before each call
-that is about a main at all.
+Publication consists of catalog calls, so it is played on the SQL catalog of runs, over real tables. Each player is a thread with
+its own catalog; it stops before each call that can observe others or be observed: before reading mains that belong together,
+before a main moves, and before a run opens or closes. `fine`: before each call about a main.
 """
 
 import threading
@@ -20,15 +19,15 @@ from manifold.lake.sql_catalog import CachingSqlCatalog
 from manifold.settings import Settings
 
 WAIT_S = 60
-SEEN = (SEGMENTS.identifier, IDS.identifier)  # whoever reads these reads all
+SEEN = (SEGMENTS.identifier, IDS.identifier)  # readers of these read everything
 
 
 class Killed(BaseException):
-    """The player is dead: whatever it tries to clean up, the catalog does not hear of it."""
+    """The player is dead: its cleanup never reaches the catalog."""
 
 
 class Turns(CachingSqlCatalog):
-    """The SQL catalog that asks before each call that others can notice, or that notices others."""
+    """The SQL catalog that yields to the scheduler before each call that others can observe, or that observes others."""
 
     def __init__(self, settings: Settings, ask: Callable[[str], None], *, fine: bool) -> None:
         self._ask: Callable[[str], None] = lambda _: None
@@ -37,7 +36,7 @@ class Turns(CachingSqlCatalog):
         self._ask = ask
 
     def load_table(self, identifier: Any) -> IcebergTable:
-        """Ask first where it is a table by which runs decide."""
+        """Yield first if runs decide by this table."""
         if identifier in SEEN and not self._inside:
             if self._fine or (identifier == IDS.identifier and self._before == SEGMENTS.identifier):
                 self._ask(f"read {identifier}")
@@ -45,7 +44,7 @@ class Turns(CachingSqlCatalog):
         return super().load_table(identifier)
 
     def commit_table(self, table: IcebergTable, requirements: Any, updates: Any) -> Any:
-        """Ask first where main moves, or a run opens or closes; what a run does on its own branches nobody sees."""
+        """Yield first if main moves, or a run opens or closes; commits on a run's own branches are invisible."""
         moves_main = any(isinstance(u, SetSnapshotRefUpdate) and u.ref_name == MAIN_BRANCH for u in updates)
         opens_or_closes = any(isinstance(u, SetPropertiesUpdate | RemovePropertiesUpdate) for u in updates)
         if moves_main or opens_or_closes or self._fine:
@@ -59,10 +58,10 @@ class Turns(CachingSqlCatalog):
 
 
 class Player:
-    """One who runs `work` with a catalog of its own, as far as it is let."""
+    """A thread that runs `work` with its own catalog, as far as it is allowed to."""
 
     def __init__(self, settings: Settings, work: Callable[[SqlCatalog], Any], *, fine: bool = False) -> None:
-        self.steps: list[str] = []  # what it was about to do, each time that it stopped
+        self.steps: list[str] = []  # the pending call at each stop
         self.problem: BaseException | None = None
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._dead, self._over, self._left = False, False, 0
@@ -72,11 +71,11 @@ class Player:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether it has finished."""
         return self._over
 
     def go(self, steps: int | None = None, *, until: str | None = None) -> "Player":
-        """Let it take so many steps, or all that are left, or all before one like `until`; an error of its own is raised here."""
+        """Allow this many steps, all remaining ones, or all before a step like `until`; raise its error here."""
         self._left, self._until = steps if steps is not None else 1 << 30, until
         if not self._over:
             self._go.release()
@@ -87,7 +86,7 @@ class Player:
         return self
 
     def kill(self) -> None:
-        """End it where it is."""
+        """End it at its current step."""
         self._dead = True
         if not self._over:
             self.go()
@@ -99,7 +98,7 @@ class Player:
                 work(Turns(settings, self._ask, fine=fine))
         except Killed:
             pass
-        except BaseException as exc:  # noqa: BLE001  # handed to whoever lets it go
+        except BaseException as exc:  # noqa: BLE001  # raised in the caller
             self.problem = exc
         self._over = True
         self._stopped.release()

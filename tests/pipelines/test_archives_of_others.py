@@ -25,7 +25,7 @@ def put(spark_lake: SparkLake, path: str, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def test_the_examples_of_the_page_go_in_beside_files_that_are_none(spark_lake: SparkLake) -> None:
+def test_the_examples_of_the_page_are_ingested_next_to_other_files(spark_lake: SparkLake) -> None:
     assert len(EXAMPLES) == 5
     for path, text in EXAMPLES.items():
         put(spark_lake, path, gzip.compress(text.encode()) if path.endswith(".gz") else text.encode())
@@ -39,7 +39,7 @@ def test_the_examples_of_the_page_go_in_beside_files_that_are_none(spark_lake: S
     done = spark_lake.ingest("first")
     assert spark_lake.rows(IDS, "vin", "request_id") == [
         ("TEST-1", "task_map_1"),
-        ("TEST-1", "task_map_1"),  # half.jsonl: without a seq, the same message under another path is another one
+        ("TEST-1", "task_map_1"),  # half.jsonl: without a seq, the same message under another path is a different one
         ("TEST-1", "task_map_2"),
         ("TEST-2", "task_map_1"),
         ("TEST-2", "task_map_1"),
@@ -58,7 +58,7 @@ def test_the_examples_of_the_page_go_in_beside_files_that_are_none(spark_lake: S
     assert (done.segments, spark_lake.ingest("second").segments) == (8, 0)
 
 
-def test_a_file_without_seqs_is_refused_if_its_seqs_meet_those_of_another(spark_lake: SparkLake) -> None:
+def test_a_file_without_seqs_is_refused_if_its_seqs_overlap_another(spark_lake: SparkLake) -> None:
     line = b'{"topic": "$SDV-FANOUT/trigger", "received_at": "2026-03-01T12:00:00Z", "payload": "{}"}'
     met = decode("trigger/nameless.jsonl", line).seqs.tolist()
     path = spark_lake.write(Stream.TRIGGER, [replace(trigger(1, ["V1"]), seq=met[0])])
@@ -72,18 +72,18 @@ def test_a_file_without_seqs_is_refused_if_its_seqs_meet_those_of_another(spark_
     assert spark_lake.rows(SEGMENTS, "path", "messages") == [(path, 1), ("trigger/nameless.jsonl", 0)]
 
 
-def test_a_broken_file_does_not_hide_its_messages_from_a_good_copy(spark_lake: SparkLake) -> None:
+def test_a_broken_file_does_not_hide_its_messages_in_a_good_copy(spark_lake: SparkLake) -> None:
     messages = [trigger(ms, [f"W{ms}"]) for ms in range(10, 60)]
     broken = spark_lake.write(Stream.TRIGGER, messages)
     content = spark_lake.file(broken).read_bytes()
-    spark_lake.file(broken).write_bytes(content[:4] + b"\xff" * 200 + content[204:])  # the footer is sound
+    spark_lake.file(broken).write_bytes(content[:4] + b"\xff" * 200 + content[204:])  # the footer is intact
     spark_lake.ingest("first")
     spark_lake.write(Stream.TRIGGER, messages, node=9)
     assert spark_lake.ingest("second").skipped == 0
     assert len(spark_lake.rows(IDS)) == 50
 
 
-def test_an_interval_finds_files_that_others_have_named(tmp_path: Path) -> None:
+def test_an_interval_finds_files_with_foreign_names(tmp_path: Path) -> None:
     names = (
         "trigger/emqx@a/2026-03-01T12:30:00Z_N0.jsonl",
         "trigger/2026-03-01T15:10:00+02:00.json.gz",

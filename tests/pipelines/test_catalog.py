@@ -1,4 +1,4 @@
-"""A catalog that is away or locked is waited for, with a bound, and then named with what to do."""
+"""An unreachable or locked catalog is waited for up to a limit and then named with a remedy."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from tests.support.servers import free_port, wait_until
 
 @pytest.fixture
 def locked(tmp_path: Path) -> sqlite3.Connection:
-    """A catalog of which another program holds the lock."""
+    """A catalog locked by another program."""
     connection = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None, check_same_thread=False)
     connection.execute("CREATE TABLE other (a)")
     connection.execute("BEGIN EXCLUSIVE")
@@ -34,19 +34,19 @@ def test_a_locked_catalog_is_waited_for(tmp_path: Path, locked: sqlite3.Connecti
         assert opened.result(60).list_namespaces() == []
 
 
-def test_a_catalog_that_stays_locked_is_named_with_the_setting_and_the_remedy(tmp_path: Path, locked: sqlite3.Connection) -> None:
+def test_a_catalog_that_stays_locked_is_named_with_setting_and_remedy(tmp_path: Path, locked: sqlite3.Connection) -> None:
     with pytest.raises(CatalogAway, match=r"catalog\.db.*locked.*MANIFOLD_CATALOG_URI.*run this again"):
         await_catalog(over(tmp_path, wait_s=0.1))
     locked.close()
 
 
-def test_a_catalog_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_an_unresponsive_catalog_is_named(tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(CatalogAway, match=rf"{uri}.*MANIFOLD_CATALOG_WAIT_SECONDS=0.1"):
         await_catalog(load_settings(home=tmp_path, catalog_type="rest", catalog_uri=uri, catalog_wait_seconds=0.1))
 
 
-def test_a_catalog_that_is_locked_in_the_middle_is_named_too(tmp_path: Path) -> None:
+def test_a_catalog_locked_half_way_is_named_too(tmp_path: Path) -> None:
     settings = over(tmp_path)
     catalog = await_catalog(settings)
     with sqlite3.connect(tmp_path / "catalog.db", isolation_level=None) as other:

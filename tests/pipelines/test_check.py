@@ -1,4 +1,4 @@
-"""`manifold lake check`: what disagrees is found, and repaired; what agrees is left alone."""
+"""`manifold lake check`: differences are found and repaired; agreement is left alone."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,14 +41,14 @@ from tests.pipelines.plain import ingest, read, rewrite
 from tests.support.servers import Server
 
 NOW = at(60_000)
-# Two keys, one of them written twice; an acknowledgement, and a rewind behind it.
+# Two keys, one of them written twice; an acknowledgement, and a later rewind.
 OF_QUEUES = [*(ecq_write(61 + n, "c1", key, b"x") for n, key in enumerate("aba")), ecq_ack(71, "c1", 62), ecq_rewind(72, "c1")]
-MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # of the archive alone, whatever the runs
+MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # determined by the archive alone
 
 
 @pytest.fixture
 def whole(lake: Lake) -> Lake:
-    """A lake that has all of its archive: two segments of triggers, one of data, two of outcomes, one of compacted queues."""
+    """A lake with its whole archive: two segments of triggers, one of data, two of outcomes, one of compacted queues."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7]), duplicate(3, 1, ["V1", "V2"])])
     lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])
@@ -66,7 +66,7 @@ def troubles(lake: Lake) -> set[tuple[str, str, str, int, int]]:
 
 
 def lose(catalog: Catalog, table: Table, **row: Any) -> None:
-    """Take these rows out of main, as no run would."""
+    """Remove these rows from main, as no run would."""
     rewrite(catalog, table, [r for r in read(catalog, table) if any(r[name] != value for name, value in row.items())])
 
 
@@ -75,13 +75,13 @@ def double(catalog: Catalog, table: Table, **row: Any) -> None:
     catalog.load_table(table.identifier).append(pa.Table.from_pylist(rows, schema=table.arrow_schema))
 
 
-def test_a_lake_that_has_its_archive_is_left_alone(whole: Lake) -> None:
+def test_a_lake_that_matches_its_archive_is_left_alone(whole: Lake) -> None:
     result = check(open_catalog(whole.settings), whole.settings, now=NOW)
     assert result.agree
     assert (result.segments, result.messages) == (6, 15)
 
 
-def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
+def test_missing_and_duplicate_rows_in_any_table_are_found(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     lose(catalog, IDS, vin="V2")
     lose(catalog, META, data_id="d2")
@@ -103,7 +103,7 @@ def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
     }
 
 
-def test_what_lies_in_the_archive_for_more_than_a_day_and_what_has_gone_from_it_is_found(whole: Lake) -> None:
+def test_segments_not_ingested_for_a_day_and_missing_segments_are_found(whole: Lake) -> None:
     archive = whole.settings.home / "archive"
     whole.archive(Stream.TRIGGER, [trigger(51, ["V5"])])
     next(archive.rglob("data/**/*.parquet")).unlink()
@@ -119,7 +119,7 @@ def test_what_lies_in_the_archive_for_more_than_a_day_and_what_has_gone_from_it_
     assert "gone" not in {f.trouble for f in found}
 
 
-def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> None:
+def test_rows_that_garbage_collection_may_have_removed_are_not_missed(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     for table in (DATA, META, QUARANTINE):
         rewrite(catalog, table, [])
@@ -127,7 +127,7 @@ def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> 
     assert disagreements(catalog, whole.settings, now=later)[0] == []
 
 
-def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) -> None:
+def test_a_forgotten_segment_is_new_again_and_rows_of_others_stay(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in MADE}
     double(catalog, IDS, vin="V1")
@@ -148,8 +148,8 @@ def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) 
     ("table", "fault"),
     [pytest.param(table, fault, id=f"{fault.__name__} {table.name}") for table in (META, DATA) for fault in (lose, double)],
 )
-def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
-    """Whichever of both is not there once: ingest looks a payload up in the index alone."""
+def test_a_payload_and_its_index_row_are_repaired_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
+    """Whichever of the two is missing: ingest looks payloads up in the index only."""
     catalog = open_catalog(whole.settings)
     fault(catalog, table, data_id="d2")
     wrong = {f.path for f in disagreements(catalog, whole.settings, now=NOW)[0]}
@@ -159,13 +159,13 @@ def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, tabl
     assert read_payloads(catalog, ["d1", "d2"]) == {"d1": b"one", "d2": b"two"}
 
 
-def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_back(whole: Lake) -> None:
+def test_an_emptied_lake_is_refilled_from_the_archive_and_can_be_restored(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     tables = (*MADE, META, ECQ_SEQNO)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
     run_id = empty(catalog, NOW)
     assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 10
-    ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a name that counted before
+    ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a committed run id
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
     assert troubles(whole) == set()
     rollback(catalog, whole.settings, run_id=run_id, now=NOW)
@@ -173,12 +173,12 @@ def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_
 
 
 def made(lake: SparkLake) -> dict[str, list[str]]:
-    """Rows by table. A state that stands twice is one, and a segment that is taken in again brings its states again."""
+    """Rows by table. Duplicate states count once; ingesting a segment again adds its states again."""
     rows = {table.name: sorted(map(str, lake.rows(table))) for table in MADE}
     return rows | {ECQ_STATE.name: sorted(set(rows[ECQ_STATE.name]))}
 
 
-def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis_server: Server) -> None:
+def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
     settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
@@ -216,10 +216,10 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
-def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
-    """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""
+def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
+    """Their segment is ingested again for the sake of another payload; the original segment is gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
-    d1 = sha1_hex(b"other")  # as a trigger would name these bytes
+    d1 = sha1_hex(b"other")  # the data_id of a trigger with these bytes
     first = spark_lake.write(Stream.DATA, [data(1, d1, b"one")])
     spark_lake.ingest("first")
     second = spark_lake.write(Stream.DATA, [data(5, d1, b"other"), data(6, "d2", b"2"), data(7, "d3", b"3")])
@@ -245,15 +245,13 @@ def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: S
     assert read_payloads(catalog, ["d2", "d3"]) == {"d2": b"2", "d3": b"3"}
 
 
-def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_given_up_what_only_it_knows(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An empty ledger beside full tables would double all that they have with the next ingest."""
+def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty ledger next to full tables would duplicate everything with the next ingest."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     catalog = open_catalog(lake.settings)
     ingest(catalog, lake.settings, run_id="first", now=NOW)
     (lake.settings.home / catalog.load_table(SEGMENTS.identifier).metadata_location.rpartition("/home/")[2]).unlink()
-    catalog = open_catalog(lake.settings)  # as the next process does: this one knows what was in it
+    catalog = open_catalog(lake.settings)  # as the next process does: this catalog caches
     dropped: list[str] = []
 
     class Killed(BaseException):
@@ -268,10 +266,10 @@ def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_give
     really = type(catalog).drop_table
     monkeypatch.setattr(type(catalog), "drop_table", killed_before_the_last)
     with pytest.raises(Permanent, match="it is unknown whether the archive is complete"):
-        restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # it refuses before it needs Spark
+        restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # refuses before it needs Spark
     assert dropped == []
     with pytest.raises(Killed):
-        restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # it does not come so far
+        restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # does not get that far
     assert sorted(dropped) == sorted(table.identifier for table in EVERY_RUN_TABLE if table is not SEGMENTS)
     with pytest.raises(OSError):
         ingest(catalog, lake.settings, run_id="meanwhile", now=NOW)

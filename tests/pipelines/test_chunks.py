@@ -1,6 +1,7 @@
-"""A long backlog is published in chunks, each a whole run, and a broken-off one goes on where it was."""
+"""A long backlog is published in chunks, each a whole run, and resumes after an interruption."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -19,19 +20,19 @@ def segment(path: str, size: int) -> Segment:
     return Segment(path, Stream.TRIGGER, size, datetime(2026, 3, 1, tzinfo=UTC))
 
 
-def test_chunks_keep_the_order_and_the_limit_and_take_what_is_larger_alone() -> None:
+def test_chunks_keep_order_and_limit_and_oversized_segments_are_alone() -> None:
     mb = 1 << 20
     segments = [segment(str(n), size * mb) for n, size in enumerate([3, 4, 1, 20, 2, 2])]
     chunks = [[s.size // mb for s in chunk] for chunk in in_chunks(segments, 8 * mb)]
     assert chunks == [[3, 4, 1], [20], [2, 2]]
 
 
-def test_tiny_segments_count_for_what_it_takes_to_open_them() -> None:
+def test_tiny_segments_count_with_their_opening_cost() -> None:
     segments = [segment(str(n), 100) for n in range(25)]
     assert [len(chunk) for chunk in in_chunks(segments, 10 * OPEN_COST_BYTES)] == [10, 10, 5]
 
 
-def test_the_last_chunk_has_the_name_on_which_others_wait_and_the_others_are_named_by_what_they_take() -> None:
+def test_the_last_chunk_has_the_expected_run_id_and_others_are_named_by_content() -> None:
     segments = [segment(str(n), 1) for n in range(3)]
     first = list(runs_of(segments, 1, "run"))
     assert [(chunk.is_last, chunk.run_id == "run") for chunk in first] == [(False, False), (False, False), (True, True)]
@@ -41,7 +42,7 @@ def test_the_last_chunk_has_the_name_on_which_others_wait_and_the_others_are_nam
 
 @pytest.fixture
 def backlog(spark_lake: SparkLake) -> SparkLake:
-    """Four segments, each more than one run may take."""
+    """Four segments, each larger than one run may take."""
     spark_lake.settings = spark_lake.settings.model_copy(update={"ingest_max_bytes": 1})
     spark_lake.write(Stream.OUTCOME, [outcome(40, "V1", 1)])
     spark_lake.write(Stream.TRIGGER, [trigger(20, ["V2"])])
@@ -63,14 +64,14 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -
     assert len(committed_runs(backlog.catalog.load_table(SEGMENTS.identifier))) == 4
 
 
-def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [2]
 
-    def dies(*args: object) -> bool:
+    def dies(*args: Any, **named: Any) -> bool:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return publish(*args)  # type: ignore[arg-type]
+        return publish(*args, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(run_all, "publish", dies)
@@ -80,7 +81,7 @@ def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: SparkLake, 
     _, last = ingest_before_last(backlog.run("run", 200))
     assert isinstance(last.part, list)
     assert [s.stream for s in last.part] == [Stream.OUTCOME]
-    assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that wait on the run
+    assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that depend on the run
     ingest_in_chunks(backlog.run("run", 300))
     assert counts(backlog) == [2, 1, 1, 4]
     assert sorted(backlog.rows(IDS, "seq")) == [seq_at(1), seq_at(20)]

@@ -1,4 +1,4 @@
-"""Whether a job that was not done may be done again: its exit status and its result say so."""
+"""Exit status and result of a failed job say whether it may be retried."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def _keep_the_log_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exception], tuple[int, dict[str, object]]]:
-    """How a job ends in which `exc` is raised: its exit status, and the result that it leaves."""
+    """Exit status and result of a job that raises `exc`."""
 
     def run(exc: Exception) -> tuple[int, dict[str, object]]:
         def stage(*_: object) -> str:
@@ -47,7 +47,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exceptio
 
 
 @pytest.mark.parametrize(("exc", "status"), AGAIN.values(), ids=[*AGAIN])
-def test_what_may_pass_is_to_be_done_again(
+def test_a_transient_error_asks_for_a_retry(
     ended: Callable[[Exception], tuple[int, dict[str, object]]], exc: Exception, status: int
 ) -> None:
     seen, result = ended(exc)
@@ -58,17 +58,17 @@ def test_what_may_pass_is_to_be_done_again(
 
 
 @pytest.mark.parametrize("exc", NEVER.values(), ids=[*NEVER])
-def test_what_is_permanent_has_an_exit_status_of_its_own(
+def test_a_permanent_error_has_its_own_exit_status(
     ended: Callable[[Exception], tuple[int, dict[str, object]]], exc: Exception
 ) -> None:
     seen, result = ended(exc)
 
     assert seen == cli.PERMANENT
-    assert cli.PERMANENT not in {0, 1, 2}, "Python and the shell have a meaning of their own for these"
+    assert cli.PERMANENT not in {0, 1, 2}, "Python and the shell reserve these"
     assert (result["again"], result["error"]) == (False, str(exc))
 
 
-def test_an_unforeseen_error_is_shown_with_where_it_came_from(
+def test_an_unexpected_error_is_shown_with_its_traceback(
     ended: Callable[[Exception], tuple[int, dict[str, object]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended(RuntimeError("odd"))
@@ -80,7 +80,7 @@ def test_an_unforeseen_error_is_shown_with_where_it_came_from(
 
 @pytest.fixture(params=[429, 500, 503])
 def busy_catalog(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A REST catalog that has too much to do, and says so by this status; its URL."""
+    """A REST catalog that reports overload with this status; yields its URL."""
 
     class Busy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -99,7 +99,7 @@ def busy_catalog(request: pytest.FixtureRequest) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_rest_catalog_that_is_busy_is_asked_again(
+def test_a_busy_rest_catalog_is_retried(
     busy_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {"HOME": tmp_path, "CATALOG_TYPE": "rest", "CATALOG_URI": busy_catalog, "CATALOG_WAIT_SECONDS": "0"}

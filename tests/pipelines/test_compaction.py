@@ -1,4 +1,4 @@
-"""Compaction: fewer, larger, sorted files, the same rows; beside ingest, and twice."""
+"""Compaction: fewer, larger, sorted files with the same rows; next to ingest, and repeated."""
 
 import hashlib
 from datetime import date, timedelta
@@ -32,7 +32,9 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
         pytest.param([Group(OPEN, False, True, 3, 30)], Work(), id="few small files are left alone"),
         pytest.param([Group(OPEN, False, True, 4, 40)], Work([OPEN], []), id="an open day is packed"),
         pytest.param([Group(OPEN, False, False, 9, 9000)], Work(), id="large files are left alone"),
-        pytest.param([Group(SETTLED, False, False, 1, 1000)], Work([], [SETTLED]), id="a settled day is sorted, be it one file"),
+        pytest.param(
+            [Group(SETTLED, False, False, 1, 1000)], Work([], [SETTLED]), id="a settled day is sorted even if it is one file"
+        ),
         pytest.param([Group(SETTLED, True, False, 2, 2000)], Work(), id="a sorted day is left alone"),
         pytest.param(
             [Group(SETTLED, True, False, 2, 2000), Group(SETTLED, False, True, 3, 30)], Work(), id="a few late rows can wait"
@@ -53,18 +55,20 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
             id="a small day is sorted again rather than packed",
         ),
         pytest.param(
-            [Group(None, False, True, 4, 40)], Work([], [None]), id="a table without days is sorted when enough files have come"
+            [Group(None, False, True, 4, 40)], Work([], [None]), id="a table without days is sorted once it has enough files"
         ),
         pytest.param(
-            [Group(None, True, False, 2, 2000), Group(None, False, True, 3, 1000)], Work(), id="and until then left alone"
+            [Group(None, True, False, 2, 2000), Group(None, False, True, 3, 1000)],
+            Work(),
+            id="a table without days and with few files is left alone",
         ),
     ],
 )
-def test_what_pays_is_decided_by_the_files_of_a_day(groups: list[Group], work: Work) -> None:
+def test_the_files_of_a_day_decide_whether_compaction_pays(groups: list[Group], work: Work) -> None:
     assert work_of(groups, POLICY, today=TODAY, can_sort=True) == work
 
 
-def test_what_is_not_looked_up_by_vehicle_is_packed_and_never_sorted() -> None:
+def test_tables_without_vehicle_lookups_are_packed_and_never_sorted() -> None:
     assert work_of([Group(SETTLED, False, True, 4, 40)], POLICY, today=TODAY, can_sort=False) == Work([SETTLED], [])
 
 
@@ -76,7 +80,7 @@ def run(spark_lake: SparkLake, ms: int) -> Compacted:
     return compact(spark_lake.spark, spark_lake.catalog, with_settings(spark_lake), now=at(ms))
 
 
-def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(spark_lake: SparkLake) -> None:
+def test_small_files_are_merged_settled_days_sorted_and_rows_kept(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for n in range(4):
         for ms in (n, 5 * DAY_MS + n):
@@ -103,7 +107,7 @@ def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(spark_
     assert again.before == again.after == done.after
 
 
-def test_an_ingest_that_began_before_goes_in_afterwards(spark_lake: SparkLake) -> None:
+def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for n in range(3):
         seen = {"first_seen_at": at(n), "last_seen_at": at(n), "times_seen": 1}
@@ -121,12 +125,12 @@ def test_an_ingest_that_began_before_goes_in_afterwards(spark_lake: SparkLake) -
     publish(spark_lake.catalog, "run")
     assert spark_lake.rows(IDS, "vin") == ["V9"]
     assert spark_lake.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
-    assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # of the rows that know no day, and of the day
+    assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # one for rows without a day, one for the day
     assert len(spark_lake.rows(SEGMENTS)) == 5
     assert spark_lake.ingest("afterwards").segments == 0
 
 
-def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
+def test_rows_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     row = {"first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
     spark_lake.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
@@ -138,7 +142,7 @@ def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(spa
     assert spark_lake.rows(META, "data_id") == ["d0", "d2", "d3"]
 
 
-def test_payloads_are_read_past_the_rows_that_delete_files_have_taken(spark_lake: SparkLake) -> None:
+def test_payload_reads_skip_rows_that_delete_files_removed(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     payloads = {f"d{n}": b"payload %d" % n for n in range(4)}
     append_payloads(spark_lake.catalog, payloads, at=at(1))

@@ -1,4 +1,4 @@
-"""What a run finds before it starts anything, and the verdict that it need not ask for twice."""
+"""What a run discovers before it starts anything, and the audit result that it can reuse."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.pipelines.makers import at, trigger
 from tests.support.servers import Server, free_port
 
 
-def test_only_what_there_is_to_do_follows(spark_lake: SparkLake, redis_server: Server) -> None:
+def test_only_stages_with_work_follow(spark_lake: SparkLake, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
         redis.set(keys.LOADED, 1)
@@ -34,10 +34,10 @@ def test_only_what_there_is_to_do_follows(spark_lake: SparkLake, redis_server: S
     assert discover(here.catalog, here.settings, now=at(0)).segments == 0
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
-    assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
+    assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # it then reports that a rebuild is needed
 
 
-def test_where_redis_does_not_answer_populate_has_to_see(spark_lake: SparkLake) -> None:
+def test_populate_runs_if_redis_does_not_answer(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     away = Settings(home=spark_lake.settings.home, redis_port=free_port())
     assert discover(spark_lake.catalog, away, now=at(0)).next == ["populate"]
@@ -48,7 +48,7 @@ def test_a_large_job_gets_the_optimising_compiler() -> None:
     assert java_options(MAX_SMALL_RUN_BYTES + 1) == ""
 
 
-def test_a_verdict_holds_for_the_attempt_that_it_was_about(spark_lake: SparkLake) -> None:
+def test_an_audit_result_applies_to_its_attempt_only(spark_lake: SparkLake) -> None:
     def attempt(ms: int) -> None:
         ingest(spark_lake.run("run", ms))
 

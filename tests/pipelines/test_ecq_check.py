@@ -1,4 +1,4 @@
-"""`manifold lake check` on compacted queues: what is missing or doubled is found, and what compaction took is not missed."""
+"""`manifold lake check` on compacted queues: missing and duplicate messages are found, and compacted ones are not missed."""
 
 from datetime import timedelta
 
@@ -32,11 +32,11 @@ def catalog_of(lake: Lake) -> Catalog:
     return open_catalog(lake.settings)
 
 
-def test_a_lake_that_has_its_archive_is_left_alone(whole: Lake) -> None:
+def test_a_lake_that_matches_its_archive_is_left_alone(whole: Lake) -> None:
     assert troubles(whole) == set()
 
 
-def test_what_is_missing_or_doubled_is_found(whole: Lake) -> None:
+def test_missing_and_duplicate_messages_are_found(whole: Lake) -> None:
     catalog = catalog_of(whole)
     lose(catalog, ECQ_INDEX, seq=seq_at(2))
     lose(catalog, ECQ_STATE, kind="rewound")
@@ -48,7 +48,7 @@ def test_what_is_missing_or_doubled_is_found(whole: Lake) -> None:
     }
 
 
-def test_what_is_superseded_settled_or_past_its_retention_is_not_missed(whole: Lake) -> None:
+def test_superseded_settled_and_expired_messages_are_not_missed(whole: Lake) -> None:
     catalog = catalog_of(whole)
     for table in (ECQ_INDEX, ECQ_PAYLOAD):
         lose(catalog, table, seq=seq_at(1))
@@ -61,7 +61,7 @@ def test_what_is_superseded_settled_or_past_its_retention_is_not_missed(whole: L
     assert disagreements(catalog, whole.settings, now=NOW + timedelta(days=whole.settings.ecq_retention_days))[0] == []
 
 
-def test_an_expired_message_that_an_earlier_release_ingested_as_acknowledged_is_not_missed(lake: Lake) -> None:
+def test_an_expired_message_ingested_as_acknowledged_earlier_is_not_missed(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.ECQ, [ecq_write(1, "c1", "a"), ecq_expired(2, "c1", 1)])
     catalog = catalog_of(lake)
@@ -83,7 +83,7 @@ def test_a_pending_message_is_missed_until_the_shorter_retention_has_passed(whol
         assert len(disagreements(catalog, settings, now=NOW + timedelta(days=4))[0]) == troubled
 
 
-def test_what_is_forgotten_is_taken_in_again_once(whole: Lake) -> None:
+def test_a_forgotten_segment_is_ingested_again_once(whole: Lake) -> None:
     catalog = catalog_of(whole)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in (ECQ_INDEX, ECQ_PAYLOAD)}
     lose(catalog, ECQ_PAYLOAD, seq=seq_at(2))

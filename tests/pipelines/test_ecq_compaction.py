@@ -1,4 +1,4 @@
-"""What goes from the tables of compacted queues: what nobody needs, and nothing else; and whoever is in between."""
+"""Compaction of compacted queues removes unneeded rows only, with concurrent runs too."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ NOW_MS = 40 * DAY_MS
 
 @pytest.fixture
 def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """c1 has written two keys, one of them twice, and acknowledged one; c2 has rewound what it had acknowledged."""
+    """c1 wrote two keys, one of them twice, and acknowledged one; c2 rewound its acknowledged message."""
     del redis
     settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
     lake = replace(spark_lake, settings=settings)
@@ -61,7 +61,7 @@ def state(lake: SparkLake, *rows: tuple[int, str, int, str, int]) -> None:
 
 
 def queues(lake: SparkLake) -> dict[str, tuple[object, ...]]:
-    """What the lake's rows come to, by client."""
+    """The fold of the lake's rows, by client."""
 
     def what(queue: FoldedQueue) -> tuple[object, ...]:
         stands = queue.state()
@@ -72,7 +72,7 @@ def queues(lake: SparkLake) -> dict[str, tuple[object, ...]]:
     return {queue.client_id: what(queue) for queue in folded(united(index, states).toArrow().cast(UNITED))}
 
 
-def test_compaction_removes_what_is_superseded_and_folds_the_state(lake: SparkLake) -> None:
+def test_compaction_removes_superseded_messages_and_folds_the_state(lake: SparkLake) -> None:
     before = queues(lake)
     done = compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
     assert queues(lake) == before
@@ -89,7 +89,7 @@ def test_compaction_removes_what_is_superseded_and_folds_the_state(lake: SparkLa
     assert compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS)) == QueuesCompacted()
 
 
-def test_the_stage_compacts_queues_where_something_is_new(lake: SparkLake) -> None:
+def test_the_stage_compacts_only_changed_queues(lake: SparkLake) -> None:
     done = compact(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
     assert done.queues.messages == 1
     assert not has_work(lake.catalog, lake.settings, now=at(NOW_MS))
@@ -97,8 +97,8 @@ def test_the_stage_compacts_queues_where_something_is_new(lake: SparkLake) -> No
     assert has_work(lake.catalog, lake.settings, now=at(NOW_MS))
 
 
-def test_files_that_were_rewritten_meanwhile_bring_nothing_back(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the compaction's reading and its publication, main's files are rewritten: what the compaction made of it holds."""
+def test_files_rewritten_meanwhile_revive_nothing(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Main's files are rewritten between the compaction's read and its publication; its result still holds."""
     moved = publication._move_main
     seen: list[str] = []
 
@@ -118,7 +118,7 @@ def test_files_that_were_rewritten_meanwhile_bring_nothing_back(lake: SparkLake,
     assert compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS)) == QueuesCompacted()
 
 
-def test_a_compaction_that_was_overtaken_is_done_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overtaken_compaction_is_repeated(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     before, real = queues(lake), ecq_compact._write
     times: list[int] = []
 
@@ -136,8 +136,8 @@ def test_a_compaction_that_was_overtaken_is_done_again(lake: SparkLake, monkeypa
     assert refs == {"main"}
 
 
-def test_messages_past_their_retention_go_acknowledged_or_not(lake: SparkLake, redis: Redis) -> None:
-    """c1 has acknowledged b, and a is pending, with an older message of it; what c2 has rewound is in flight, and stays."""
+def test_messages_past_their_retention_are_removed_acknowledged_or_not(lake: SparkLake, redis: Redis) -> None:
+    """c1 acknowledged b, and a is pending, with an older message of it; c2's rewound message is in flight and stays."""
     batch = BlockingBatch(redis, Policy.of(lake.settings))
     for ms, client_id, key in ((2, "c1", "b"), (3, "c1", "a"), (4, "c2", "a")):
         batch.add(f"ecq/{client_id}", Append(seq_at(ms), key, b"x"), NOON_MS + ms)
@@ -157,7 +157,7 @@ def test_messages_past_their_retention_go_acknowledged_or_not(lake: SparkLake, r
     assert (reply.messages, [m.seq for m in other.messages]) == ((), [seq_at(4)])
     redis.delete(in_flight)
     assert drop_messages(lake.run("gc2", NOW_MS), dry_run=False).sample == [f"c2 {seq_at(4)}"]
-    # A message that has gone leaves its position behind.
+    # A removed message leaves its position behind.
     assert queues(lake)["c1"][2] == seq_at(3)
     compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS) + timedelta(days=2))
     assert queues(lake)["c1"][2] == seq_at(3)

@@ -1,4 +1,4 @@
-"""`manifold vin erase` takes a client's compacted queue out of everything, and leaves those of others."""
+"""`manifold vin erase` removes a client's compacted queue everywhere and keeps those of others."""
 
 from redis import Redis
 
@@ -20,18 +20,18 @@ from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_rewind, ecq_write, 
 from tests.pipelines.plain import ingest, read
 from tests.pipelines.test_erasure import GONE, STAYS, place_of
 
-__all__ = ["place_of"]  # the fixture
+__all__ = ["place_of"]  # a fixture
 NOW_MS = 60_000
 
 
-def test_its_messages_states_keys_and_records_go_and_those_of_others_and_of_later_stay(place_of: Lake, redis: Redis) -> None:
+def test_everything_of_the_client_is_erased_and_other_and_later_messages_stay(place_of: Lake, redis: Redis) -> None:
     lake = place_of
     lake.archive(
         Stream.ECQ,
         [
             ecq_write(1, GONE, "a", b"x"),
             ecq_write(2, STAYS, "a", b"x"),
-            ecq_write(3, STAYS, f"pair/{GONE}", b"x"),  # names it
+            ecq_write(3, STAYS, f"pair/{GONE}", b"x"),  # contains its name
             ecq_write(4, STAYS, "b", GONE.encode()),
             ecq_ack(5, GONE, 1),
             ecq_ack(6, STAYS, 2),

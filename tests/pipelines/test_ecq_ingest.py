@@ -1,4 +1,4 @@
-"""Messages of compacted queues become rows: each once, whatever is repeated, and what is bad lies in quarantine."""
+"""Messages of compacted queues become rows: each once despite repetition, and bad ones are quarantined."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) 
     assert (written.read["ecq"], written.refused) == (9, 0)
 
 
-def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake) -> None:
+def test_bad_messages_are_quarantined_and_good_ones_ingested(spark_lake: SparkLake) -> None:
     topic = "outcomes/ecq/c1"
     spark_lake.write(
         Stream.ECQ,
@@ -76,7 +76,7 @@ def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLak
     assert spark_lake.rows(ECQ_STATE) == []
 
 
-def test_a_message_of_two_segments_is_taken_in_once(spark_lake: SparkLake) -> None:
+def test_a_message_in_two_segments_is_ingested_once(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1)])
     spark_lake.ingest("first")
     spark_lake.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1), ecq_write(3, "c1", "a", b"y")], node=1023)

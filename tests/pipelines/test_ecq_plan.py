@@ -1,4 +1,4 @@
-"""What garbage collection takes of compacted queues: by any mix of records, what is past its retention and nothing else."""
+"""Garbage collection of compacted queues removes exactly the messages past their retention, for any mix of records."""
 
 from datetime import UTC, datetime
 
@@ -50,7 +50,7 @@ def planned(rows: list[dict[str, object]], cut: Cut) -> dict[str, set[int]]:
     st.integers(0, 21),
     st.integers(0, 21),
 )
-def test_what_is_past_its_retention_goes_and_nothing_else(
+def test_only_messages_past_their_retention_are_removed(
     messages: dict[int, str],
     acks: list[tuple[int, int]],
     expiries: list[tuple[int, int]],
@@ -73,14 +73,14 @@ def test_what_is_past_its_retention_goes_and_nothing_else(
     assert found == {OVERDUE: ended, EXPIRING: {seq for seq in waiting if seq < pending}}
 
 
-def test_what_expires_is_told_with_the_epoch_of_its_queue() -> None:
+def test_an_expiry_carries_the_epoch_of_its_queue() -> None:
     rows = [message(3, "a"), state(2, 100, StateKind.REWOUND)]
     (_, changes) = overdue(pa.Table.from_pylist(rows, schema=UNITED), cut=Cut(0, 9))
     assert [(row["what"], row["seq"], row["epoch"]) for row in changes.to_pylist()] == [(EXPIRING, 3, 100)]
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_a_worker_names_what_redis_has_ended(redis: Redis, redis_server: Server, in_flight: bool) -> None:
+def test_a_worker_names_the_messages_that_redis_ended(redis: Redis, redis_server: Server, in_flight: bool) -> None:
     policy = Policy.of(Settings())
     batch = BlockingBatch(redis, policy)
     batch.add(ecq_queue("c1"), Append(7, "a", b"x"), 1)

@@ -1,4 +1,4 @@
-"""Compacted queues filled from the lake: Iceberg is the record of what is pending, and of positions."""
+"""Compacted queues filled from the lake, the record of pending messages and positions."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ LONG_AFTER = at(0) + timedelta(days=36500)
 
 @pytest.fixture
 def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """Empty tables, and queues that are loaded."""
+    """Empty tables and loaded queues."""
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
     settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
@@ -50,7 +50,7 @@ def do(lake: SparkLake, redis: Redis, client_id: str, verb: Verb, ms: int = 50) 
 
 
 def read(lake: SparkLake, redis: Redis, *clients: str) -> dict[str, ReadReply]:
-    """Queues as Redis has them, but for payloads."""
+    """The queues in Redis, without payloads."""
     found = EcqLoader(redis, Policy.of(lake.settings)).read(clients)
     return {
         client_id: reply._replace(messages=tuple(m._replace(size_bytes=None) for m in reply.messages))
@@ -72,7 +72,7 @@ def add_state(lake: SparkLake, ms: int, client_id: str, acked_seq: int, kind: st
 
 
 class Story:
-    """What happens to queues, in Redis and in the archive alike."""
+    """The same events in Redis and in the archive."""
 
     def __init__(self, lake: SparkLake, redis: Redis) -> None:
         self._lake, self._redis = lake, redis
@@ -87,7 +87,7 @@ class Story:
         do(self._lake, self._redis, client_id, Rewind(seq_at(ms), to))
 
     def acknowledge(self, ms: int, client_id: str, of_ms: int) -> None:
-        """The record that Redis gives out goes to the archive."""
+        """Acknowledge; the record that Redis emits goes to the archive."""
         record = EcqAck(client_id, seq_at(of_ms), NOON_MS + ms)
         do(self._lake, self._redis, client_id, Acknowledge(record, claim=False), ms)
         found: Any = self._redis.xrange(keys.OUTCOMES)
@@ -96,13 +96,13 @@ class Story:
         self.archive.append(envelope(ms, Stream.ECQ, f"outcomes/{ecq_queue(client_id)}", fields[b"o"]))
 
 
-def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_were(lake: SparkLake, redis: Redis) -> None:
+def test_a_flush_and_rebuild_restore_positions_and_pending_keys(lake: SparkLake, redis: Redis) -> None:
     story = Story(lake, redis)
     story.write(1, "c1", "a")
     story.write(2, "c1", "a/b")
-    story.write(3, "c1", "a")  # in the place of the first
+    story.write(3, "c1", "a")  # supersedes the first
     story.acknowledge(4, "c1", 3)
-    story.acknowledge(5, "c1", 2)  # later, and older
+    story.acknowledge(5, "c1", 2)  # later, and of an older message
     story.write(6, "c1", "ü")
     story.write(11, "c2", "a")
     story.write(12, "c2", "b")
@@ -112,15 +112,15 @@ def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_we
     story.write(21, "c3", "a")
     story.acknowledge(22, "c3", 21)
     story.rewind(23, "c3", 0)
-    story.acknowledge(24, "c3", 21)  # once more, in the new epoch
+    story.acknowledge(24, "c3", 21)  # again, in the new epoch
     lake.write(Stream.ECQ, story.archive)
     lake.ingest()
     clients = ("c1", "c2", "c3")
     before = read(lake, redis, *clients)
     assert [pending(lake, redis, client_id) for client_id in clients] == [[seq_at(6)], [seq_at(12)], []]
 
-    assert run(lake).compacted == 3  # rewinds, and what was written around the loading, are looked at
-    assert read(lake, redis, *clients) == before  # nothing changes in a Redis that has all
+    assert run(lake).compacted == 3  # reads rewinds and writes around the time of loading
+    assert read(lake, redis, *clients) == before  # nothing changes in a complete Redis
     redis.flushall()
     done = run(lake, everything=True)
 
@@ -130,7 +130,7 @@ def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_we
     assert read(lake, redis, *clients) == before
 
 
-def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) -> None:
+def test_messages_left_over_by_direct_enqueue_are_merged(lake: SparkLake, redis: Redis) -> None:
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
     do(lake, redis, "c1", Append(seq_at(1), "a", b"x"))
     add_message(lake, 1, "c1", "a", applied=True)
@@ -142,8 +142,8 @@ def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) 
     assert pending(lake, redis, "c1") == [seq_at(2), seq_at(3)]
 
 
-def test_what_is_past_its_retention_is_not_loaded_and_garbage_collection_records_it_once(lake: SparkLake, redis: Redis) -> None:
-    """Of c1 one message expired on record, one has nothing on record, one is young; c2 keeps what nobody has fetched."""
+def test_expired_messages_are_not_loaded_and_are_recorded_once(lake: SparkLake, redis: Redis) -> None:
+    """c1 has a recorded expired message, an unrecorded one and a new one; c2 keeps unfetched messages."""
     day = 86_400_000
     add_message(lake, 1, "c1", "recorded")
     add_state(lake, 31 * day, "c1", seq_at(1), "expired")
@@ -170,13 +170,13 @@ def test_what_is_past_its_retention_is_not_loaded_and_garbage_collection_records
 
     redis.flushall()
     keeping = replace(lake, settings=lake.settings.model_copy(update={"ecq_pending_retention_days": 0}))
-    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1, "what has expired never comes back"
+    assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1, "an expired message never returns"
     add_message(lake, 5, "c3", "kept")
     assert run(keeping, everything=True, ms=32 * day).compacted_queued == 1
     assert drop_messages(keeping.run("gc3", 32 * day), dry_run=False).count == 0
 
 
-def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:
+def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
     add_message(lake, 1, "c1", "a")
     add_state(lake, 2, "c1", seq_at(1))
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
@@ -194,12 +194,12 @@ def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:
     do(lake, redis, "c2", Acknowledge(EcqAck("c2", seq_at(3), NOON_MS + 5), claim=False))
     add_state(lake, 5, "c2", seq_at(3))
     add_state(lake, 6, "c2", -1, "rewound", seq_at(6))
-    assert run(lake).compacted == 2  # the third one's message is not settled yet, and offered again
+    assert run(lake).compacted == 2  # the third one's message is not settled yet and is offered again
     assert pending(lake, redis, "c2") == [seq_at(3)]
 
 
-def test_a_message_that_came_too_late_for_the_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
-    """Direct enqueue had brought it to a Redis that was wiped since; its segment is taken in after the rebuild."""
+def test_a_message_ingested_after_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
+    """Direct enqueue had put it into a Redis that was wiped since; its segment is ingested after the rebuild."""
     ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
     redis.set(keys.LOADED, NOON_MS + 10)
     add_message(lake, 5, "c1", "a", applied=True)
@@ -207,7 +207,7 @@ def test_a_message_that_came_too_late_for_the_loading_is_offered(lake: SparkLake
     assert pending(lake, redis, "c1") == [seq_at(5)]
 
 
-def test_a_queue_whose_keys_are_spoilt_is_named_and_the_others_are_filled(lake: SparkLake, redis: Redis) -> None:
+def test_a_queue_with_corrupt_keys_is_named_and_the_others_are_filled(lake: SparkLake, redis: Redis) -> None:
     redis.set(keys.ecq_keys("c1")[0], "text")
     redis.set(keys.ecq_keys("c1")[3], "text")
     add_message(lake, 1, "c1", "a")

@@ -1,4 +1,4 @@
-"""`manifold verify` on compacted queues: what differs is found and loaded again; what Redis knows better is no difference."""
+"""`manifold verify` on compacted queues: differences are found and reloaded; newer knowledge in Redis is no difference."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def acked(lake: SparkLake, client_id: str, ms: int) -> None:
     )
 
 
-def test_what_differs_is_found_and_repaired(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> None:
+def test_differences_are_found_and_repaired(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> None:
     lake = spark_lake
     lake.settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
     ensure_tables(lake.catalog)
@@ -95,14 +95,14 @@ def held(*, delivered: bool = False, in_flight: bool = False) -> ReadReply:
 @pytest.mark.parametrize(
     ("row", "queue", "days", "expected"),
     [
-        pytest.param(None, EMPTY, 20, {QueueDifference.MISSING}, id="pending and lacking"),
+        pytest.param(None, EMPTY, 20, {QueueDifference.MISSING}, id="pending and missing"),
         pytest.param(None, EMPTY, 20.5, set(), id="pending, its retention has just passed"),
-        pytest.param(None, EMPTY, 22, {QueueDifference.OVERDUE}, id="pending, and no garbage collection has ended it"),
+        pytest.param(None, EMPTY, 22, {QueueDifference.OVERDUE}, id="pending, and not ended by garbage collection"),
         pytest.param(None, held(), 20, set(), id="pending in both"),
         pytest.param(None, held(), 20.01, set(), id="pending in both, a dispatcher is about to end it"),
         pytest.param(None, held(), 20.5, {QueueDifference.OVERDUE}, id="pending in both past its retention"),
         pytest.param(None, held(in_flight=True), 22, set(), id="in flight past its retention"),
-        pytest.param(ACKED, EMPTY, 10, {QueueDifference.MISSING}, id="acknowledged and lacking"),
+        pytest.param(ACKED, EMPTY, 10, {QueueDifference.MISSING}, id="acknowledged and missing"),
         pytest.param(ACKED, EMPTY, 10.5, set(), id="acknowledged, past its retention"),
         pytest.param(ACKED, held(), 5, {QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION}, id="acknowledged, pending"),
         pytest.param(EXPIRED, EMPTY, 5, set(), id="expired under a shorter retention, and gone"),
@@ -110,21 +110,21 @@ def held(*, delivered: bool = False, in_flight: bool = False) -> ReadReply:
         pytest.param(EXPIRED, EMPTY, 22, set(), id="expired, not collected yet"),
     ],
 )
-def test_a_message_past_its_retention_is_not_missing_and_one_that_has_not_ended_is_overdue(
+def test_an_expired_message_is_not_missing_and_an_unended_one_is_overdue(
     row: StateRow | None, queue: ReadReply, days: float, expected: set[QueueDifference]
 ) -> None:
     lake = FoldedQueue("V", [(seq_at(1), "a")], () if row is None else (row,))
     assert set(differences(lake, queue, now=at(round(days * DAY_MS)), policy=POLICY)) == expected
 
 
-def test_what_nobody_has_fetched_is_never_overdue_where_it_is_kept() -> None:
+def test_an_unfetched_message_without_retention_is_never_overdue() -> None:
     policy = replace(POLICY, ecq_pending_retention_ms=0)
     lake, now = FoldedQueue("V", [(seq_at(1), "a")], ()), at(400 * DAY_MS)
     assert set(differences(lake, held(), now=now, policy=policy)) == set()
     assert set(differences(lake, EMPTY, now=now, policy=policy)) == {QueueDifference.MISSING}
 
 
-def test_a_message_that_is_pending_past_its_retention_is_reported_and_is_no_disagreement(
+def test_a_message_pending_past_its_retention_is_reported_but_no_difference(
     spark_lake: SparkLake, redis: Redis, redis_server: Server
 ) -> None:
     lake, now_ms = spark_lake, 31 * DAY_MS

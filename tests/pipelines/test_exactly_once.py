@@ -1,4 +1,4 @@
-"""Publication: killed half-way and run again, two at once, overtaken by maintenance, the same tables come out."""
+"""Publication: killed half-way and repeated, concurrent, or overtaken by maintenance, the tables are the same."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from manifold.archive.segment import Interval
@@ -46,7 +47,7 @@ def leftovers(catalog: Catalog) -> list[str]:
     return [f"{t.name}.{name}" for t in TABLES for name in catalog.load_table(t.identifier).refs() if name != "main"]
 
 
-def test_nothing_is_on_main_before_the_run_is_published(spark_lake: SparkLake) -> None:
+def test_main_is_unchanged_before_the_run_is_published(spark_lake: SparkLake) -> None:
     write_some(spark_lake)
     ingest(spark_lake.run("run"))
     assert all(spark_lake.rows(table) == [] for table in TABLES)
@@ -55,17 +56,17 @@ def test_nothing_is_on_main_before_the_run_is_published(spark_lake: SparkLake) -
 
 
 @pytest.mark.parametrize("table", [DATA, META, IDS, QUARANTINE], ids=lambda table: table.name)
-def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
+def test_a_run_killed_between_two_tables_is_finished_by_the_next(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table: Table
 ) -> None:
     write_some(spark_lake)
     ingest(spark_lake.run("run"))
     bring = publication._fast_forward
 
-    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, branch: str) -> None:
+    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, run: Snapshot) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
-        bring(catalog, pinned, branch)
+        bring(catalog, pinned, run)
 
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_fast_forward", die_before)
@@ -77,7 +78,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
     assert_all_is_in_once(spark_lake)
 
 
-def test_a_run_that_was_overtaken_is_done_again(spark_lake: SparkLake) -> None:
+def test_an_overtaken_run_is_repeated(spark_lake: SparkLake) -> None:
     spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake.run("slow"))
     spark_lake.write(TRIGGER, [trigger(2, ["V2"])])
@@ -129,7 +130,7 @@ COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_
 
 
 @pytest.mark.parametrize("deaths", [WRITING, WRITTEN, COMMITTED], ids=["writing", "written", "committed"])
-def test_wherever_a_job_dies_the_next_one_brings_everything_once(
+def test_a_job_killed_anywhere_is_completed_once_by_the_next(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
 ) -> None:
     write_some(spark_lake)
@@ -150,7 +151,7 @@ def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = No
     run_all.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
-def test_a_commit_whose_reply_is_lost_is_looked_into(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_with_a_lost_reply_is_verified(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     write_some(spark_lake)
     ingest(spark_lake.run("run"))
     commit, lost = spark_lake.catalog.commit_table, []
@@ -169,7 +170,7 @@ def test_a_commit_whose_reply_is_lost_is_looked_into(spark_lake: SparkLake, monk
     assert_all_is_in_once(spark_lake)
 
 
-def test_two_runs_of_overlapping_intervals_at_once_bring_everything_once(spark_lake: SparkLake) -> None:
+def test_two_concurrent_runs_of_overlapping_intervals_ingest_everything_once(spark_lake: SparkLake) -> None:
     write_some(spark_lake)
     hour = 3_600_000
     later = spark_lake.write(TRIGGER, [trigger(hour, ["V3"])])
@@ -182,7 +183,7 @@ def test_two_runs_of_overlapping_intervals_at_once_bring_everything_once(spark_l
     assert leftovers(spark_lake.catalog) == []
 
 
-def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(spark_lake: SparkLake) -> None:
+def test_a_run_is_published_although_maintenance_rewrote_main(spark_lake: SparkLake) -> None:
     spark_lake.write(TRIGGER, [trigger(1, ["V0"])])
     spark_lake.write(Stream.DATA, [data(1, "d1", b"one"), data(2, "d0", b"zero")])
     spark_lake.ingest("before")
@@ -206,7 +207,7 @@ def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(spark_l
     assert leftovers(spark_lake.catalog) == []
 
 
-def test_a_writer_that_lingers_on_the_branch_is_not_published(spark_lake: SparkLake) -> None:
+def test_a_late_write_to_the_branch_is_not_published(spark_lake: SparkLake) -> None:
     spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake.run("run"))
     twin = f"{spark_lake.settings.catalog_name}.{IDS.identifier}.`branch_{branch_of('run')}`"
@@ -225,7 +226,7 @@ def test_an_abandoned_run_loses_its_branches_after_a_day(spark_lake: SparkLake) 
     assert head_of(spark_lake.catalog, IDS, "abandoned") is None
 
 
-def test_run_ids_of_any_spelling_have_branches_of_their_own() -> None:
+def test_run_ids_of_any_spelling_have_their_own_branches() -> None:
     ids = ["scheduled__2026-01-01T00:00:00+00:00", "scheduled__2026_01_01T00_00_00_00_00", "a b", "a-b", "ä"]
     names = [branch_of(run_id) for run_id in ids]
     assert len(set(names)) == len(ids)

@@ -1,4 +1,4 @@
-"""Lists that Spark sends to its workers together with the function that reads the archive."""
+"""Lists that Spark sends to its workers with the function that reads the archive."""
 
 import pytest
 
@@ -11,11 +11,11 @@ from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at, trigger
 
 LIMITS = parsing.Limits(max_ids=10, max_data_bytes=10)
-MANY = 400_000  # seqs; pickled, more than the 1 MiB above which PySpark broadcasts a function
+MANY = 400_000  # seqs; pickled, they exceed the 1 MiB above which PySpark broadcasts a function
 
 
 @pytest.mark.slow
-def test_lists_larger_than_a_task_may_be_reach_the_workers(spark_lake: SparkLake) -> None:
+def test_lists_larger_than_a_task_limit_reach_the_workers(spark_lake: SparkLake) -> None:
     path = spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"])])
     aside = dict.fromkeys(range(MANY), "other") | {seq_at(2): "set aside"}
     segments = [Segment(path, Stream.TRIGGER, 100, at(0))]

@@ -1,4 +1,4 @@
-"""Garbage collection on a lake, an archive and a Redis: what goes, what stays, wherever it dies."""
+"""Garbage collection on a lake, an archive and a Redis: what is removed, what stays, killed anywhere."""
 
 import os
 import random
@@ -37,13 +37,13 @@ NOW_MS = 40 * DAY_MS
 
 @pytest.fixture
 def home(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """A lake on Spark beside a Redis; no recorder answers there."""
+    """A lake on Spark with a Redis and no recorder."""
     more = {"redis_port": redis_server.port, "recorder_port": free_port()}
     return replace(spark_lake, settings=spark_lake.settings.model_copy(update=more))
 
 
 def collect(spark_lake: SparkLake, **more: Any) -> tuple[Removal, Removal]:
-    """The part of garbage collection that changes rows."""
+    """The row-changing part of garbage collection."""
     run = Attempt(spark_lake.run("gc", NOW_MS))
     return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
 
@@ -58,7 +58,7 @@ def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome
 
 @pytest.fixture
 def history(home: SparkLake) -> SparkLake:
-    """Day 0: V1 and V2 get `old`, V2 acknowledged. Day 39: V3 is to get `needed`, last seen on day 0; `fresh` is new."""
+    """Day 0: V1 and V2 get `old`, V2 acknowledges. Day 39: V3 needs `needed`, last seen on day 0; `fresh` is new."""
     ensure_tables(home.catalog)
     days = {"old": 1, "needed": 2, "done": 3, "fresh": 39 * DAY_MS}
     payloads = [
@@ -74,7 +74,7 @@ def history(home: SparkLake) -> SparkLake:
     return home
 
 
-def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(history: SparkLake, redis: Redis) -> None:
+def test_expired_rows_go_and_data_of_younger_entries_stays(history: SparkLake, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
     would = garbage_run.discover(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
     assert would == (Removal(1, [f"V1 {seq_at(4)}"]), Removal(2, ["done", "old"], 7))
@@ -88,7 +88,7 @@ def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(hi
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["days and buckets", "no days"])
-def test_a_sites_own_partitions_hide_no_entry_that_is_open(home: SparkLake, redis: Redis, kept: bool) -> None:
+def test_custom_partitions_of_a_site_hide_no_open_entry(home: SparkLake, redis: Redis, kept: bool) -> None:
     ensure_tables(home.catalog)
     for table in (IDS, OUTCOMES):
         with home.catalog.load_table(table.identifier).update_spec() as partitions:
@@ -104,7 +104,7 @@ def test_a_sites_own_partitions_hide_no_entry_that_is_open(home: SparkLake, redi
     assert expired.sample == [f"V1 {seq_at(4)}"]
 
 
-def test_what_is_in_flight_is_not_expired_and_keeps_its_data(history: SparkLake, redis: Redis) -> None:
+def test_an_entry_in_flight_is_not_expired_and_keeps_its_data(history: SparkLake, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
     redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
     expired, data = collect(history)
@@ -112,8 +112,8 @@ def test_what_is_in_flight_is_not_expired_and_keeps_its_data(history: SparkLake,
     assert history.rows(OUTCOMES, "vin") == ["V2"]
 
 
-def test_an_outcome_without_an_entry_hides_no_entry_that_is_open(history: SparkLake, redis: Redis) -> None:
-    """Its trigger's segment was set aside, say: as many outcomes as entries lie on that day, and one entry is open."""
+def test_an_outcome_without_an_entry_hides_no_open_entry(history: SparkLake, redis: Redis) -> None:
+    """E.g. the trigger's segment was quarantined: outcomes and entries of that day are equally many, and one entry is open."""
     stray = {"vin": "V9", "seq": seq_at(6), "outcome": "delivered", "accepted_at": at(6), "ended_at": at(7)}
     history.append(OUTCOMES, [stray])
     redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
@@ -124,10 +124,10 @@ def test_an_outcome_without_an_entry_hides_no_entry_that_is_open(history: SparkL
     assert history.rows(DATA, "data_id") == ["fresh", "needed", "old"]
 
 
-def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
+def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*arguments: Any) -> None:
+    def die(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
     for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_fast_forward")):
@@ -137,27 +137,27 @@ def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
                 collect(history)
         assert len(history.rows(DATA)) == 4
         assert history.rows(OUTCOMES, "vin") == ["V2"]
-    finish(history.catalog)  # the last one counted before it died, so whoever comes next completes it
+    finish(history.catalog)  # committed before it died, so the next run completes it
     assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
     assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
 
 
-def test_a_removal_goes_in_although_maintenance_has_rewritten_main_meanwhile(
+def test_a_removal_is_published_although_maintenance_rewrote_main(
     history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rewrite_first(catalog: Any, run_id: str) -> bool:
+    def rewrite_first(catalog: Any, run_id: str, *, must: bool) -> bool:
         for table in (DATA, META):
             name = f"{history.settings.catalog_name}.{table.identifier}"
             options = "options => map('rewrite-all', 'true')"
             history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
-        return publish(catalog, run_id)
+        return publish(catalog, run_id, must=must)
 
     monkeypatch.setattr(garbage_run, "publish", rewrite_first)
     collect(history)
     assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
 
 
-def test_a_run_that_began_before_data_went_is_done_again(history: SparkLake, redis: Redis) -> None:
+def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake, redis: Redis) -> None:
     base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
     open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
     slow = Attempt(history.run("slow", NOW_MS))
@@ -168,7 +168,7 @@ def test_a_run_that_began_before_data_went_is_done_again(history: SparkLake, red
         publish(history.catalog, "slow")
 
 
-def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(home: SparkLake, redis: Redis) -> None:
+def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home: SparkLake, redis: Redis) -> None:
     home.write(Stream.DATA, [data(1, "old", b"old"), data(2, "needed", b"needed")])
     home.write(Stream.TRIGGER, [trigger(4, ["V1"], "old"), trigger(6, [7])])
     last = home.write(Stream.TRIGGER, [trigger(39 * DAY_MS, ["V3"], "needed")])
@@ -182,7 +182,7 @@ def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(
 
     done = collect_garbage(home.spark, home.catalog, home.settings, run_id="gc", now=at(NOW_MS))
     assert done.expired.sample == [f"V1 {seq_at(4)}"]
-    assert done.data == Removal(kept_because=UNASKED)  # no recorder answers here
+    assert done.data == Removal(kept_because=UNASKED)  # no recorder responds here
     assert (done.quarantine.count, home.rows(QUARANTINE)) == (1, [])
     assert done.orphans[IDS.name].sample == [f"file:{orphan}"]
     assert not orphan.exists()
@@ -193,17 +193,17 @@ def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(
     assert home.rows(IDS, "vin") == ["V1", "V3"]
     assert sum(gone.count for gone in done.snapshots.values()) == 0
 
-    later = datetime.now(UTC) + timedelta(days=21)  # snapshots are dated by the wall clock
+    later = datetime.now(UTC) + timedelta(days=21)  # snapshots have wall-clock times
     assert expire_snapshots(home.spark, home.catalog, home.settings, now=later, dry_run=False)[IDS.name].count >= 1
     assert home.rows(IDS, "vin") == ["V1", "V3"]
     finish(home.catalog)
     assert home.ingest("afterwards").segments == 0
 
 
-def test_the_lake_s_decision_is_the_pure_one(home: SparkLake) -> None:
-    """The same random history, judged by Spark and by the functions that the property test holds; again as it goes on.
+def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> None:
+    """Spark and the functions under the property test decide alike on a random history, now and after its continuation.
 
-    Some outcomes have no entry; some entries, and some outcomes, come after a collection has remembered which days are over.
+    Some outcomes have no entry; some entries and outcomes arrive after a collection remembered which days are settled.
     """
     chance = random.Random(5)
     ensure_tables(home.catalog)
@@ -237,7 +237,7 @@ def test_the_lake_s_decision_is_the_pure_one(home: SparkLake) -> None:
 
 
 def chances(chance: random.Random, count: int) -> list[int]:
-    """Milliseconds, of few days, so that some days are over and others are not."""
+    """Milliseconds from few days, so that some days are settled and others are not."""
     return [chance.randrange(20) * 2 * DAY_MS + chance.randrange(DAY_MS // 2) for _ in range(count)]
 
 
@@ -249,7 +249,7 @@ def outcome_of(e: Entry) -> dict[str, Any]:
     return {"vin": e.vin, "seq": e.seq, "outcome": "delivered", "accepted_at": e.accepted_at, "ended_at": e.accepted_at}
 
 
-def test_what_is_remembered_of_old_days_outlasts_ingest_and_compaction(history: SparkLake, redis: Redis) -> None:
+def test_the_cache_of_settled_days_survives_ingest_and_compaction(history: SparkLake, redis: Redis) -> None:
     collect(history)
     collect(history)
     history.write(Stream.TRIGGER, [trigger(39 * DAY_MS, ["V4"], "fresh")])
@@ -263,7 +263,7 @@ def test_what_is_remembered_of_old_days_outlasts_ingest_and_compaction(history: 
     assert days_over(history.catalog, base) == {at(4).date(): 2}
 
 
-def test_a_collection_reads_its_own_snapshots_whatever_has_come_since(history: SparkLake, redis: Redis) -> None:
+def test_a_collection_reads_its_own_snapshots_despite_newer_commits(history: SparkLake, redis: Redis) -> None:
     rows = Rows(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
     history.append(OUTCOMES, [outcome_of(Entry("V1", seq_at(4), "old", at(4)))])
     add_entry(history, 7, "V4", "old")

@@ -1,4 +1,4 @@
-"""Days that are over stay so for as long as a table only grows, and are forgotten with whatever takes rows away."""
+"""Settled days stay cached while a table only grows, and are forgotten when rows are removed."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -27,7 +27,7 @@ OVER = {FIRST: 1, SECOND: 1}
 
 
 def put(catalog: Catalog, table: Table, vin: str, ms: int) -> None:
-    """An entry, or the outcome of one."""
+    """Append an entry, or the outcome of one."""
     instants = {"ts": at(ms), "accepted_at": at(ms), "ended_at": at(ms)}
     row = {"vin": vin, "seq": seq_at(ms), "request_id": "r", "data_id": "d", "applied": True, "outcome": "delivered"}
     catalog.load_table(table.identifier).append(rows_of(table, [row | instants]))
@@ -39,7 +39,7 @@ def base_of(catalog: Catalog) -> dict[str, int]:
 
 @pytest.fixture
 def catalog(lake: Lake) -> Catalog:
-    """One entry on each of two days, both ended, and remembered so."""
+    """One entry on each of two days, both ended and cached as settled."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for ms in (0, DAY_MS):
@@ -49,7 +49,7 @@ def catalog(lake: Lake) -> Catalog:
     return catalog
 
 
-def test_what_is_remembered_holds_while_rows_are_only_added(catalog: Catalog) -> None:
+def test_settled_days_stay_cached_while_rows_are_only_added(catalog: Catalog) -> None:
     put(catalog, IDS, "V2", 2 * DAY_MS)
     put(catalog, OUTCOMES, "V9", 1)
     assert days_over(catalog, base_of(catalog)) == OVER
@@ -69,36 +69,34 @@ LOSSES: dict[str, Callable[[Catalog, Table], object]] = {
 
 @pytest.mark.parametrize("table", [IDS, OUTCOMES], ids=lambda table: table.name)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_it_is_forgotten_once_rows_have_gone_also_if_others_come_in_their_place(
-    catalog: Catalog, loss: str, table: Table
-) -> None:
+def test_removed_rows_invalidate_the_cache_even_if_others_replace_them(catalog: Catalog, loss: str, table: Table) -> None:
     LOSSES[loss](catalog, table)
     put(catalog, table, "V2", 0)
     assert days_over(catalog, base_of(catalog)) == {}
 
 
-def test_it_is_forgotten_by_a_rollback_to_before_and_after(catalog: Catalog) -> None:
+def test_a_rollback_invalidates_the_cache(catalog: Catalog) -> None:
     before = catalog.load_table(OUTCOMES.identifier).current_snapshot()
     put(catalog, OUTCOMES, "V2", 5)
     replace_content(catalog, OUTCOMES, before, "main", {})
     assert days_over(catalog, base_of(catalog)) == {}
 
 
-def test_what_was_found_in_younger_snapshots_says_nothing_about_older_ones(catalog: Catalog) -> None:
+def test_findings_of_newer_snapshots_do_not_apply_to_older_ones(catalog: Catalog) -> None:
     older = base_of(catalog)
     put(catalog, OUTCOMES, "V1", 7)
     remember(catalog, base_of(catalog), OVER)
     assert days_over(catalog, older) == {}
 
 
-def test_days_that_were_removed_are_forgotten_and_no_others(catalog: Catalog) -> None:
+def test_only_removed_days_are_forgotten(catalog: Catalog) -> None:
     for table in (IDS, OUTCOMES):
         remove_days(catalog, table, [FIRST], "main", {})
-    put(catalog, IDS, "V2", 0)  # as many as before, and open
+    put(catalog, IDS, "V2", 0)  # as many as before, with one open
     assert days_over(catalog, base_of(catalog)) == {SECOND: 1}
 
 
-def test_it_is_carried_over_where_the_snapshots_in_between_go(catalog: Catalog, lake: Lake) -> None:
+def test_the_cache_is_carried_over_expired_snapshots(catalog: Catalog, lake: Lake) -> None:
     for n in range(4):
         put(catalog, IDS, "V2", 2 * DAY_MS + n)
         put(catalog, OUTCOMES, "V2", 2 * DAY_MS + n)
@@ -109,7 +107,7 @@ def test_it_is_carried_over_where_the_snapshots_in_between_go(catalog: Catalog, 
     assert days_over(catalog, base_of(catalog)) == OVER
 
 
-def test_what_holds_no_more_is_not_carried_over(catalog: Catalog) -> None:
+def test_an_invalid_cache_is_not_carried_over(catalog: Catalog) -> None:
     LOSSES["a repair"](catalog, OUTCOMES)
     carry_over(catalog)
     assert days_over(catalog, base_of(catalog)) == {}
@@ -130,7 +128,7 @@ def test_what_holds_no_more_is_not_carried_over(catalog: Catalog) -> None:
         "[" * 100_000,
     ],
 )
-def test_what_cannot_be_read_is_forgotten(catalog: Catalog, text: str) -> None:
+def test_an_unreadable_cache_is_discarded(catalog: Catalog, text: str) -> None:
     with catalog.load_table(IDS.identifier).transaction() as change:
         change.set_properties({DAYS_OVER: text})
     assert days_over(catalog, base_of(catalog)) == {}
@@ -138,12 +136,12 @@ def test_what_cannot_be_read_is_forgotten(catalog: Catalog, text: str) -> None:
 
 
 @given(st.dictionaries(st.dates(date(1970, 1, 1), date(2100, 1, 1)), st.integers(1, 10**9)))
-def test_it_is_read_as_it_was_written(entries: dict[date, int]) -> None:
+def test_the_cache_is_read_back_as_written(entries: dict[date, int]) -> None:
     over = DaysOver(1, 2**62, entries)
     assert DaysOver.from_text(over.to_text()) == over
 
 
-def test_ten_years_of_days_are_a_few_kilobytes_and_more_than_anybody_has_are_cut() -> None:
+def test_ten_years_of_days_take_a_few_kilobytes_and_more_are_truncated() -> None:
     decade = {FIRST - timedelta(days=n): 1_000_000 + n for n in range(3650)}
     assert len(DaysOver(1, 2, decade).to_text()) < 30_000
     ages = {date(1970, 1, 1) + timedelta(days=n): 1 for n in range(MAX_REMEMBERED + 5)}

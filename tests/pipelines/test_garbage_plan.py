@@ -1,4 +1,4 @@
-"""What may go: nothing that a live pending entry needs, over random histories, wherever a run dies."""
+"""Data needed by a live pending entry is never removed, over random histories, killed anywhere."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ STEPS = ("ingest", "expire", "data")
 
 @dataclass(slots=True)
 class World:
-    """Archive, lake and queues as far as garbage is concerned, under a clock of days."""
+    """Archive, lake and queues as far as garbage collection is concerned, with a clock in days."""
 
     now: datetime = NOON
     recorded: list[Entry] = field(default_factory=list)  # in the archive, not in the lake
@@ -26,14 +26,14 @@ class World:
     ended: set[tuple[str, int]] = field(default_factory=set)
     in_flight: set[tuple[str, int]] = field(default_factory=set)
     last_seen: dict[str, datetime] = field(default_factory=dict)
-    promised: set[tuple[str, int]] = field(default_factory=set)  # entries whose data was there, within retention, when accepted
+    promised: set[tuple[str, int]] = field(default_factory=set)  # entries whose data was available when accepted
     seq: int = 0
 
     def publish(self, data_id: str) -> None:
         self.last_seen[data_id] = self.now
 
     def trigger(self, vin: str, data_id: str, days_ago: int) -> None:
-        """A trigger of now, or (days_ago) one that an old archive brings late."""
+        """A trigger now, or one (`days_ago`) that an old archive adds late."""
         self.seq += 1
         entry = Entry(vin, self.seq, data_id, self.now - timedelta(days=days_ago))
         self.recorded.append(entry)
@@ -41,7 +41,7 @@ class World:
             self.promised.add(entry.key)
 
     def deliver(self) -> None:
-        """The oldest entry of all is published, or acknowledged if it was."""
+        """Publish the oldest entry, or acknowledge it if it was published."""
         waiting = [e for e in [*self.entries, *self.recorded] if e.key not in self.ended]
         if waiting:
             key = min(waiting).key
@@ -56,7 +56,7 @@ class World:
         self.recorded = []
 
     def collect(self, dies_after: int, *, triggers_meanwhile: list[tuple[str, str]]) -> None:
-        """The steps of the job, in its order; it may die after any of them. Triggers come in while it runs."""
+        """The steps of the job in order; it may die after any of them. Triggers arrive while it runs."""
         cut = self.now - RETENTION
         for place, step in enumerate(STEPS):
             if place >= dies_after:
@@ -72,7 +72,7 @@ class World:
                 self.trigger(vin, data_id, 0)
 
     def lacking(self) -> list[Entry]:
-        """Live pending entries, or entries in flight, that were promised their data and cannot get it."""
+        """Entries, live and pending or in flight, whose promised data is gone."""
         live = [e for e in [*self.entries, *self.recorded] if e.key in self.promised and e.key not in self.ended]
         return [e for e in live if e.data_id not in self.last_seen]
 
@@ -90,7 +90,7 @@ acts = st.one_of(
 
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(acts, min_size=4, max_size=25))
-def test_nothing_that_a_live_pending_entry_needs_is_ever_removed(history: list[tuple]) -> None:  # type: ignore[type-arg]  # acts differ
+def test_data_needed_by_a_live_pending_entry_is_never_removed(history: list[tuple]) -> None:  # type: ignore[type-arg]  # acts differ
     world = World()
     for act, *arguments in history:
         if act == "wait":
@@ -102,20 +102,20 @@ def test_nothing_that_a_live_pending_entry_needs_is_ever_removed(history: list[t
         assert world.lacking() == []
 
 
-def test_data_of_a_younger_pending_entry_stays_however_old_it_is() -> None:
+def test_data_of_a_younger_pending_entry_stays_at_any_age() -> None:
     old, young = NOON - timedelta(days=100), NOON - timedelta(days=1)
     entries = [Entry("V1", 1, "needed", young), Entry("V1", 2, "delivered", young)]
     last_seen = {"needed": old, "delivered": old, "fresh": young}
     assert unneeded_data(last_seen, entries, {("V1", 2)}, cut=NOON - RETENTION) == {"delivered"}
 
 
-def test_entries_expire_only_past_the_cut_off_and_once() -> None:
+def test_entries_expire_once_and_only_past_the_cut_off() -> None:
     cut = NOON - RETENTION
     entries = [Entry("V1", 1, "d", cut - timedelta(seconds=1)), Entry("V1", 2, "d", cut), Entry("V2", 1, "d", cut - RETENTION)]
     assert overdue(entries, {("V2", 1)}, cut=cut) == [entries[0]]
 
 
-def test_old_days_are_read_unless_they_are_over_with_as_many_entries() -> None:
+def test_old_days_are_read_unless_settled_with_the_same_number_of_entries() -> None:
     first, second, third = (date(2026, 1, day) for day in (1, 2, 3))
     assert days_to_read({first: 3, second: 4, third: 1}, {first: 3, second: 3}, before=third) == [second]
     assert days_to_read({first: 1, second: 1}, {}, before=third) == [first, second]
@@ -123,14 +123,14 @@ def test_old_days_are_read_unless_they_are_over_with_as_many_entries() -> None:
 
 @dataclass(slots=True)
 class Days:
-    """Entries and outcomes by day, an outcome perhaps without its entry, and what a collection remembers of the days."""
+    """Entries and outcomes by day, some outcomes without an entry, and the settled days that a collection remembers."""
 
     entries: list[Entry] = field(default_factory=list)
     ended: set[tuple[str, int]] = field(default_factory=set)
     over: dict[date, int] = field(default_factory=dict)
 
     def collect(self) -> list[Entry]:
-        """What is found overdue where only those days are looked at that are not over; then what is over is remembered."""
+        """The overdue entries found in unsettled days; then remember the settled ones."""
         counts = Counter(entry.accepted_at.date() for entry in self.entries)
         days = days_to_read(counts, self.over, before=NOON.date())
         found = overdue([e for e in self.entries if e.accepted_at.date() in days], self.ended, cut=NOON)
@@ -142,14 +142,14 @@ class Days:
 numbers = st.integers(0, 8)
 happenings = st.one_of(
     st.tuples(st.just("entry"), numbers),
-    st.tuples(st.just("outcome"), numbers),  # of an entry that comes later, or never does
+    st.tuples(st.just("outcome"), numbers),  # for an entry that comes later or never
     st.tuples(st.just("collect"), numbers),
 )
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(happenings, max_size=30))
-def test_days_that_are_passed_over_hide_nothing(history: list[tuple[str, int]]) -> None:
+def test_skipped_days_hide_nothing(history: list[tuple[str, int]]) -> None:
     days = Days()
     for what, number in history:
         entry = Entry("V1", number, "d", NOON - timedelta(days=1 + number % 3))
@@ -166,25 +166,25 @@ def line(*days: int) -> list[Version]:
     return [Version(n, n - 1 or None, NOON + timedelta(days=day)) for n, day in enumerate(days, start=1)]
 
 
-def test_a_snapshot_stays_for_as_long_as_somebody_may_have_begun_to_read_it() -> None:
+def test_a_snapshot_stays_as_long_as_a_reader_may_use_it() -> None:
     versions = line(0, 5, 9, 10)
     gone = old_versions(versions, [4], 4, keep=[], cut=NOON + timedelta(days=8))
-    assert gone == {1}  # the second was the newest until the ninth day
+    assert gone == {1}  # the second was the newest until day nine
 
 
-def test_mains_snapshots_stay_down_to_that_of_the_newest_run() -> None:
+def test_snapshots_of_main_stay_back_to_the_newest_run() -> None:
     assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[2], cut=NOON + timedelta(days=99)) == {1}
     assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[], cut=NOON + timedelta(days=99)) == {1, 2, 3}
 
 
-def test_an_open_run_keeps_its_branch_and_what_it_began_from() -> None:
+def test_an_open_run_keeps_its_branch_and_its_base() -> None:
     branch = Version(9, 1, NOON + timedelta(days=1))
     forgotten = [Version(7, 1, NOON + timedelta(days=2)), Version(8, 1, NOON + timedelta(days=98))]
     versions = [*line(0, 1, 2, 3), branch, *forgotten]
     assert old_versions(versions, [4, 9], 4, keep=[], cut=NOON + timedelta(days=97)) == {2, 3, 7}
 
 
-def test_a_segment_goes_when_it_is_old_and_in_the_lake_and_not_its_recorders_newest() -> None:
+def test_a_segment_is_removed_once_old_and_ingested_except_the_newest_per_recorder() -> None:
     def segment(name: str, days_ago: int, node: str = "0") -> ArchivedSegment:
         return ArchivedSegment(name, "trigger", node, NOON - timedelta(days=days_ago))
 

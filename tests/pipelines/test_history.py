@@ -1,4 +1,4 @@
-"""History goes by whole days on which everything has ended, and only where a retention is set."""
+"""History is removed by whole settled days, and only with a configured retention."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.pipelines.plain import compact, ingest, read
 
 DAY_MS = 86_400_000
 NOW = NOON + timedelta(days=60)
-DAYS = (0, 1, 2, 50)  # of day 1, one entry has not ended
+DAYS = (0, 1, 2, 50)  # one entry of day 1 has not ended
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_without_a_retention_history_is_kept(days: Lake) -> None:
 
 
 @pytest.mark.parametrize(("history_days", "stays"), [(40.0, [1, 50]), (59.0, [1, 2, 50]), (5.0, [1, 50]), (90.0, [0, 1, 2, 50])])
-def test_whole_days_go_on_which_all_has_ended_and_never_what_may_be_pending(
+def test_whole_settled_days_are_removed_and_nothing_that_may_be_pending(
     days: Lake, history_days: float, stays: list[int]
 ) -> None:
     catalog, settings = open_catalog(days.settings), keeping(days, history_days)
@@ -60,17 +60,17 @@ def test_whole_days_go_on_which_all_has_ended_and_never_what_may_be_pending(
     assert gone == would_go
     assert gone.count == 3 * (len(DAYS) - len(stays))
     assert left(days) == (stays, stays)
-    assert check(catalog, settings, now=NOW).agree, "what has gone so is not missed"
+    assert check(catalog, settings, now=NOW).agree, "rows removed this way are not missed"
     assert drop_history(catalog, settings, now=NOW, dry_run=False).count == 0
 
 
-def test_a_compaction_at_its_side_brings_nothing_back_and_a_kill_leaves_all_or_nothing(days: Lake) -> None:
+def test_a_concurrent_compaction_revives_nothing_and_a_kill_is_all_or_nothing(days: Lake) -> None:
     settings = keeping(days, 40)
     player = days.player(lambda catalog: drop_history(catalog, settings, now=NOW, dry_run=False))
     player.go(until="commit sdv.ingested_segments")
-    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     compact(open_catalog(days.settings), IDS)
-    player.go(1).kill()  # it counts, and dies
+    player.go(1).kill()  # commits and dies
     finish(open_catalog(days.settings))
     assert left(days) in (([1, 50], [1, 50]), (list(DAYS), list(DAYS))), player.steps
     drop_history(open_catalog(days.settings), settings, now=NOW, dry_run=False)

@@ -1,4 +1,4 @@
-"""Ingest: archive in, six tables out, however often and in whatever pieces."""
+"""Ingest: archive in, six tables out, for any repetition and chunking."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
 def whole_lake(spark_lake: SparkLake) -> dict[str, object]:
-    """Everything that main shows, but for which run brought it, and so where a payload lies."""
+    """Everything in main except the run ids, and so except payload locations."""
     run_by_run = ("run_id", "ingested_at", "stored_at")
     shown = {table.name: [c.name for c in table.columns if c.name not in run_by_run] for table in TABLES}
     return {table.name: spark_lake.rows(table, *shown[table.name]) for table in TABLES}
@@ -56,13 +56,13 @@ def test_a_second_run_finds_nothing_new(spark_lake: SparkLake) -> None:
     assert {t.name: spark_lake.catalog.load_table(t.identifier).metadata.current_snapshot_id for t in TABLES} == before
 
 
-def test_the_same_run_again_tells_the_same_numbers(spark_lake: SparkLake) -> None:
+def test_repeating_a_run_reports_the_same_counts(spark_lake: SparkLake) -> None:
     spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
     assert spark_lake.ingest("run") == spark_lake.ingest("run")
     assert spark_lake.rows(IDS, "vin") == ["V1"]
 
 
-def test_a_message_that_comes_again_in_another_file_counts_once(spark_lake: SparkLake) -> None:
+def test_a_message_repeated_in_another_file_counts_once(spark_lake: SparkLake) -> None:
     first = [trigger(1, ["V1"]), trigger(5, ["V2"])]
     spark_lake.write(TRIGGER, first)
     spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
@@ -85,7 +85,7 @@ def test_a_message_counts_once_although_its_first_file_is_gone(spark_lake: Spark
     assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
 
 
-def test_what_is_refused_goes_to_quarantine_and_stops_nothing(spark_lake: SparkLake) -> None:
+def test_refused_messages_are_quarantined_and_stop_nothing(spark_lake: SparkLake) -> None:
     bad = trigger(2, ["V1", 7])
     spark_lake.write(TRIGGER, [trigger(1, ["V1"]), bad, trigger(3, ["V2"], refused_because="said the door")])
     spark_lake.write(Stream.DATA, [data(4, "d 1", b"x")])
@@ -106,12 +106,12 @@ def torn(content: bytes) -> bytes:
 
 
 def scrambled(content: bytes) -> bytes:
-    """The footer stays sound, the pages do not."""
+    """Corrupt the pages and leave the footer intact."""
     return content[:4] + b"\xff" * 200 + content[204:]
 
 
 @pytest.mark.parametrize("harm", [torn, scrambled, lambda _: b"not Parquet at all, but long enough"])
-def test_a_file_that_is_no_segment_goes_to_quarantine_and_the_others_go_in(
+def test_a_file_that_is_not_a_segment_is_quarantined_and_others_are_ingested(
     spark_lake: SparkLake, harm: Callable[[bytes], bytes]
 ) -> None:
     spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_segment_goes_to_quarantine_and_the_others_go_in(
     assert spark_lake.ingest("second").segments == 0
 
 
-def test_data_known_with_other_bytes_is_refused_and_the_first_seq_wins(spark_lake: SparkLake) -> None:
+def test_other_bytes_under_known_data_are_refused_and_the_first_seq_wins(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.DATA, [data(5, "d1", b"later"), data(6, "d2", b"two")], node=1)
     spark_lake.write(Stream.DATA, [data(4, "d1", b"first")], node=2)
     spark_lake.ingest("first")
@@ -139,7 +139,7 @@ def test_data_known_with_other_bytes_is_refused_and_the_first_seq_wins(spark_lak
     assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
 
 
-def test_an_inline_trigger_brings_its_data(spark_lake: SparkLake) -> None:
+def test_an_inline_trigger_stores_its_data(spark_lake: SparkLake) -> None:
     spark_lake.write(TRIGGER, [inline(1, ["V1"], b"hello"), inline(2, ["V2"], b"hello")])
     spark_lake.ingest()
     digest = sha1_hex(b"hello")
@@ -148,7 +148,7 @@ def test_an_inline_trigger_brings_its_data(spark_lake: SparkLake) -> None:
     assert spark_lake.rows(META, "times_seen") == [2]
 
 
-def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(spark_lake: SparkLake) -> None:
+def test_an_inline_trigger_with_conflicting_data_is_refused_as_a_whole(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.DATA, [data(1, sha1_hex(b"hello"), b"squatter")])
     message = inline(2, ["V1"], b"hello")
     spark_lake.write(TRIGGER, [message, trigger(3, ["V2"])])
@@ -157,7 +157,7 @@ def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(spar
     assert spark_lake.rows(QUARANTINE, "seq", "payload") == [(seq_at(2), message.payload)]
 
 
-def test_last_seen_only_grows_whatever_comes_late(spark_lake: SparkLake) -> None:
+def test_last_seen_only_grows_in_any_order(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.DATA, [data(9, "d1", b"x")])
     spark_lake.ingest("first")
     spark_lake.write(Stream.DATA, [data(3, "d1", b"x")])
@@ -165,7 +165,7 @@ def test_last_seen_only_grows_whatever_comes_late(spark_lake: SparkLake) -> None
     assert spark_lake.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
 
 
-def test_an_entry_ends_once_whoever_says_it_again(spark_lake: SparkLake) -> None:
+def test_an_entry_ends_once_however_often_it_is_reported(spark_lake: SparkLake) -> None:
     spark_lake.write(OUT, [outcome(5, "V1", 1), outcome(6, "V1", 1, Outcome.FAILED), outcome(7, "V2", 1)])
     spark_lake.ingest("first")
     spark_lake.write(OUT, [outcome(8, "V1", 1, Outcome.EXPIRED), outcome(9, "V1", 2, Outcome.EXPIRED)])
@@ -190,7 +190,7 @@ def test_an_interval_takes_its_own_segments_and_all_new_takes_the_rest(spark_lak
     assert spark_lake.rows(IDS, "vin") == ["V0", "V1", "V2"]
 
 
-def test_in_pieces_or_at_once_the_lake_is_the_same(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
+def test_chunked_and_single_ingests_give_the_same_lake(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
     for step, each in enumerate((spark_lake, another_spark_lake)):
         each.write(TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V1"], b"hello")])
         if step == 0:
@@ -202,7 +202,7 @@ def test_in_pieces_or_at_once_the_lake_is_the_same(spark_lake: SparkLake, anothe
     assert whole_lake(spark_lake) == whole_lake(another_spark_lake)
 
 
-def test_hours_that_come_in_the_wrong_order_give_the_same_lake(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
+def test_hours_ingested_out_of_order_give_the_same_lake(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
     hour = 3_600_000
     for each in (spark_lake, another_spark_lake):
         for start in (0, hour, 2 * hour):
@@ -213,13 +213,13 @@ def test_hours_that_come_in_the_wrong_order_give_the_same_lake(spark_lake: Spark
     for start in (2 * hour, 0, hour):
         another_spark_lake.ingest(f"hour {start}", Interval(at(start), at(start + hour)))
     one, other = whole_lake(spark_lake), whole_lake(another_spark_lake)
-    # The payload is written once, by the message that comes in first; when it was first seen is told by meta.
+    # The payload is written once, by the first message ingested; meta has the time of first sight.
     assert one.pop(DATA.name) != other.pop(DATA.name)
     assert one == other
     assert spark_lake.rows(DATA, "data_id", "payload") == another_spark_lake.rows(DATA, "data_id", "payload")
 
 
-def test_payloads_lie_in_small_row_groups_and_are_found_by_the_instants_of_the_index(spark_lake: SparkLake) -> None:
+def test_payloads_are_in_small_row_groups_and_found_by_the_index_times(spark_lake: SparkLake) -> None:
     payloads = {f"d{n:02}": random.Random(n).randbytes(256 << 10) for n in range(24)}
     spark_lake.write(Stream.DATA, [data(n, name, payload) for n, (name, payload) in enumerate(payloads.items())])
     spark_lake.ingest("first")

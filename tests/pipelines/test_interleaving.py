@@ -1,4 +1,4 @@
-"""Runs and jobs that rewrite, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
+"""Runs and rewriting jobs, paused and killed at every pair of steps: ledger and tables agree, and everything is in once."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from tests.pipelines.plain import collect, compact, ingest, read
 
 
 def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> None:
-    """Ledger and tables agree: what the archive has is in, once, and nobody has left anything."""
+    """Check that ledger and tables agree: the archive is in once, and no branch is left."""
     catalog = open_catalog(lake.settings)
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2", "V3"], what
     assert [row["data_id"] for row in read(catalog, DATA)] == list(data_ids), what
@@ -41,35 +41,35 @@ def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> N
 
 
 TWO_DAYS_MS = 2 * 86_400_000
-STEPS = 8  # of one run, by which another can notice it
+STEPS = 8  # of one run that others can observe
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 @pytest.mark.parametrize("one", ["first", "second"])
 @pytest.mark.parametrize("at_step", range(STEPS))
-def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(lake: Lake, at_step: int, one: str, dies: bool) -> None:
+def test_two_runs_paused_at_any_pair_of_steps_ingest_everything_once(lake: Lake, at_step: int, one: str, dies: bool) -> None:
     for steps in product([at_step], range(STEPS)):
         lake.renew()
         lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
         first = lake.ingesting("first").go(steps[0])
         second = lake.ingesting("second").go(steps[1])
-        lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])  # whoever looks now has something to do
+        lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])  # work for the next reader
         what = (first.steps, second.steps[:])
         early, late = (first, second) if one == "first" else (second, first)
         early.kill() if dies else early.go()
         late.go()
-        lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, what the dead have left is abandoned
+        lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, branches of dead runs count as abandoned
         assert_agree(lake, what)
 
 
-def test_a_run_has_no_more_steps_than_those_at_which_it_is_halted(lake: Lake) -> None:
+def test_a_run_has_no_more_steps_than_the_pause_points_cover(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
     assert len(lake.ingesting("alone").go().steps) == STEPS
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_three_runs_that_halt_and_die_anywhere_bring_everything_once(lake: Lake, seed: int) -> None:
+def test_three_runs_paused_and_killed_anywhere_ingest_everything_once(lake: Lake, seed: int) -> None:
     chance = Random(seed)
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -91,12 +91,12 @@ def test_three_runs_that_halt_and_die_anywhere_bring_everything_once(lake: Lake,
     assert_agree(lake, seed, data_ids=["d1"])
 
 
-def test_a_run_that_began_between_another_s_commit_and_its_mains_sees_what_it_brought(lake: Lake) -> None:
-    """Nobody dies here: one looks, another is published, and before its other mains move the first one reads on."""
+def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake: Lake) -> None:
+    """Nobody dies here: one run reads, another is published, and the first reads on before the other's mains have all moved."""
     lake.renew()
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
-    first = lake.ingesting("first").go(0)  # it has finished what it found: nothing
+    first = lake.ingesting("first").go(0)  # has finished its search and found nothing
     second = lake.ingesting("second").go(until="commit sdv.sdv_fanout_data")
     assert second.steps[-2:] == ["commit sdv.ingested_segments", "commit sdv.sdv_fanout_data"]
     lake.archive(Stream.DATA, [data(12, "d1", b"one")])
@@ -106,8 +106,8 @@ def test_a_run_that_began_between_another_s_commit_and_its_mains_sees_what_it_br
     assert_agree(lake, second.steps, data_ids=["d1"])
 
 
-def test_branches_of_a_run_that_counts_are_finished_however_late(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier release could do: a run counted, a later one began from mains without it, and was published, too."""
+def test_branches_of_a_committed_run_are_finished_however_late(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier release could commit a run, begin a later one from mains without it, and publish that too."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
     lake.ingesting("first").go(until="commit sdv.sdv_fanout_ids").kill()
@@ -127,19 +127,19 @@ CUT = at(YOUNG_MS - 10 * 86_400_000)
 
 
 def compacting(catalog: Catalog, _: Settings) -> None:
-    """As `compact` does it: first what somebody else has left half done."""
+    """Compact as `compact` does: first complete unfinished work of others."""
     finish(catalog)
     for table in (DATA, META, IDS):
         compact(catalog, table)
 
 
 def collecting(catalog: Catalog, settings: Settings) -> None:
-    """The data `old` goes."""
+    """Remove the data `old`."""
     collect(catalog, settings, run_id="collection", now=at(YOUNG_MS), cut=CUT)
 
 
 def erasing(catalog: Catalog, _: Settings) -> None:
-    """The vehicle V1 goes."""
+    """Erase the vehicle V1."""
     until_not_overtaken()(lambda: erase_once(catalog))
 
 
@@ -155,7 +155,7 @@ JOBS = {"compaction": compacting, "collection": collecting, "erasure": erasing}
 
 @pytest.fixture
 def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
-    """Makes a lake with something for each job, and an archive with something new. No lease is renewed behind a player's back."""
+    """Create a lake with work for each job, and an archive with something new. No lease is renewed in the background."""
     monkeypatch.setattr(lease, "RENEW_S", 3600.0)
 
     def renew() -> Lake:
@@ -172,7 +172,7 @@ def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
 
 
 def assert_sound(lake: Lake, done: Sequence[str], what: object) -> None:
-    """Everything is in once, without what the jobs that were `done` have removed; nobody has left anything."""
+    """Check that everything is in once, without what the `done` jobs removed, and that no branch is left."""
     ingest(open_catalog(lake.settings), lake.settings, run_id="last", now=at(YOUNG_MS + TWO_DAYS_MS))
     catalog = open_catalog(lake.settings)
     vins = ["V2", "V3"] if "erasure" in done else ["V1", "V2", "V3"]
@@ -190,7 +190,7 @@ def run_id(run: Snapshot) -> str:
 
 
 def holding(lake: Lake, job: str, clock: Callable[[], datetime] = lease.now_utc) -> Callable[[Catalog], None]:
-    """The job, with the lease."""
+    """Run the job with the lease."""
 
     def work(catalog: Catalog) -> None:
         with rewriting(catalog, job, clock=clock):
@@ -201,9 +201,7 @@ def holding(lake: Lake, job: str, clock: Callable[[], datetime] = lease.now_utc)
 
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("at_step", range(STEPS))
-def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
-    full: Callable[[], Lake], job: str, at_step: int
-) -> None:
+def test_an_ingest_and_a_rewriting_job_paused_at_any_steps_are_sound(full: Callable[[], Lake], job: str, at_step: int) -> None:
     for place, ahead in enumerate((1, 3, 4, 5)):
         lake = full()
         ingesting = lake.ingesting("ingest", ms=YOUNG_MS).go(at_step)
@@ -213,8 +211,8 @@ def test_an_ingest_and_a_job_that_rewrites_halted_at_any_steps_are_sound(
         assert_sound(lake, [job], (ingesting.steps, rewrites.steps))
 
 
-def test_an_ingest_beside_a_compaction_leaves_the_compacted_files(lake: Lake) -> None:
-    """Else a stream, of which a run is always open, would take back every compaction."""
+def test_an_ingest_next_to_a_compaction_keeps_the_compacted_files(lake: Lake) -> None:
+    """Otherwise a stream, which always has an open run, would undo every compaction."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for ms, data_id in ((1, "old"), (2, "new")):
@@ -223,7 +221,7 @@ def test_an_ingest_beside_a_compaction_leaves_the_compacted_files(lake: Lake) ->
         if data_id == "old":
             ingest(catalog, lake.settings, run_id="before", now=at(ms))
     ingesting = lake.ingesting("ingest")
-    while ingesting.steps.count(f"commit {SEGMENTS.identifier}") < 2:  # it opens its run, and is about to count
+    while ingesting.steps.count(f"commit {SEGMENTS.identifier}") < 2:  # opens its run and is about to commit
         ingesting.go(1)
     compacting(catalog, lake.settings)
     compacted = [(table, files_of(catalog, table)) for table in (DATA, META, IDS)]
@@ -239,7 +237,7 @@ def files_of(catalog: Catalog, table: Table) -> set[str]:
 
 @pytest.mark.parametrize("first", JOBS)
 @pytest.mark.parametrize("then", JOBS)
-def test_a_job_that_rewrites_killed_at_any_step_is_replaced_when_its_lease_has_expired(
+def test_a_rewriting_job_killed_at_any_step_is_replaced_after_its_lease_expires(
     full: Callable[[], Lake], first: str, then: str
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=1)
@@ -259,7 +257,7 @@ def test_a_holder_whose_lease_was_taken_over_publishes_nothing(full: Callable[[]
     lake = full()
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     slow = lake.player(holding(lake, "collection", lambda: long_ago))
-    while slow.steps.count(f"commit {SEGMENTS.identifier}") < 3:  # it takes the lease, opens its run, and is about to count
+    while slow.steps.count(f"commit {SEGMENTS.identifier}") < 3:  # takes the lease, opens its run and is about to commit
         slow.go(1)
     if then == "collection":
         with rewriting(open_catalog(lake.settings), then):

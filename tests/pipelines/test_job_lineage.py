@@ -1,4 +1,4 @@
-"""What jobs besides the ingest tell a catalog of lineage: that they began, what they read and wrote, and how they ended."""
+"""Lineage of jobs other than the ingest: start, inputs, outputs, and end."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(lake: Lake, redis_server: Server, redis: Redis, file: Path) -> Settings:
-    """Of a new lake with a batch in the archive, and of an empty Redis that says that nothing is missing in it."""
+    """Settings of a new lake with a batch in the archive, and of an empty, loaded Redis."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, [VIN])])
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
@@ -59,19 +59,19 @@ def settings(lake: Lake, redis_server: Server, redis: Redis, file: Path) -> Sett
 
 
 def appended(settings: Settings, count: int = 1) -> None:
-    """A snapshot on main of ids."""
+    """Append a snapshot to main of ids."""
     append_rows(open_catalog(settings), IDS, pa.Table.from_pylist([ROW] * count, schema=IDS.arrow_schema), {})
 
 
 def one(file: Path, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Begin and end of the only run of a job."""
+    """The start and end events of a job's only run."""
     ((began, ended),) = runs_of(told_in(file), job)
     assert began["eventType"] == "START"
     assert began["run"]["runId"] == ended["run"]["runId"]
     return began, ended
 
 
-def test_a_job_names_the_tables_that_it_has_changed_as_they_were_and_as_they_are(settings: Settings, file: Path) -> None:
+def test_a_job_names_its_changed_tables_before_and_after(settings: Settings, file: Path) -> None:
     before = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
 
     @emits_lineage("work", reads=["archive"], writes=["queues"])
@@ -99,7 +99,7 @@ def test_a_job_names_the_tables_that_it_has_changed_as_they_were_and_as_they_are
     assert queues == {"namespace": f"redis://127.0.0.1:{settings.redis_port}", "name": "queues", "facets": {}}
 
 
-def test_what_somebody_else_commits_meanwhile_is_not_the_jobs(settings: Settings, file: Path) -> None:
+def test_commits_by_others_are_not_attributed_to_the_job(settings: Settings, file: Path) -> None:
     script = """
 import sys
 import pyarrow as pa
@@ -128,11 +128,11 @@ for table in (IDS, SEGMENTS):
     ("error", "ended", "why"),
     [
         pytest.param(ValueError(f"{VIN}: odd"), "FAIL", "ValueError; the job's log has the rest", id="an error"),
-        pytest.param(Retryable(f"{VIN}: away"), "FAIL", "Retryable; the job's log has the rest", id="what may be done again"),
-        pytest.param(KeyboardInterrupt(), "ABORT", None, id="what is stopped"),
+        pytest.param(Retryable(f"{VIN}: away"), "FAIL", "Retryable; the job's log has the rest", id="a retryable error"),
+        pytest.param(KeyboardInterrupt(), "ABORT", None, id="an interruption"),
     ],
 )
-def test_a_job_that_is_not_done_tells_why_and_how_far_it_came_and_names_no_vehicle(
+def test_a_failed_job_reports_why_and_how_far_it_came_and_names_no_vehicle(
     settings: Settings, file: Path, error: BaseException, ended: str, why: str | None
 ) -> None:
     @emits_lineage("work", writes=["queues"])
@@ -158,9 +158,7 @@ def test_a_result_with_a_problem_is_a_failure(settings: Settings, file: Path) ->
     assert (ended["eventType"], ended["outputs"]) == ("FAIL", [])
 
 
-def test_what_goes_wrong_in_telling_does_not_reach_the_job(
-    settings: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_emitting_does_not_affect_the_job(settings: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @emits_lineage("work", writes=["queues"])
     def work(settings: Settings) -> str:
         appended(settings)
@@ -175,7 +173,7 @@ def test_what_goes_wrong_in_telling_does_not_reach_the_job(
     assert (ended["eventType"], names(ended["outputs"])) == ("COMPLETE", ["queues"])
 
 
-def test_a_job_inside_another_names_it_and_the_outer_one_whoever_has_started_it(settings: Settings, file: Path) -> None:
+def test_a_nested_job_names_its_parent_and_the_root_job(settings: Settings, file: Path) -> None:
     @emits_lineage("outer")
     def outer(settings: Settings) -> None:
         inner(settings)
@@ -193,7 +191,7 @@ def test_a_job_inside_another_names_it_and_the_outer_one_whoever_has_started_it(
 
 
 @pytest.mark.parametrize("argument", [pytest.param("plan", id="a plan"), pytest.param("dry_run", id="a dry run")])
-def test_a_job_that_changes_nothing_is_not_told(settings: Settings, file: Path, argument: str) -> None:
+def test_a_job_without_changes_emits_nothing(settings: Settings, file: Path, argument: str) -> None:
     @emits_lineage("work", unless=argument)
     def work(settings: Settings, **_: bool) -> None:
         pass
@@ -204,13 +202,13 @@ def test_a_job_that_changes_nothing_is_not_told(settings: Settings, file: Path, 
     assert len(told_in(file)) == 2
 
 
-def test_nobody_is_told_where_nobody_is_to_be(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lineage_setting_nothing_is_emitted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "JobRun", None)
     migrate_lake(telling(settings, ""))
 
 
 @pytest.mark.usefixtures("shared_session")
-def test_a_rebuild_is_told_with_the_runs_and_the_populate_that_it_is_made_of(settings: Settings, file: Path) -> None:
+def test_a_rebuild_emits_the_runs_and_the_populate_it_consists_of(settings: Settings, file: Path) -> None:
     rebuild(settings, flush_first=False)
     events = told_in(file)
     order = [(event["job"]["name"].removeprefix("manifold."), event["eventType"]) for event in events]
@@ -234,7 +232,7 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
     ),
     "rollback": (lambda settings: rollback_run(settings, "first"), "COMPLETE", ["sdv_fanout_ids"], ["sdv_fanout_ids"]),
     "migrate": (lambda settings: migrate_lake(settings), "COMPLETE", [], []),
-    # nobody can be asked to close segments: it fails, and has noted that it began
+    # no recorder to flush: it fails after reporting its start
     "erase": (
         lambda settings: erase_vehicle(settings, VIN, why="asked for", wait_s=0, say=lambda _: None),
         "FAIL",
@@ -259,7 +257,7 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
 
 @pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("job", JOBS)
-def test_each_job_is_told_with_what_it_reads_and_writes(
+def test_each_job_names_its_inputs_and_outputs(
     settings: Settings, file: Path, lake: Lake, one_spark: SparkSession, job: str
 ) -> None:
     work, how, inputs, outputs = JOBS[job]
@@ -278,7 +276,7 @@ def test_each_job_is_told_with_what_it_reads_and_writes(
 
 
 @pytest.mark.slow
-def test_compaction_and_garbage_are_told_by_whoever_starts_them(
+def test_compaction_and_garbage_collection_are_emitted_by_any_caller(
     spark_lake: SparkLake, redis_server: Server, redis: Redis
 ) -> None:
     home = spark_lake.settings.home

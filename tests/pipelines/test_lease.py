@@ -1,4 +1,4 @@
-"""The lease of jobs that rewrite tables: one at a time has it, an expired one is taken over, and ingest never asks for it."""
+"""The lease of rewriting jobs: one holder at a time, expired ones are taken over, and ingest never needs it."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,6 +10,8 @@ from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.cli import TRY_AGAIN, main
 from pipelines.ingest.lease import LEASE_S, TERMS, Lease, LeaseHeld, LeaseLost, check, rewriting
+from pipelines.maintenance.garbage_files import drop_segments
+from pipelines.maintenance.restore import restore
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import ingest, read
@@ -26,7 +28,7 @@ def fresh(lake: Lake) -> Lake:
     return lake
 
 
-def test_a_second_job_is_told_who_has_the_lease_and_until_when(fresh: Lake) -> None:
+def test_a_second_job_is_told_who_holds_the_lease_and_until_when(fresh: Lake) -> None:
     catalog = open_catalog(fresh.settings)
     with (
         rewriting(catalog, "compaction", clock=lambda: NOON),
@@ -37,7 +39,7 @@ def test_a_second_job_is_told_who_has_the_lease_and_until_when(fresh: Lake) -> N
         Lease(open_catalog(fresh.settings), "erasure", lambda: NOON + timedelta(seconds=LEASE_S - 1)).take()
 
 
-def test_a_job_that_ended_or_failed_leaves_no_lease_and_no_trace(fresh: Lake) -> None:
+def test_a_finished_or_failed_job_leaves_no_lease(fresh: Lake) -> None:
     catalog = open_catalog(fresh.settings)
     with rewriting(catalog, "compaction"):
         pass
@@ -48,7 +50,7 @@ def test_a_job_that_ended_or_failed_leaves_no_lease_and_no_trace(fresh: Lake) ->
     assert TERMS not in segments.properties
 
 
-def test_of_two_that_see_the_lease_free_at_once_one_gets_it(fresh: Lake) -> None:
+def test_one_of_two_concurrent_claimants_gets_the_lease(fresh: Lake) -> None:
     one, other = (
         fresh.player(lambda catalog, name=name: Lease(catalog, name, lambda: NOON).take()).go(until=COMMIT)  # type: ignore[misc]
         for name in ("one", "other")
@@ -73,14 +75,14 @@ def test_an_expired_lease_is_taken_over_and_a_renewed_one_is_not(fresh: Lake) ->
     second.take()
     with pytest.raises(LeaseLost, match="did not renew its lease for 45 s"):
         first.renew()
-    first.release()  # which is not its own any more
+    first.release()  # no longer its own
     assert json.loads(catalog.load_table(SEGMENTS.identifier).properties[TERMS])["holder"].startswith("second ")
     second.renew()
 
 
-def test_whoever_lost_the_lease_is_stopped_before_a_change_that_no_commit_guards(fresh: Lake) -> None:
+def test_a_job_without_its_lease_stops_before_an_unguarded_change(fresh: Lake) -> None:
     catalog = open_catalog(fresh.settings)
-    check(catalog)  # a job without a lease may do what it does
+    check(catalog)  # a job without a lease may proceed
     with rewriting(catalog, "garbage collection", clock=lambda: NOON):
         check(catalog)
         Lease(open_catalog(fresh.settings), "erasure").take()
@@ -88,7 +90,31 @@ def test_whoever_lost_the_lease_is_stopped_before_a_change_that_no_commit_guards
             check(catalog)
 
 
-def test_an_ingest_neither_takes_the_lease_nor_waits_for_it(fresh: Lake) -> None:
+def test_a_job_that_lost_the_lease_removes_no_segment_that_another_may_need(fresh: Lake) -> None:
+    for ms in (1, 2):
+        fresh.archive(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
+    catalog = open_catalog(fresh.settings)
+    ingest(catalog, fresh.settings, run_id="run", now=at(2))
+    with rewriting(catalog, "garbage collection", clock=lambda: NOON):
+        Lease(open_catalog(fresh.settings), "rollback").take()
+        with pytest.raises(LeaseLost):
+            drop_segments(catalog, fresh.settings, now=NOON + timedelta(days=4000), dry_run=False)
+    assert len(list((fresh.settings.home / "archive").rglob("*.parquet"))) == 2
+    assert drop_segments(catalog, fresh.settings, now=NOON + timedelta(days=4000), dry_run=False).count == 1
+
+
+def test_a_restore_that_cannot_get_the_lease_drops_no_table(fresh: Lake) -> None:
+    catalog = open_catalog(fresh.settings)
+    metadata = catalog.load_table(IDS.identifier).metadata_location
+    (fresh.settings.home / metadata.rpartition("/home/")[2]).unlink()
+    catalog = open_catalog(fresh.settings)  # as the next process does: this one knows what was in it
+    with rewriting(open_catalog(fresh.settings), "compaction"), pytest.raises(LeaseHeld):
+        restore(None, catalog, fresh.settings, now=NOON)  # type: ignore[arg-type]  # it does not come so far as to need Spark
+    with pytest.raises(FileNotFoundError):  # it is still the lost one
+        catalog.load_table(IDS.identifier)
+
+
+def test_an_ingest_neither_takes_nor_waits_for_the_lease(fresh: Lake) -> None:
     fresh.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     catalog = open_catalog(fresh.settings)
     other = Lease(open_catalog(fresh.settings), "compaction")
@@ -98,7 +124,7 @@ def test_an_ingest_neither_takes_the_lease_nor_waits_for_it(fresh: Lake) -> None
     other.renew()
 
 
-def test_a_job_that_cannot_get_the_lease_ends_with_the_status_of_one_to_be_tried_again(
+def test_a_job_that_cannot_get_the_lease_exits_with_the_retry_status(
     fresh: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in variables(home=fresh.settings.home).items():

@@ -1,4 +1,4 @@
-"""The ledger is read by the days on which segments began, and neither it nor the archive is ever in memory as a whole."""
+"""The ledger is read by the days of its segments, and neither it nor the archive is ever in memory as a whole."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def days(lake: Lake) -> Lake:
-    """A lake that has a segment of each of ten days."""
+    """A lake with a segment of each of ten days."""
     lake.renew()
     for day in range(10):
         lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])])
@@ -32,18 +32,18 @@ def days(lake: Lake) -> Lake:
 
 
 def files(lake: Lake, *paths: str) -> int:
-    """Of how many files of the ledger a look-up reads something."""
+    """The number of ledger files that a lookup reads."""
     loaded = open_catalog(lake.settings).load_table(SEGMENTS.identifier)
     return sum(1 for one in ledger.of_days(map(ledger.day_of, paths)) for _ in loaded.scan(one).plan_files())
 
 
-def test_a_look_up_reads_the_days_of_its_segments_alone(days: Lake) -> None:
+def test_a_lookup_reads_only_the_days_of_its_segments(days: Lake) -> None:
     paths = [s.path for s in Archive(days.settings.archive).segments()]
     assert [files(days, *paths[:n]) for n in (1, 3, 10)] == [1, 3, 10]
     assert ledger_of(open_catalog(days.settings)).known([*paths[:2], "trigger/unknown.parquet"]) == set(paths[:2])
 
 
-def test_what_tells_no_day_is_found_and_so_is_what_was_written_before_the_ledger_had_days(days: Lake) -> None:
+def test_segments_without_a_day_and_rows_of_older_ledgers_are_found(days: Lake) -> None:
     catalog = open_catalog(days.settings)
     row = {"stream": "trigger", "messages": 0, "run_id": "old", "ingested_at": at(0)}
     dated = "trigger/dt=2026-03-02/hour=05/some.jsonl"
@@ -52,8 +52,8 @@ def test_what_tells_no_day_is_found_and_so_is_what_was_written_before_the_ledger
     assert ledger_of(catalog).known([dated, "trigger/some.jsonl", "trigger/other.jsonl"]) == {dated, "trigger/some.jsonl"}
 
 
-def test_what_is_new_is_found_a_few_days_at_a_time_and_comes_oldest_first(days: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "AT_ONCE", 2)
+def test_new_segments_are_found_a_few_days_at_a_time_oldest_first(days: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SEGMENT_BATCH_SIZE", 2)
     new = [days.archive(Stream.TRIGGER, [trigger(day * DAY_MS + 5, ["V"])]) for day in (7, 2, 12)]
     (days.settings.home / "archive/trigger/others.jsonl").write_text("")
     catalog, archive = open_catalog(days.settings), Archive(days.settings.archive)
@@ -72,14 +72,14 @@ def test_what_is_new_is_found_a_few_days_at_a_time_and_comes_oldest_first(days: 
     ]
 
 
-def test_newest_first_is_the_same_the_other_way_round(days: Lake) -> None:
+def test_newest_first_is_the_reverse_order(days: Lake) -> None:
     archive = Archive(days.settings.archive)
     older, newer = ([s.path for group in archive.walk(newest_first=first) for s in group] for first in (False, True))
     assert newer == older[::-1]
     assert archive.find([older[3], "trigger/none.parquet"]) == [s for s in archive.segments() if s.path == older[3]]
 
 
-def test_a_path_that_names_an_instant_no_calendar_has_tells_none() -> None:
+def test_a_path_with_an_instant_outside_the_calendar_has_no_day() -> None:
     assert began_at("trigger/0001-01-01T00:00:00+05:00.jsonl") is None
     assert began_at("trigger/2026-03-01T05:00:00+05:00.jsonl") == at(-12 * 3600_000)
     assert Path("trigger/dt=2026-03-01").name == "dt=2026-03-01"

@@ -1,4 +1,4 @@
-"""What a run tells a catalog of lineage: archive → tables → report, in OpenLineage's words."""
+"""Lineage of a run: archive → tables → report, as OpenLineage events."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,12 @@ VIN = "1M8GDM9AXKP042788"
 
 @dataclass
 class Graph:
-    """Events as a catalog of lineage puts them together."""
+    """Events merged as a lineage catalog does."""
 
     events: list[dict[str, Any]]
 
     def run(self, job: str) -> dict[str, Any]:
-        """The end of the only run of a job, which began before it ended."""
+        """The end of a job's only run, which started before it ended."""
         began, ended = [event for event in self.events if event["job"]["name"] == job]
         assert (began["eventType"], ended["eventType"]) == ("START", "COMPLETE")
         assert began["run"] == ended["run"]
@@ -50,7 +50,7 @@ def tell_at(lake: SparkLake, url: str) -> None:
     lake.settings = telling(lake.settings, url)
 
 
-def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLake, tmp_path: Path) -> None:
+def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tmp_path: Path) -> None:
     file = tmp_path / "lineage" / "events.jsonl"
     tell_at(spark_lake, f"file://{file}")
     record(spark_lake)
@@ -79,11 +79,11 @@ def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLak
     assert graph.run("manifold.audit")["run"]["facets"]["externalQuery"]["externalQueryId"] == "scheduled__1"
 
     assert emit_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
-    assert told_in(file) == told * 2, "a run that is told again is the same run"
+    assert told_in(file) == told * 2, "a run emitted again is the same run"
     assert not emit_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
-def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
+def test_an_endpoint_receives_each_event(spark_lake: SparkLake) -> None:
     record(spark_lake)
     with backend(says(201)) as catalog:
         tell_at(spark_lake, catalog.url)
@@ -94,7 +94,7 @@ def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     ]
 
 
-def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_named(
+def test_a_held_back_run_has_failed_and_names_its_broken_rules(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, right = tmp_path / "events.jsonl", transforms.ids_rows
@@ -124,7 +124,7 @@ def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_nam
 
     before = len(told)
     monkeypatch.setattr(spark_lake.catalog, "load_table", broken)
-    assert not emit_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "what goes wrong is no reason to stop"
+    assert not emit_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "an error must not stop the run"
     monkeypatch.undo()
     ingest_audit_publish(spark_lake.run("run", 20))
     again = told_in(file)[before:]
@@ -136,7 +136,7 @@ def broken(*_: object) -> None:
     raise RuntimeError("the catalog is away")
 
 
-def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_succeeds_although_no_one_receives_its_events(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
     record(spark_lake)
     tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
     ingest_audit_publish(spark_lake.run("run", 10))
@@ -146,12 +146,12 @@ def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: p
     assert "secret" not in caplog.text
 
 
-def test_an_address_of_another_kind_is_refused_without_being_shown() -> None:
+def test_an_address_of_another_scheme_is_refused_without_being_shown() -> None:
     with pytest.raises(SettingsError, match=r"MANIFOLD_LINEAGE_URL=\*\*\*: .*must begin with"):
         load_settings(lineage_url="kafka://somebody:secret@broker")
 
 
-def test_a_run_counts_though_what_it_wrote_cannot_be_told(
+def test_a_run_succeeds_although_its_outputs_cannot_be_described(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(spark_lake)
@@ -163,6 +163,6 @@ def test_a_run_counts_though_what_it_wrote_cannot_be_told(
 
 
 @pytest.mark.parametrize("text", ["no run", "/job/01940f6c-8000-7a0d-8000-000000000001", "airflow/a.b/1"])
-def test_a_parent_that_names_no_run_is_refused(text: str) -> None:
+def test_an_invalid_parent_run_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="MANIFOLD_LINEAGE_PARENT"):
         load_settings(lineage_parent=text)

@@ -1,4 +1,4 @@
-"""Datasets have OpenLineage's names, and show no login."""
+"""Datasets have OpenLineage names without logins."""
 
 import pytest
 
@@ -15,17 +15,17 @@ from pipelines.lineage.datasets import dataset, place
         ("s3://bucket/lake/sdv/ids/", "s3://bucket", "lake/sdv/ids"),
     ],
 )
-def test_a_place_is_named_by_its_store_and_its_path(url: str, namespace: str, name: str) -> None:
+def test_a_location_is_named_by_store_and_path(url: str, namespace: str, name: str) -> None:
     assert dataset(url) == {"namespace": namespace, "name": name, "facets": {}}
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
-def test_queues_are_named_by_their_redis_without_its_login(scheme: str) -> None:
+def test_queues_are_named_by_their_redis_without_the_login(scheme: str) -> None:
     settings = load_settings(redis_url=f"{scheme}://user:secret@redis.example:6380")
     assert place(settings, "queues") == {"namespace": "redis://redis.example:6380", "name": "queues", "facets": {}}
 
 
-def test_archive_and_keys_lie_where_the_settings_say() -> None:
+def test_archive_and_keys_are_located_by_the_settings() -> None:
     settings = load_settings(archive_url="s3://bucket/archive", s3_access_key="a", s3_secret_key="b")
     named = [place(settings, "archive"), place(settings, "keys")]
     assert [(each["namespace"], each["name"]) for each in named] == [

@@ -1,4 +1,4 @@
-"""Each kind of step, on a real table, and beside whoever works on it meanwhile."""
+"""Each kind of step on a real table, with concurrent work on it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ def catalog(lake: Lake) -> Catalog:
 
 
 def rename_applied(next_release: releases.NextRelease) -> None:
-    """A release that cannot work with the table as it was."""
+    """A release that cannot work with the old table."""
     columns = tuple(replace(column, name="expressed") if column.name == "applied" else column for column in IDS.columns)
     next_release(IDS, RenameColumn("expressed", "applied", "expressed"), oldest=IDS.version + 1, columns=columns)
 
@@ -59,7 +59,7 @@ def paths(catalog: Catalog, since: datetime | None = None) -> list[str]:
     return sorted(scan.to_arrow()["path"].to_pylist())
 
 
-def test_a_table_gets_partitions_and_keeps_its_rows(catalog: Catalog, next_release: releases.NextRelease) -> None:
+def test_a_table_gains_partitions_and_keeps_its_rows(catalog: Catalog, next_release: releases.NextRelease) -> None:
     add(catalog, SEGMENTS, segment(1), segment(2, NEXT_DAY))
     next_release(SEGMENTS, BY_DAY, day_of="ingested_at")
 
@@ -74,7 +74,7 @@ def test_a_table_gets_partitions_and_keeps_its_rows(catalog: Catalog, next_relea
     assert sorted(task.file.spec_id for task in files) == [0, 1]
 
 
-def test_compaction_sees_files_without_a_day_beside_those_with_one(catalog: Catalog, next_release: releases.NextRelease) -> None:
+def test_compaction_handles_files_with_and_without_a_day(catalog: Catalog, next_release: releases.NextRelease) -> None:
     add(catalog, SEGMENTS, segment(1))
     next_release(SEGMENTS, BY_DAY, day_of="ingested_at")
     migrate(catalog)
@@ -90,10 +90,10 @@ def test_a_table_loses_its_partitions(catalog: Catalog, next_release: releases.N
     assert not catalog.load_table(QUALITY.identifier).spec().fields
 
 
-def test_a_run_that_counts_is_finished_on_a_table_that_got_other_partitions_and_was_rewritten(
+def test_a_committed_run_is_finished_on_a_repartitioned_and_rewritten_table(
     lake: Lake, catalog: Catalog, next_release: releases.NextRelease
 ) -> None:
-    """Its files were written under the old partitions, and are appended once more under the new ones."""
+    """Its files were written under the old partition spec and are appended again under the new one."""
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(catalog, lake.settings, run_id="first", now=at(10))
     lake.archive(Stream.TRIGGER, [trigger(20, ["V2"])])
@@ -132,10 +132,10 @@ def test_columns_are_added_renamed_and_widened(catalog: Catalog, next_release: r
     assert (row["tries"], row["region"], row["ended_at"]) == (7, None, at(2))
     current = table.current_snapshot()
     assert current is not None
-    assert current.schema_id == table.schema().schema_id  # whoever reads by the snapshot sees the new names
+    assert current.schema_id == table.schema().schema_id  # readers by snapshot see the new names
 
 
-def test_properties_that_an_earlier_release_set_are_changed(catalog: Catalog, next_release: releases.NextRelease) -> None:
+def test_properties_of_an_earlier_release_are_changed(catalog: Catalog, next_release: releases.NextRelease) -> None:
     name = "write.metadata.previous-versions-max"
     next_release(QUALITY, SetProperties("more", {name: "99", "a": "b"}, instead_of={name: "50"}))
     next_release(OUTCOMES, SetProperties("more", {name: "99"}, instead_of={name: "40"}))
@@ -145,10 +145,10 @@ def test_properties_that_an_earlier_release_set_are_changed(catalog: Catalog, ne
     assert catalog.load_table(OUTCOMES.identifier).properties[name] == "50"
 
 
-def test_a_run_that_began_before_a_step_is_done_again(lake: Lake, catalog: Catalog, next_release: releases.NextRelease) -> None:
+def test_a_run_that_began_before_a_step_is_repeated(lake: Lake, catalog: Catalog, next_release: releases.NextRelease) -> None:
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     slow = lake.ingesting("slow").go(until=f"commit {SEGMENTS.identifier}").go(1)
-    assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # it has opened, and is about to count
+    assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # has opened and is about to commit
     next_release(IDS, RenameColumn("vehicle", "applied", "expressed"))
     migrate(catalog)
     with pytest.raises(ConcurrentPublish):
@@ -156,7 +156,7 @@ def test_a_run_that_began_before_a_step_is_done_again(lake: Lake, catalog: Catal
     slow.kill()
 
 
-def test_a_newer_table_is_refused_by_name_versions_and_remedy(lake: Lake, catalog: Catalog) -> None:
+def test_a_newer_table_is_refused_with_name_versions_and_remedy(lake: Lake, catalog: Catalog) -> None:
     newer = str(IDS.version + 3)
     with catalog.load_table(IDS.identifier).transaction() as change:
         change.set_properties({SCHEMA_VERSION: newer})
@@ -169,10 +169,10 @@ def test_a_newer_table_is_refused_by_name_versions_and_remedy(lake: Lake, catalo
     ):
         with pytest.raises(Permanent, match=rf"sdv\.{IDS.name} .*version {newer}.*version {IDS.version}: install the newer"):
             work()
-    finish(catalog)  # what counts may be finished: it changes no meaning
+    finish(catalog)  # a committed run may be finished: it changes no meaning
 
 
-def test_a_table_too_old_is_refused_and_the_remedy_helps(catalog: Catalog, next_release: releases.NextRelease) -> None:
+def test_a_table_too_old_is_refused_and_the_remedy_works(catalog: Catalog, next_release: releases.NextRelease) -> None:
     rename_applied(next_release)
     with pytest.raises(Permanent, match="manifold lake migrate"):
         ensure_tables(catalog)
@@ -180,7 +180,7 @@ def test_a_table_too_old_is_refused_and_the_remedy_helps(catalog: Catalog, next_
     ensure_tables(catalog)
 
 
-def test_readers_go_on_with_a_newer_table_as_long_as_it_has_what_they_ask_for(catalog: Catalog) -> None:
+def test_readers_accept_a_newer_table_that_has_their_columns(catalog: Catalog) -> None:
     row = {"vin": "V1", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d1", "applied": True}
     add(catalog, IDS, row)
     with catalog.load_table(IDS.identifier).transaction() as change:
@@ -192,9 +192,7 @@ def test_readers_go_on_with_a_newer_table_as_long_as_it_has_what_they_ask_for(ca
         read_trigger(catalog, "V1", seq_at(1))
 
 
-def test_a_step_that_is_under_way_does_not_count_for_code_that_needs_it(
-    catalog: Catalog, next_release: releases.NextRelease
-) -> None:
+def test_an_unfinished_step_does_not_count_for_code_that_needs_it(catalog: Catalog, next_release: releases.NextRelease) -> None:
     rename_applied(next_release)
     migrate(catalog)
     with catalog.load_table(IDS.identifier).transaction() as change:
@@ -205,7 +203,7 @@ def test_a_step_that_is_under_way_does_not_count_for_code_that_needs_it(
     ensure_tables(catalog)
 
 
-def test_a_version_that_is_no_number_is_named(catalog: Catalog) -> None:
+def test_a_version_that_is_not_a_number_is_named(catalog: Catalog) -> None:
     with catalog.load_table(IDS.identifier).transaction() as change:
         change.set_properties({SCHEMA_VERSION: "two"})
     with pytest.raises(Permanent, match=f"{SCHEMA_VERSION}='two'"):

@@ -1,4 +1,4 @@
-"""One bad row stops nothing: what offends is set aside, with the reason, and the rest is published."""
+"""One bad row stops nothing: offenders are quarantined with the reason, and the rest is published."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(spark_lak
 
 
 @pytest.mark.parametrize("blank", [" ", "\t\n"])
-def test_a_blank_reason_is_replaced_by_one_that_says_so(spark_lake: SparkLake, blank: str) -> None:
+def test_a_blank_reason_is_replaced_by_a_placeholder(spark_lake: SparkLake, blank: str) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"], refused_because=blank)])
     spark_lake.write(Stream.DATA, [data(3, "d1", b"x", refused_because=blank)])
     run(spark_lake)
@@ -55,7 +55,7 @@ def test_a_blank_reason_is_replaced_by_one_that_says_so(spark_lake: SparkLake, b
 
 @pytest.fixture
 def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules that rows of these tests break, as a defect of this code would break those that there are."""
+    """Additional rules that these tests' rows break, as a defect in the code would break the existing ones."""
     more = {
         IDS.name: "vin NOT LIKE 'BAD%'",
         OUTCOMES.name: "vin NOT LIKE 'BAD%'",
@@ -73,14 +73,14 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def told(spark_lake: SparkLake) -> Iterator[list[dict[str, Any]]]:
-    """What a server at `alert_url` was sent."""
+    """The requests that a server at `alert_url` received."""
     with hook() as (url, sent):
         spark_lake.settings = spark_lake.settings.model_copy(update={"alert_url": SecretStr(url)})
         yield sent
 
 
 @pytest.mark.usefixtures("stricter")
-def test_what_offends_is_set_aside_and_the_rest_is_published(spark_lake: SparkLake, told: list[dict[str, Any]]) -> None:
+def test_offenders_are_quarantined_and_the_rest_is_published(spark_lake: SparkLake, told: list[dict[str, Any]]) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2", "BAD"]), trigger(3, ["V3"])])
     spark_lake.write(Stream.DATA, [data(4, "d1", b"x"), data(5, "bad-1", b"y")])
     spark_lake.write(Stream.OUTCOME, [outcome(6, "V1", 1), outcome(7, "BAD", 2), outcome(8, "V3", 3)])
@@ -103,7 +103,7 @@ def test_what_offends_is_set_aside_and_the_rest_is_published(spark_lake: SparkLa
 
 @pytest.mark.usefixtures("stricter")
 @pytest.mark.usefixtures("shared_session")
-def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from_main(
+def test_a_widely_broken_rule_holds_a_run_back_and_a_rebuild_fills_from_main(
     spark_lake: SparkLake, told: list[dict[str, Any]], redis: Redis
 ) -> None:
     spark_lake.settings = spark_lake.settings.model_copy(update={"redis_port": redis.connection_pool.connection_kwargs["port"]})

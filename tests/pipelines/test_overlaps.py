@@ -1,4 +1,4 @@
-"""Segments overlap where they may hold the same message: those of one recorder, and those of which nobody says whose they are."""
+"""Segments overlap if they may hold the same message: those of one recorder, and those of unknown origin."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ EACH = 120
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The segments whose seqs were read to compare them."""
+    """The segments whose seqs were read for comparison."""
     paths: list[str] = []
     whole = seqs_of
 
@@ -50,7 +50,7 @@ def put(lake: Lake, path: str, *envelopes: Envelope) -> str:
     return path
 
 
-def test_segments_of_two_recorders_at_the_same_time_are_not_compared(lake: Lake, read: list[str]) -> None:
+def test_concurrent_segments_of_two_recorders_are_not_compared(lake: Lake, read: list[str]) -> None:
     lake.renew()
     for start in range(0, EACH * SEGMENT_MS, SEGMENT_MS):
         for node in (0, 1):
@@ -60,7 +60,7 @@ def test_segments_of_two_recorders_at_the_same_time_are_not_compared(lake: Lake,
     assert (read, dict(todo.skips), dict(todo.problems)) == ([], {}, {})
 
 
-def test_segments_of_two_recorders_are_not_compared_with_those_in_the_lake(lake: Lake, read: list[str]) -> None:
+def test_new_segments_are_not_compared_with_ingested_ones_of_another_recorder(lake: Lake, read: list[str]) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [of(1, 0), of(SEGMENT_MS, 0)])
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
@@ -69,7 +69,7 @@ def test_segments_of_two_recorders_are_not_compared_with_those_in_the_lake(lake:
     assert read == []
 
 
-def test_what_one_recorder_brings_again_is_found(lake: Lake, read: list[str]) -> None:
+def test_messages_that_one_recorder_archived_twice_are_found(lake: Lake, read: list[str]) -> None:
     lake.renew()
     known = lake.archive(Stream.TRIGGER, [of(1, 3), of(5, 3)], node=3)
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
@@ -79,7 +79,7 @@ def test_what_one_recorder_brings_again_is_found(lake: Lake, read: list[str]) ->
 
 
 @pytest.mark.parametrize("name", ["merged.parquet", "0-0.parquet", f"{seq_at(1)}-1.parquet", f"{seq_at(2)}-0.parquet"])
-def test_a_file_whose_name_does_not_say_whose_it_is_is_compared_with_all(lake: Lake, name: str) -> None:
+def test_a_file_without_a_recorder_in_its_name_is_compared_with_all(lake: Lake, name: str) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
@@ -87,7 +87,7 @@ def test_a_file_whose_name_does_not_say_whose_it_is_is_compared_with_all(lake: L
     assert planned(lake).skips == {merged: [seq_at(2, 1)]}
 
 
-def test_a_file_that_has_seqs_of_another_recorder_than_its_name_says_is_refused(spark_lake: SparkLake) -> None:
+def test_a_file_with_seqs_of_another_recorder_than_its_name_is_refused(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
     spark_lake.ingest("first")
     path = spark_lake.write(Stream.TRIGGER, [of(1, 0), of(2, 1), of(3, 0)])

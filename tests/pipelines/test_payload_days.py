@@ -1,4 +1,4 @@
-"""What the audit looks up in `sdv_fanout_data`: only in days that can hold it, and wherever it may lie."""
+"""The audit looks `sdv_fanout_data` up only in days that can hold a payload, or in all days if unknown."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -28,19 +28,19 @@ def days(*numbers: int) -> list[date]:
     return [date(2026, 1, 1) + number * ONE_DAY for number in numbers]
 
 
-def test_spans_are_of_whole_days_and_days_that_touch_share_one() -> None:
+def test_spans_are_whole_days_and_adjacent_days_are_merged() -> None:
     first, second = spans_of(days(0, 1, 5), [*days(2), None]) or []
     assert first == (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, 23, 59, 59, 999_999, tzinfo=UTC))
     assert second == (datetime(2026, 1, 6, tzinfo=UTC), datetime(2026, 1, 6, 23, 59, 59, 999_999, tzinfo=UTC))
     assert spans_of([], []) == []
 
 
-def test_what_the_index_does_not_place_may_lie_anywhere() -> None:
+def test_a_payload_without_an_indexed_location_may_be_anywhere() -> None:
     assert spans_of([*days(0), None], []) is None
 
 
 @given(st.sets(st.integers(0, 3000), max_size=4 * MAX_SPANS))
-def test_however_many_days_there_are_all_are_in_a_few_spans(numbers: set[int]) -> None:
+def test_any_number_of_days_fits_into_a_few_spans(numbers: set[int]) -> None:
     spans = spans_of(days(*numbers), []) or []
     noons = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in days(*numbers)]
     assert all(sum(first <= noon <= last for first, last in spans) == 1 for noon in noons)
@@ -49,7 +49,7 @@ def test_however_many_days_there_are_all_are_in_a_few_spans(numbers: set[int]) -
 
 
 def judged(lake: SparkLake, run_id: str, ms: int) -> None:
-    """Written, and judged as a whole: nothing is set aside."""
+    """Written and audited as a whole, without quarantining."""
     ingest(lake.run(run_id, ms))
     audit_run(lake.run(run_id, ms))
 
@@ -61,7 +61,7 @@ def broken(lake: SparkLake, run_id: str, ms: int) -> set[tuple[str, str]]:
 
 
 def change(lake: SparkLake, data_id: str, **values: Any) -> None:
-    """Say something else in the index, as no run would."""
+    """Change the index, as no run would."""
     rows = [row | values if row["data_id"] == data_id else row for row in read(lake.catalog, META)]
     rewrite(lake.catalog, META, rows)
 
@@ -74,7 +74,7 @@ def old(spark_lake: SparkLake) -> SparkLake:
     return spark_lake
 
 
-def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: SparkLake) -> None:
+def test_an_audit_reads_only_days_that_its_run_refers_to(old: SparkLake) -> None:
     files = old.catalog.load_table(DATA.identifier).scan().plan_files()
     for task in files:
         old.settings.home.joinpath(task.file.file_path.rpartition("/home/")[2]).unlink()
@@ -83,7 +83,7 @@ def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: 
     judged(old, "new", 9 * DAY_MS + 10)
 
 
-def test_payloads_that_come_again_late_and_out_of_order_break_nothing(old: SparkLake) -> None:
+def test_payloads_repeated_late_and_out_of_order_break_nothing(old: SparkLake) -> None:
     for number, day in enumerate((40, -30, 3)):
         old.write(Stream.DATA, [data(day * DAY_MS, "m", b"2"), data(day * DAY_MS + 1, f"n{day}", b"new")])
         old.write(Stream.DATA, [data(day * DAY_MS + 2, "n40", b"new")])
@@ -101,7 +101,7 @@ def test_payloads_that_come_again_late_and_out_of_order_break_nothing(old: Spark
 
 
 def nothing_is_known(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    """Ingest finds no payload in the lake."""
+    """Make ingest find no payload in the lake."""
     right = write._known_data
     patched.setattr(write, "_known_data", lambda *given: right(*given).limit(0))
 
@@ -124,7 +124,7 @@ def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
         pytest.param(names_are_lost, {(DATA.name, "data_id_is_known")}, id="stored and not named"),
     ],
 )
-def test_a_run_that_breaks_what_payloads_and_index_promise_is_held_back(
+def test_a_run_that_breaks_payload_and_index_consistency_is_held_back(
     old: SparkLake,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[SparkLake, pytest.MonkeyPatch], None],
@@ -134,35 +134,33 @@ def test_a_run_that_breaks_what_payloads_and_index_promise_is_held_back(
     with monkeypatch.context() as patched:
         fault(old, patched)
         assert broken(old, "new", 9 * DAY_MS + 10) == rules
-    old.ingest("again")  # the fault is mended, and the same segments are taken in
+    old.ingest("again")  # the fault is repaired, and the same segments are ingested
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
 
 
-def test_an_index_that_names_a_payload_in_the_wrong_place_is_found_when_the_payload_is_seen_again(old: SparkLake) -> None:
+def test_an_index_row_with_a_wrong_location_is_found_when_the_payload_returns(old: SparkLake) -> None:
     change(old, "m", stored_at=at(-5 * DAY_MS))
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
 
 
-def test_a_payload_whose_row_in_the_index_is_lost_is_not_stored_again_on_another_day(old: SparkLake) -> None:
+def test_a_payload_without_its_index_row_is_not_stored_again_on_another_day(old: SparkLake) -> None:
     rewrite(old.catalog, META, [row for row in read(old.catalog, META) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(DATA.name, "data_id_is_unique")}
-    ingest_audit_publish(old.run("again", 9 * DAY_MS + 20))  # which sets aside what offends
+    ingest_audit_publish(old.run("again", 9 * DAY_MS + 20))  # quarantines the offenders
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
     (refused,) = read(old.catalog, QUARANTINE)
     assert "data_id_is_unique" in refused["reason"]
 
 
-def test_a_payload_that_has_gone_is_missed_when_it_is_seen_again(old: SparkLake) -> None:
+def test_a_lost_payload_is_missed_when_it_is_seen_again(old: SparkLake) -> None:
     rewrite(old.catalog, DATA, [row for row in read(old.catalog, DATA) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
 
 
-def test_where_the_index_of_an_earlier_release_says_no_place_all_days_are_looked_into(
-    old: SparkLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_without_locations_makes_all_days_searched(old: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     change(old, "m", stored_at=None)
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
     judged(old, "good", 9 * DAY_MS + 10)

@@ -1,4 +1,4 @@
-"""Populate and rebuild: what the lake has pending comes into the queues once, and what has ended does not come back."""
+"""Populate and rebuild: pending entries of the lake are queued once, and ended ones do not return."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.support.servers import Server
 
 
 def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: str = "") -> None:
-    """Append entries (milliseconds, vin, whether direct enqueue brought it) to the lake."""
+    """Append entries (milliseconds, vin, whether directly enqueued) to the lake."""
     rows = [
         {
             "vin": vin,
@@ -49,7 +49,7 @@ def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
 
 @pytest.fixture
 def filled(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """V1 has seq 1, which is queued, and 2, 3, which are not; V2 has 2, which ended; V3 has an entry past its retention."""
+    """V1 has seq 1 queued, 2 and 3 not; V2's 2 has ended; V3's entry is past its retention."""
     ensure_tables(spark_lake.catalog)
     old_ms = -31 * 86_400_000
     add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
@@ -73,10 +73,10 @@ def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("few", [0, population.MAX_BROADCAST_ROWS], ids=["many entries", "few entries"])
-def test_what_direct_enqueue_left_over_is_queued_in_seq_order(
+def test_entries_left_over_by_direct_enqueue_are_queued_in_seq_order(
     filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(population, "FEW", few)
+    monkeypatch.setattr(population, "MAX_BROADCAST_ROWS", few)
     done = run(filled)
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]
     assert queued(redis, "V2") == queued(redis, "V3") == []
@@ -85,15 +85,13 @@ def test_what_direct_enqueue_left_over_is_queued_in_seq_order(
     assert not redis.exists(keys.trigger(seq_at(1)))
 
 
-def test_queues_that_are_not_loaded_are_left_alone_and_the_rebuild_that_they_need_brings_all_in_order(
-    filled: SparkLake, redis: Redis
-) -> None:
+def test_unloaded_queues_are_left_alone_and_a_rebuild_loads_all_in_order(filled: SparkLake, redis: Redis) -> None:
     redis.delete(keys.LOADED)
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
     done = run(filled)
-    assert redis.keys("*") == [keys.done("V2").encode()]  # nor is anything noted as looked at
+    assert redis.keys("*") == [keys.done("V2").encode()]  # no progress is noted either
     assert (done.rebuild_needed, done.offered, done.forgotten) == (True, 0, 0)
-    assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that somebody is told, again and again
+    assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that alerts repeat
     assert not run(filled, everything=True).rebuild_needed
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
@@ -117,9 +115,9 @@ def test_populating_again_adds_nothing(filled: SparkLake, redis: Redis) -> None:
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]
 
 
-def test_only_what_came_since_is_offered_the_next_time(filled: SparkLake, redis: Redis) -> None:
+def test_only_entries_since_the_last_time_are_offered(filled: SparkLake, redis: Redis) -> None:
     hour = 3_600_000
-    later = hour * 24 * 365 * 20  # well after the snapshots, which the wall clock has dated
+    later = hour * 24 * 365 * 20  # well after the snapshots' wall-clock times
     filled.settings = filled.settings.model_copy(update={"retention_days": 36_500.0})
     run(filled, ms=later)
     add_ids(filled, (9, "V9", False))
@@ -127,31 +125,31 @@ def test_only_what_came_since_is_offered_the_next_time(filled: SparkLake, redis:
     assert queued(redis, "V9") == [seq_at(9)]
 
 
-def test_a_vehicle_that_is_here_is_woken(filled: SparkLake, redis: Redis) -> None:
+def test_a_connected_vehicle_is_woken(filled: SparkLake, redis: Redis) -> None:
     redis.hset(keys.presence("V1"), mapping={"connected": "yes"})
     run(filled)
     shard = keys.shard_of("V1", filled.settings.wake_shards)
     assert records(redis, keys.wake(shard)) == [{b"owners": b"V1"}]
 
 
-def test_what_ended_lately_does_not_come_back_although_the_lake_has_not_heard(filled: SparkLake, redis: Redis) -> None:
+def test_a_recently_ended_entry_does_not_return_before_the_lake_knows(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V1"), {str(seq_at(2)): seq_at(2)})
     run(filled)
     assert queued(redis, "V1") == [seq_at(3)]
     assert redis.zcard(keys.done("V1")) == 1
 
 
-def test_the_queues_forget_what_the_lake_knows(filled: SparkLake, redis: Redis) -> None:
+def test_the_queues_forget_outcomes_that_the_lake_has(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): seq_at(2), str(seq_at(7)): seq_at(7)})
     assert run(filled).forgotten == 1
     assert redis.zrange(keys.done("V2"), 0, -1) == [str(seq_at(7)).encode()]
     redis.zadd(keys.done("V1"), {str(seq_at(3)): seq_at(3)})
     add_outcome(filled, "V1", 3)
     assert run(filled).forgotten == 1
-    assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still there from before it ended: only the dispatcher takes it out
+    assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still queued from before its end: only the dispatcher removes it
 
 
-def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loaded(filled: SparkLake, redis: Redis) -> None:
+def test_a_rebuild_loads_every_pending_entry_and_marks_the_queues_as_loaded(filled: SparkLake, redis: Redis) -> None:
     assert run(filled, everything=True).queued == 3
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
     assert queued(redis, "V2") == queued(redis, "V3") == []
@@ -161,7 +159,7 @@ def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loa
     assert run(filled, everything=True).queued == 0
 
 
-def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(filled: SparkLake, redis: Redis) -> None:
+def test_a_rebuild_states_the_last_trigger_of_each_recorder_in_the_lake(filled: SparkLake, redis: Redis) -> None:
     first, second, other = seq_at(1), seq_at(3), seq_of(unix_ms_of(seq_at(2)), 7, 0)
     rows = [("data", seq_at(9)), ("trigger", second), ("trigger", first), ("trigger", other), ("ecq", seq_at(7))]
     segments = [
@@ -174,7 +172,7 @@ def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(fil
     assert redis.hgetall(keys.REBUILT_UP_TO) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
 
 
-def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: SparkLake, redis: Redis) -> None:
+def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
     (mark,) = keys.watermark_keys(0, of_cluster=False)
     redis.set(mark, f"1 {seq_at(1)}")
@@ -185,9 +183,7 @@ def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: 
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_others(
-    filled: SparkLake, redis: Redis, everything: bool
-) -> None:
+def test_a_vehicle_with_corrupt_keys_is_named_and_others_are_loaded(filled: SparkLake, redis: Redis, everything: bool) -> None:
     add_ids(filled, (4, "V4", False), (5, "V5", False))
     redis.set(keys.pending("V1"), "something else")
     redis.set(keys.done("V2"), "something else")
@@ -203,19 +199,19 @@ def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_oth
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
-def test_a_trigger_whose_key_is_spoilt_is_named_and_keeps_nothing_from_anybody(filled: SparkLake, redis: Redis) -> None:
+def test_a_corrupt_trigger_key_is_named_and_every_entry_is_loaded(filled: SparkLake, redis: Redis) -> None:
     add_ids(filled, (4, "V4", False), (5, "V5", False))
     redis.sadd(keys.trigger(seq_at(4)), "something else")
     done = run(filled, everything=True)
 
     assert (done.spoilt_triggers, done.spoilt_triggers_named) == (1, (keys.trigger(seq_at(4)),))
-    assert done.problem is None  # dispatchers find in the lake what it says
+    assert done.problem is None  # dispatchers read the trigger from the lake
     assert queued(redis, "V4") + queued(redis, "V5") == [seq_at(4), seq_at(5)]
     assert redis.hget(keys.trigger(seq_at(5)), "data_id")
     assert redis.exists(keys.LOADED)
 
 
-def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: SparkLake, redis: Redis) -> None:
+def test_with_compaction_a_superseded_entry_is_recorded_as_an_outcome(filled: SparkLake, redis: Redis) -> None:
     filled.settings = filled.settings.model_copy(update={"compaction": "request_id"})
     add_ids(filled, (9, "V1", False), request_id="task_a_3")
     assert run(filled).superseded == 1
@@ -232,7 +228,7 @@ def test_a_lake_without_rows_populates_nothing(spark_lake: SparkLake, redis: Red
     assert redis.exists(keys.LOADED)
 
 
-def test_what_direct_enqueue_brought_is_known_without_reading_it(spark_lake: SparkLake, redis: Redis) -> None:
+def test_directly_enqueued_entries_are_recognised_without_reading_them(spark_lake: SparkLake, redis: Redis) -> None:
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
     add_ids(spark_lake, (1, "V1", True), (2, "V2", True))
@@ -241,7 +237,7 @@ def test_what_direct_enqueue_brought_is_known_without_reading_it(spark_lake: Spa
     assert is_behind(redis, spark_lake.catalog, spark_lake.settings, at(100))
 
 
-def test_entries_that_ended_are_forgotten_by_the_hour_and_not_after_each_run(
+def test_ended_entries_are_forgotten_hourly_and_not_after_each_run(
     spark_lake: SparkLake, redis: Redis, redis_server: Server
 ) -> None:
     ensure_tables(spark_lake.catalog)
@@ -256,7 +252,7 @@ def test_entries_that_ended_are_forgotten_by_the_hour_and_not_after_each_run(
     assert is_behind(redis, spark_lake.catalog, spark_lake.settings, now + FORGET_AFTER)
 
 
-def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_the_rest_comes_later(
+def test_a_full_redis_is_named_with_limit_and_remedy_and_loading_resumes_later(
     spark_lake: SparkLake, redis: Redis, redis_server: Server
 ) -> None:
     ensure_tables(spark_lake.catalog)

@@ -1,4 +1,4 @@
-"""Ingest and compaction as processes of their own: killed with its files written, overtaken in its commit, all is in once."""
+"""Ingest and compaction as processes: killed with files written, overtaken in a commit, everything is in once."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ INGEST = ("ingest", "--run-id", RUN_ID, "--no-flush")
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake) -> SparkLake:
-    """With a batch in the archive."""
+    """A lake with a batch in the archive."""
     ensure_tables(spark_lake.catalog)
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
     spark_lake.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
@@ -49,11 +49,11 @@ def spark_lake(spark_lake: SparkLake) -> SparkLake:
 
 @contextmanager
 def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[None]:
-    """During the block the ingest waits for its first commit to ids: its files are written, and the catalog is locked."""
+    """Pause the ingest before its first commit to ids during the block: its files are written and the catalog is locked."""
 
     def has_begun() -> bool:
         assert ingesting.process.poll() is None, ingesting.said()
-        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None  # the branch is made before Spark writes
+        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None  # the branch exists before Spark writes
 
     wait_until(has_begun, within_s=BOUND_S, what=f"a run; log {ingesting.log}")
     with locked(spark_lake.settings):
@@ -64,7 +64,7 @@ def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[
         yield
 
 
-def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection_removes_the_files(
+def test_a_run_killed_before_its_commit_is_repeated_and_its_files_are_collected(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_stage(spark_lake.settings, *INGEST) as ingesting, about_to_commit(spark_lake, ingesting):
@@ -77,38 +77,38 @@ def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection
     assert_all_is_in_once(spark_lake)
     assert data_files(spark_lake.settings, IDS) - known_files(spark_lake.catalog, IDS) == left
 
-    monkeypatch.setattr(garbage_files, "tables_of", lambda _: (IDS,))  # one table tells
+    monkeypatch.setattr(garbage_files, "tables_of", lambda _: (IDS,))  # one table is enough
     for file in (spark_lake.settings.home / "lake/warehouse").rglob("*.*"):
-        os.utime(file, (0, 0))  # so that none stays for its youth
+        os.utime(file, (0, 0))  # so that no file is too young to remove
     removed = garbage_files.remove_orphans(
         spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC), dry_run=False
     )
     assert data_files(spark_lake.settings, IDS) == known_files(spark_lake.catalog, IDS)
-    assert removed[IDS.name].count > len(left), "what its commit had begun with, too"
+    assert removed[IDS.name].count > len(left), "including the start of its commit"
     assert_all_is_in_once(spark_lake)
 
 
-def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_tries_again(spark_lake: SparkLake) -> None:
+def test_concurrent_ingest_and_compaction_both_succeed_with_a_retry(spark_lake: SparkLake) -> None:
     row = {"ts": at(0), "request_id": "r", "seq": seq_at(0), "data_id": "d", "applied": True}
     for vin in ("V7", "V8", "V9"):
         spark_lake.append(IDS, [row | {"vin": vin}])
     assert has_work(
         spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC)
-    )  # it also notes the sort order, which is a commit
+    )  # also changes the sort order, which is a commit
 
     before = commits_begun(spark_lake.settings, IDS)
     with ExitStack() as running:
         compacting = running.enter_context(a_stage(spark_lake.settings, "compact"))
         wait_until(lambda: has_the_lease(spark_lake, compacting), within_s=BOUND_S, what=f"a lease; log {compacting.log}")
-        compacting.signal(signal.SIGSTOP)  # its Spark is not up yet
+        compacting.signal(signal.SIGSTOP)  # its Spark has not started yet
         ingesting = running.enter_context(a_stage(spark_lake.settings, *INGEST))
         with about_to_commit(spark_lake, ingesting):
-            ingesting.signal(signal.SIGSTOP)  # or it would have waited too long when the other's Spark is up
+            ingesting.signal(signal.SIGSTOP)  # otherwise its wait would time out before the other's Spark starts
             begun = commits_begun(spark_lake.settings, IDS)
             compacting.signal(signal.SIGCONT)
             waits_to_commit(compacting, spark_lake.settings, IDS, begun)
             versions = [file.name.split("-")[0] for file in commits_begun(spark_lake.settings, IDS) - before]
-            assert len(versions) > len(set(versions)), "each on top of the same state"
+            assert len(versions) > len(set(versions)), "both based on the same state"
             ingesting.signal(signal.SIGCONT)
         assert ingesting.result()["written"][IDS.name] == 2
         compacted = compacting.result()["tables"][IDS.name]

@@ -1,4 +1,4 @@
-"""The ledger is pruned with its archive, and no file of the archive is ever taken in twice for that."""
+"""The ledger is pruned with its archive, and no archive file is ever ingested twice because of that."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ DAYS = 8
 
 @pytest.fixture
 def paths(lake: Lake) -> list[str]:
-    """A lake with a segment for each of some days, and one that tells no day."""
+    """A lake with one segment for each of some days and one without a day."""
     lake.renew()
     found = [lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])]) for day in range(DAYS)]
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
@@ -50,19 +50,19 @@ def vehicles(lake: Lake) -> list[str]:
     return sorted(row["vin"] for row in read(open_catalog(lake.settings), IDS))
 
 
-def test_rows_go_with_files_that_are_gone_for_their_age_and_with_no_others(lake: Lake, paths: list[str]) -> None:
+def test_ledger_rows_of_expired_files_are_removed_and_no_others(lake: Lake, paths: list[str]) -> None:
     for path in (paths[0], paths[1], paths[3], paths[6]):
         file(lake, path).unlink()
     assert prune(lake, dry_run=True) == 3
     assert ledger(lake) == paths
     assert prune(lake) == 3
-    assert ledger(lake) == [paths[2], *paths[4:]]  # the third has its file, and the seventh is too young to have lost its own
+    assert ledger(lake) == [paths[2], *paths[4:]]  # the third still has its file, and the seventh is too young
     assert prune(lake) == 0
     complete_from = pruned_before(open_catalog(lake.settings).load_table(SEGMENTS.identifier))
     assert complete_from == (NOON + timedelta(days=5)).replace(hour=0)
 
 
-def test_files_go_before_rows_and_a_recorders_newest_stays_with_its_row(lake: Lake, paths: list[str]) -> None:
+def test_files_go_before_rows_and_the_newest_of_a_recorder_keeps_its_row(lake: Lake, paths: list[str]) -> None:
     other = [lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"W{day}"], node=7)], node=7) for day in (0, 1)]
     catalog, moment = open_catalog(lake.settings), NOON + timedelta(days=lake.settings.archive_retention_days + 5)
     ingest(catalog, lake.settings, run_id="second", now=at(0))
@@ -75,7 +75,7 @@ def test_files_go_before_rows_and_a_recorders_newest_stays_with_its_row(lake: La
     assert [s.path for s in Archive(lake.settings.archive).segments()] == ledger(lake)
 
 
-def test_a_pruned_segment_that_comes_back_brings_nothing_twice(lake: Lake, paths: list[str]) -> None:
+def test_a_pruned_segment_that_returns_adds_nothing_twice(lake: Lake, paths: list[str]) -> None:
     kept = file(lake, paths[1]).read_bytes()
     for path in paths[:4]:
         file(lake, path).unlink()
@@ -87,7 +87,7 @@ def test_a_pruned_segment_that_comes_back_brings_nothing_twice(lake: Lake, paths
     assert disagreements(open_catalog(lake.settings), lake.settings, now=at(0))[0] == []
 
 
-def test_what_a_recorder_brings_that_was_away_for_longer_than_the_retention_is_taken_in(lake: Lake, paths: list[str]) -> None:
+def test_segments_of_a_recorder_away_for_longer_than_the_retention_are_ingested(lake: Lake, paths: list[str]) -> None:
     for path in paths[:4]:
         file(lake, path).unlink()
     prune(lake)
@@ -96,7 +96,7 @@ def test_what_a_recorder_brings_that_was_away_for_longer_than_the_retention_is_t
     assert vehicles(lake).count("LATE") == 2
 
 
-def test_a_restore_says_that_pruned_history_would_be_lost(lake: Lake, paths: list[str]) -> None:
+def test_a_restore_warns_that_pruned_history_would_be_lost(lake: Lake, paths: list[str]) -> None:
     file(lake, paths[0]).unlink()
     prune(lake)
     with pytest.raises(Permanent, match="the lake has what began before 2026-03-06, and the archive does not keep it"):
@@ -104,8 +104,8 @@ def test_a_restore_says_that_pruned_history_would_be_lost(lake: Lake, paths: lis
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["paused", "killed"])
-def test_wherever_an_ingest_comes_between_no_row_is_lost_and_none_comes_twice(lake: Lake, kills: bool) -> None:
-    """A copy of a pruned segment comes back, and something new with it, at each step of the prune."""
+def test_a_concurrent_ingest_loses_and_doubles_no_row(lake: Lake, kills: bool) -> None:
+    """A copy of a pruned segment returns together with a new one at each step of the prune."""
     for step in range(20):
         lake.renew()
         made = [lake.archive(Stream.TRIGGER, [trigger(day * DAY_MS, [f"V{day}"])]) for day in range(3)]

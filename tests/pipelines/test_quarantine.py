@@ -1,4 +1,4 @@
-"""Quarantine is workable: what was refused is listed, replayed under its own seq after a fix, or dropped; each once."""
+"""Quarantine operations: list, replay under the same seq after a fix, or drop; each once."""
 
 import json
 import tracemalloc
@@ -27,14 +27,14 @@ LATER = at(3_600_000)
 
 
 def refuse(spark_lake: SparkLake, envelope: Envelope, reason: str) -> int:
-    """Put a message into quarantine, as ingest does."""
+    """Put a message into quarantine as ingest does."""
     ensure_tables(spark_lake.catalog)
     row = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
     spark_lake.append(QUARANTINE, [row | {"reason": reason, "payload": envelope.payload}])
     return envelope.seq
 
 
-def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit_is_raised(spark_lake: SparkLake) -> None:
+def test_a_refused_trigger_is_replayed_under_its_seq_after_the_limit_is_raised(spark_lake: SparkLake) -> None:
     spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 1})
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
     spark_lake.ingest("first")
@@ -45,7 +45,7 @@ def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit
     done = replay(spark_lake.catalog, spark_lake.settings, refused.seq, note="limit raised", now=LATER)
     assert done.segment.startswith("trigger/dt=2026-03-01/hour=13/")
     first = spark_lake.file(done.segment)
-    again = first.parent.with_name("hour=14") / first.name  # as if it had been replayed twice
+    again = first.parent.with_name("hour=14") / first.name  # as if replayed twice
     again.parent.mkdir()
     again.write_bytes(first.read_bytes())
     assert spark_lake.ingest("second").skipped == 1
@@ -71,7 +71,7 @@ def test_a_replay_may_correct_the_payload(spark_lake: SparkLake) -> None:
     assert spark_lake.rows(IDS, "vin", "seq") == [("V1", seq)]
 
 
-def test_data_that_the_lake_knows_with_other_bytes_is_not_replayed(spark_lake: SparkLake) -> None:
+def test_data_known_to_the_lake_with_other_bytes_is_not_replayed(spark_lake: SparkLake) -> None:
     seq = refuse(spark_lake, data(2, "d1", b"other"), "too large then")
     append_payloads(spark_lake.catalog, {"d1": b"one"}, at=at(0))
     with pytest.raises(Permanent, match="known with other bytes"):
@@ -123,7 +123,7 @@ def test_the_console_lists_shows_replays_and_drops(spark_lake: SparkLake, manifo
     assert "asked the platform" in manifold("show", str(hopeless)).stdout
 
 
-def test_the_console_says_what_cannot_be_done(spark_lake: SparkLake, manifold: Callable[..., Result]) -> None:
+def test_the_console_explains_refused_operations(spark_lake: SparkLake, manifold: Callable[..., Result]) -> None:
     seq = refuse(spark_lake, trigger(2, []), "ids is empty")
     for arguments, word in (
         (["replay", str(seq)], "refused again"),
@@ -136,7 +136,7 @@ def test_the_console_says_what_cannot_be_done(spark_lake: SparkLake, manifold: C
 
 
 def several(spark_lake: SparkLake, files: int, each: int) -> None:
-    """So many files of refusals, each in the order in which they came."""
+    """This many files of refusals in order of arrival."""
     ensure_tables(spark_lake.catalog)
     for first in range(0, files * each, each):
         said = {"stream": "trigger", "topic": "t", "payload": b"{}", "reason": "ids is missing; " + "send a list of VINs " * 20}
@@ -144,9 +144,9 @@ def several(spark_lake: SparkLake, files: int, each: int) -> None:
         spark_lake.append(QUARANTINE, rows)
 
 
-def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_lake: SparkLake) -> None:
+def test_pages_are_contiguous_and_list_each_seq_once(spark_lake: SparkLake) -> None:
     several(spark_lake, files=3, each=5)
-    refuse(spark_lake, trigger(3, []), "ids is missing, again")  # a replay that was refused a second time
+    refuse(spark_lake, trigger(3, []), "ids is missing, again")  # a replay refused again
     refuse(spark_lake, data(7, "d1", b"x"), "something else")
     drop(spark_lake.catalog, [seq_at(3), seq_at(14)], note="", now=LATER)
 
@@ -172,7 +172,7 @@ def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_la
     assert walked(RefusalFilter(since=at(10), settled=True), 2) == (every[:5], {5})
 
 
-def test_whatever_is_dropped_at_once_the_tables_are_read_as_often(
+def test_dropping_any_number_reads_the_tables_equally_often(
     spark_lake: SparkLake, manifold: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     several(spark_lake, files=2, each=20)
@@ -195,7 +195,7 @@ def test_whatever_is_dropped_at_once_the_tables_are_read_as_often(
     assert page(spark_lake.catalog, RefusalFilter(settled=True), limit=9).total == 40
 
 
-def test_where_one_was_never_refused_none_is_dropped(spark_lake: SparkLake) -> None:
+def test_an_unknown_seq_cannot_be_dropped(spark_lake: SparkLake) -> None:
     several(spark_lake, files=1, each=3)
     with pytest.raises(Permanent, match=f"no refused message has seq {seq_at(9)}"):
         drop(spark_lake.catalog, [seq_at(1), seq_at(9)], note="", now=LATER)
@@ -204,7 +204,7 @@ def test_where_one_was_never_refused_none_is_dropped(spark_lake: SparkLake) -> N
 
 
 def peak_of(spark_lake: SparkLake, before: Cursor | None) -> int:
-    """Bytes of Arrow and of Python that a page of ten takes at the most."""
+    """Peak memory in bytes of Arrow and Python for a page of ten."""
     pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     tracemalloc.start()
@@ -216,7 +216,7 @@ def peak_of(spark_lake: SparkLake, before: Cursor | None) -> int:
         pa.set_memory_pool(usual)
 
 
-def test_a_page_takes_the_memory_of_a_page_however_much_was_refused(spark_lake: SparkLake) -> None:
+def test_a_page_uses_bounded_memory_for_any_number_of_refusals(spark_lake: SparkLake) -> None:
     several(spark_lake, files=1, each=20_000)
     few = peak_of(spark_lake, None)
     several(spark_lake, files=12, each=20_000)

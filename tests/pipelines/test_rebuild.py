@@ -1,4 +1,4 @@
-"""A rebuild that dies half-way, while vehicles are served: done again, everything pending is queued, and nothing comes back."""
+"""A rebuild killed half-way under load: repeated, every pending entry is queued, and nothing returns."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def settings(tmp_path: Path, redis_server: Server) -> Settings:
 
 @pytest.fixture
 def catalog(settings: Settings) -> Catalog:
-    """Ten vehicles with the entries 1, 2 and 3; every vehicle's 3 was delivered."""
+    """Ten vehicles with entries 1, 2 and 3; 3 was delivered to every vehicle."""
     catalog = new_lake(settings)
     ids = [
         {"vin": f"V{n}", "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
@@ -49,7 +49,7 @@ def catalog(settings: Settings) -> Catalog:
 
 
 def load_here(catalog: Catalog, settings: Settings) -> int:
-    """What Spark's workers do with all entries that are pending, in this process; how many were queued."""
+    """Load all pending entries in this process, as Spark's workers do; return the number queued."""
     entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
     work = loading(settings.redis, Policy.of(settings), 0)
     pending = entries.filter(pc.not_equal(entries["seq"], seq_at(3)))
@@ -61,7 +61,7 @@ def queued(redis: Redis) -> dict[str, list[int]]:
     return {vin: [int(seq) for seq in seqs] for vin, seqs in found.items()}
 
 
-def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
+def test_a_rebuild_killed_half_way_is_completed_by_the_next(
     catalog: Catalog, settings: Settings, redis: Redis, one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_loader, "OWNERS_PER_FLUSH", A_FLUSH)
@@ -81,7 +81,7 @@ def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
     assert len(there) == 2 * A_FLUSH
     assert not redis.exists(keys.LOADED), "so status still says that a rebuild is needed"
 
-    served = next(iter(there))  # the lake has not heard of it when the rebuild goes on
+    served = next(iter(there))  # unknown to the lake when the rebuild continues
     list(Loader(redis, Policy.of(settings)).end([(served, [seq_at(1)])], Outcome.DELIVERED, 0))
     done = populate(new_session(one_spark, settings), catalog, settings, now=at(100), everything=True)
     assert done.offered == 2 * VEHICLES

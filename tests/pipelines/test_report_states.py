@@ -1,4 +1,4 @@
-"""A report says what became of the run that it judges: published, overtaken, held back, or not decided yet."""
+"""A report states the fate of its run: published, overtaken, held back, or undecided."""
 
 import argparse
 import json
@@ -25,30 +25,30 @@ from tests.pipelines.makers import at, trigger
 
 pytestmark = pytest.mark.slow
 
-BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # when runs begin, in milliseconds: reports name seconds
+BEFORE, EARLIER, LATER, AFTER = 0, 1_000, 2_000, 3_000  # start times of runs in milliseconds: reports show seconds
 
 
 def page_of(lake: SparkLake, run_id: str) -> str:
-    """The sentence of the run's page that says how it was judged."""
+    """The sentence on the run's page about its state."""
     page = (open_reports(lake.settings).read(run_page(run_id)) or b"").decode()
     (sentence,) = re.findall(r'<p class="[^"]+">(.+), judged at', page)
     return str(sentence)
 
 
 def index_of(lake: SparkLake) -> dict[str, str]:
-    """The state of each run on the index, by run."""
+    """The state of each run on the index."""
     index = (open_reports(lake.settings).read(INDEX) or b"").decode()
     return dict(re.findall(r'/index.html">([^<]+)</a></td>\s*<td class="[^"]*">([^<]+)</td>', index))
 
 
 def report(lake: SparkLake, *arguments: str) -> tuple[int, Any]:
-    """The exit status of `manifold report --json`, and what it prints."""
+    """The exit status and output of `manifold report --json`."""
     done = manifold("report", "--json", *arguments, env={"MANIFOLD_HOME": str(lake.settings.home)})
     return done.returncode, json.loads(done.stdout or "null")
 
 
 def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
-    """Those of these runs whose judgements the charts show."""
+    """Which of these runs are in the charts."""
     draw_trends(lake.settings, now=at(AFTER))
     page = (open_reports(lake.settings).read(TRENDS) or b"").decode()
     return [run_id for run_id in run_ids if f"runs/{run_id}/" in page]
@@ -60,7 +60,7 @@ def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
 
 @pytest.fixture
 def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    """Has something happen once between a run's audit and its publication."""
+    """Run something once between a run's audit and its publication."""
 
     def interpose(run_id: str, happens: Callable[[], None]) -> None:
         waiting = [happens]
@@ -76,7 +76,7 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
     return interpose
 
 
-def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
+def test_one_of_two_concurrent_runs_is_published_and_the_other_overtaken(
     spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -91,7 +91,7 @@ def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
 
     assert seen_meanwhile == ["Passed; not published yet", {"slow": "not decided"}]
     assert spark_lake.rows(IDS, "vin") == ["V1"]
-    assert sorted(set(spark_lake.rows(QUALITY, "run_id"))) == ["fast", "slow"], "every judgement stays on record"
+    assert sorted(set(spark_lake.rows(QUALITY, "run_id"))) == ["fast", "slow"], "every audit result is kept"
     assert page_of(spark_lake, "fast") == "Passed and published"
     assert "overtaken" in page_of(spark_lake, "slow")
     assert index_of(spark_lake) == {"slow": "overtaken", "fast": "published"}
@@ -107,7 +107,7 @@ def test_of_two_runs_at_once_one_is_published_and_the_other_overtaken(
     assert report(spark_lake, "--run-id", "slow")[1]["state"] == "overtaken"
 
 
-def test_an_overtaken_run_with_messages_left_is_judged_again_and_published(
+def test_an_overtaken_run_with_messages_left_is_audited_again_and_published(
     spark_lake: SparkLake, after_audit: Callable[[str, Callable[[], None]], None]
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -141,12 +141,12 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
     assert page_of(spark_lake, "bad") == "Failed: the run is held back"
     assert index_of(spark_lake) == {"bad": "held back", "good": "published"}
     status, newest = report(spark_lake)
-    assert (status, newest["run_id"]) == (1, "good"), "a newer run is held back, which a script has to hear of"
+    assert (status, newest["run_id"]) == (1, "good"), "a script must learn that a newer run is held back"
     assert [(run["run_id"], run["state"]) for run in newest["newer"]] == [("bad", "held back")]
     assert in_charts(spark_lake, "bad") == ["bad"]
 
 
-def test_a_run_that_is_overtaken_between_the_stages_of_airflow_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+def test_a_run_overtaken_between_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
     ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
@@ -161,7 +161,7 @@ def test_a_run_that_is_overtaken_between_the_stages_of_airflow_says_so(spark_lak
     assert report(spark_lake)[1]["run_id"] == "manual"
 
 
-def test_a_run_that_the_stages_of_airflow_publish_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+def test_a_run_published_by_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
     ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
@@ -171,7 +171,7 @@ def test_a_run_that_the_stages_of_airflow_publish_says_so(spark_lake: SparkLake,
     assert page_of(spark_lake, mine.run_id) == "Passed and published"
 
 
-def test_what_a_killed_run_could_not_note_is_noted_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
 
     def killed(*_: object) -> None:
@@ -188,7 +188,7 @@ def test_what_a_killed_run_could_not_note_is_noted_by_the_next(spark_lake: Spark
     assert index_of(spark_lake) == {"killed": "published"}
 
 
-def test_a_stage_that_holds_a_run_back_leaves_the_report_that_says_so(
+def test_a_stage_that_holds_a_run_back_leaves_a_report_that_says_so(
     spark_lake: SparkLake, shared_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = transforms.ids_rows

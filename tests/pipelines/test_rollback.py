@@ -1,4 +1,4 @@
-"""Taking a run back: every table as before it, nothing can come between, and the next ingest brings it again."""
+"""Rollback of a run: every table is restored, nothing interferes, and the next ingest adds the run again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.pipelines.makers import at, data, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read
 
 ECQ = (ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, ECQ_SEQNO)
-TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # whatever the runs: ecq_seqno has a row for each
+TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # independent of runs: ecq_seqno has a row for each
 
 
 def take_in(lake: Lake, run_id: str) -> None:
@@ -24,7 +24,7 @@ def take_in(lake: Lake, run_id: str) -> None:
 
 @pytest.fixture
 def three_runs(lake: Lake) -> Lake:
-    """Runs `one`, `two` and `three`, each with a vehicle, and a message and an acknowledgement of a compacted queue.
+    """Runs `one`, `two` and `three`, each with a vehicle, a message and an acknowledgement of a compacted queue.
 
     `two` and `three` publish the same data.
     """
@@ -38,7 +38,7 @@ def three_runs(lake: Lake) -> Lake:
     return lake
 
 
-def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_runs: Lake) -> None:
+def test_every_table_is_restored_and_the_next_ingest_adds_everything_again(three_runs: Lake) -> None:
     lake, catalog = three_runs, open_catalog(three_runs.settings)
     taken_in = {table.name: read(catalog, table) for table in TAKEN_IN}
     done = rollback(catalog, lake.settings, run_id="two", now=at(0))
@@ -52,7 +52,7 @@ def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_run
     )
     assert [is_published(catalog, name) for name in ("one", "two", "three")] == [True, False, False]
 
-    take_in(lake, "two")  # Airflow's `clear` does the same run again
+    take_in(lake, "two")  # Airflow's `clear` repeats the same run
     for table in TAKEN_IN:
         assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
     assert max(row["last_seq"] for row in read(catalog, ECQ_SEQNO)) == seq_at(33)
@@ -60,7 +60,7 @@ def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_run
     assert is_published(catalog, "two")
 
 
-def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
+def test_a_rollback_can_be_undone(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     done = rollback(catalog, three_runs.settings, run_id="one", now=at(0))
     assert [read(catalog, table) for table in (IDS, *ECQ)] == [[]] * 5
@@ -72,19 +72,37 @@ def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
     assert len(read(catalog, IDS)) == 3
 
 
-def test_it_goes_in_although_compaction_has_rewritten_main(three_runs: Lake) -> None:
+def test_a_rollback_is_published_although_compaction_rewrote_main(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     compact(catalog, IDS)
     player = three_runs.player(lambda c: rollback(c, three_runs.settings, run_id="three", now=at(0)))
-    player.go(until="commit sdv.ingested_segments")  # it opens
-    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    player.go(until="commit sdv.ingested_segments")  # opens
+    player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     compact(catalog, IDS)
     player.go()
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
 
 
-def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs: Lake) -> None:
-    """The rollback halts before each of its steps; somebody finishes, somebody ingests; it goes on, or dies."""
+def test_a_run_whose_merge_was_repeated_on_a_compacted_main_is_taken_back(lake: Lake) -> None:
+    """The repeated merge updates d1 and inserts d3, each in a snapshot of its own."""
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    lake.archive(Stream.DATA, [data(1, "d1", b"one"), data(2, "d2", b"two")])
+    take_in(lake, "one")
+    lake.archive(Stream.DATA, [data(11, "d1", b"one"), data(12, "d3", b"three")])
+    player = lake.ingesting("two")
+    while player.steps.count("commit sdv.ingested_segments") < 2:  # it opens, and is about to count
+        player.go(1)
+    assert compact(catalog, META)
+    player.go()
+    seen = {row["data_id"]: row["times_seen"] for row in read(catalog, META)}
+    assert seen == {"d1": 2, "d2": 1, "d3": 1}
+    assert rollback(catalog, lake.settings, run_id="two", now=at(20)).undone == ["two"]
+    assert {row["data_id"]: row["times_seen"] for row in read(catalog, META)} == {"d1": 1, "d2": 1}
+
+
+def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: Lake) -> None:
+    """The rollback is paused before each step while others finish runs and ingest; then it continues or dies."""
     lake = three_runs
     catalog = open_catalog(lake.settings)
     for steps in range(8):
@@ -103,7 +121,7 @@ def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs
         assert [row["times_seen"] for row in read(catalog, META)] == [2], player.steps
 
 
-def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> None:
+def test_a_run_that_cannot_be_ingested_again_is_not_rolled_back(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     next((three_runs.settings.home / "archive").rglob("data/**/*.parquet")).unlink()
     with pytest.raises(Permanent, match="1 segments of these runs are not in the archive any more, data/dt=2026-03-01"):
@@ -113,7 +131,7 @@ def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> No
     assert len(read(catalog, IDS)) == 3
 
 
-def test_spark_reads_what_a_rollback_has_written(spark_lake: SparkLake) -> None:
+def test_spark_reads_a_rolled_back_lake(spark_lake: SparkLake) -> None:
     for ms, run_id in ((1, "one"), (2, "two")):
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
         spark_lake.ingest(run_id)

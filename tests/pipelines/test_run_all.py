@@ -1,4 +1,4 @@
-"""All stages together: judged before they are published, and what fails the audit stays off main."""
+"""All stages: a run is audited before publication, and a failed one stays off main."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.support.servers import free_port
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_is_judged_and_then_published(spark_lake: SparkLake) -> None:
+def test_a_run_is_audited_and_then_published(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", 7])])
     spark_lake.write(Stream.DATA, [data(3, "d1", b"one")])
     spark_lake.write(Stream.OUTCOME, [outcome(4, "V1", 1)])
@@ -26,12 +26,12 @@ def test_a_run_is_judged_and_then_published(spark_lake: SparkLake) -> None:
     assert done.segments == 3
     assert report is not None
     assert spark_lake.settings.reports_folder in report
-    assert warnings >= 1  # V1 is no VIN by ISO 3779
+    assert warnings >= 1  # V1 is invalid by ISO 3779
     assert spark_lake.rows(IDS, "vin") == ["V1"]
     assert audit_run(spark_lake.run("run", 10)) is None
 
 
-def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(
+def test_a_run_that_breaks_a_rule_stays_off_main_and_names_the_rows(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = transforms.ids_rows
@@ -46,6 +46,6 @@ def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(
     assert branch_of("run") in spark_lake.catalog.load_table(IDS.identifier).refs()
 
 
-def test_a_recorder_that_is_not_there_is_no_reason_to_stop(spark_lake: SparkLake) -> None:
+def test_an_absent_recorder_does_not_stop_a_run(spark_lake: SparkLake) -> None:
     settings = Settings(home=spark_lake.settings.home, recorder_port=free_port())
     assert flush(settings) is False

@@ -1,4 +1,4 @@
-"""`manifold signals erase` takes a device out of everything, and leaves others."""
+"""`manifold signals erase` removes a device everywhere and keeps others."""
 
 import gzip
 import json
@@ -21,10 +21,10 @@ NOW_MS = 60_000
 
 
 @pytest.mark.parametrize(("gone", "in_sealed"), [(GONE, 2), ("d7", 0)], ids=["a name", "a short one"])
-def test_its_rows_and_records_go_and_those_of_others_stay(
+def test_rows_and_records_of_the_device_go_and_those_of_others_stay(
     spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str, in_sealed: int
 ) -> None:
-    """Refused messages are opened for a name that no bytes have by chance: `deviceId` is not the only place for it."""
+    """Refused messages are unsealed to search for a name too long to occur by chance: `deviceId` is not its only place."""
     another_place = json.dumps({"about": {"device": gone}}).encode()
     redis_url = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
     spark_lake.settings = Settings(home=spark_lake.settings.home, redis_url=redis_url)

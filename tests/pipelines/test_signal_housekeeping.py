@@ -1,4 +1,4 @@
-"""Tables of signals in maintenance: compared with the archive, repaired, rid of what is past its retention, made again."""
+"""Maintenance of signal tables: compared with the archive, repaired, expired, restored."""
 
 from datetime import timedelta
 from functools import partial
@@ -64,7 +64,7 @@ def test_archive_and_tables_are_compared_and_repaired(spark_lake: SparkLake) -> 
 
 
 @pytest.mark.usefixtures("door")
-def test_days_past_their_retention_go_and_are_not_missed(spark_lake: SparkLake) -> None:
+def test_days_past_their_retention_are_removed_and_not_missed(spark_lake: SparkLake) -> None:
     later = at(0) + timedelta(days=3)
     assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 0
     spark_lake.settings = spark_lake.settings.model_copy(update={"signals_retention_days": 2.0})
@@ -77,7 +77,7 @@ def test_days_past_their_retention_go_and_are_not_missed(spark_lake: SparkLake) 
 
 
 @pytest.mark.usefixtures("door")
-def test_the_lake_can_be_made_again_and_its_history_let_go(spark_lake: SparkLake) -> None:
+def test_the_lake_can_be_restored_and_its_history_expired(spark_lake: SparkLake) -> None:
     before = {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)}
     empty(spark_lake.catalog, at(60_000))
     assert all(spark_lake.rows(table) == [] for table in SIGNAL_TABLES)
@@ -89,9 +89,7 @@ def test_the_lake_can_be_made_again_and_its_history_let_go(spark_lake: SparkLake
 
 
 @pytest.mark.usefixtures("door")
-def test_signals_are_processed_again_by_other_bounds_or_when_their_keys_are_back(
-    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_are_reprocessed_with_new_bounds_or_restored_keys(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     again = partial(process_again, spark_lake.catalog, now=at(60_000))
     before = spark_lake.rows(XRAY_PROCESSED)
     assert again(spark_lake.settings).days == []
@@ -117,9 +115,7 @@ def test_signals_are_processed_again_by_other_bounds_or_when_their_keys_are_back
 
 
 @pytest.mark.usefixtures("door")
-def test_what_is_processed_again_counts_though_main_is_rewritten_meanwhile(
-    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reprocessing_is_published_although_main_was_rewritten(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_it = MaintenanceRun.publish
 
     def rewritten_first(self: MaintenanceRun, *arguments: Any) -> None:

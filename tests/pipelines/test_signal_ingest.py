@@ -1,4 +1,4 @@
-"""Messages of X-ray signals become rows: each signal once, whatever is repeated, and what is bad lies in quarantine."""
+"""X-ray signal messages become rows: each signal once despite repetition, and bad ones are quarantined."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def test_signals_and_statuses_become_rows(spark_lake: SparkLake, door: Door) -> 
     ]
 
 
-def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, door: Door) -> None:
+def test_a_signal_is_one_row_for_any_number_of_messages(spark_lake: SparkLake, door: Door) -> None:
     once = [door.raw(1, "d", b"a", captured=1), door.raw(2, "d", b"a", captured=1), door.raw(3, "d", b"b", captured=1)]
     spark_lake.write(Stream.XRAY_RAW, once)
     run(spark_lake, "first")
@@ -72,8 +72,8 @@ def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, 
     assert len(spark_lake.rows(SEGMENTS)) == 3
 
 
-def test_a_status_or_a_refused_message_that_is_delivered_twice_is_one_row(spark_lake: SparkLake, door: Door) -> None:
-    """A door died between its journal and the acknowledgement, once before an ingest and once after."""
+def test_a_redelivered_status_or_refused_message_is_one_row(spark_lake: SparkLake, door: Door) -> None:
+    """A service died between its journal and the acknowledgement, once before an ingest and once after."""
     first = [
         door.status(1, "d", "online", seen=1),
         door.status(2, "d", "online", seen=1, correlation_id="another"),
@@ -111,7 +111,7 @@ def test_a_status_or_a_refused_message_that_is_delivered_twice_is_one_row(spark_
     assert check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).agree
 
 
-def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, door: Door) -> None:
+def test_tables_of_a_release_without_digests_keep_working(spark_lake: SparkLake, door: Door) -> None:
     ensure_tables(spark_lake.catalog)
     make_signal_tables(spark_lake.catalog)
     for table, column in ((QUARANTINE, "digest"), (XRAY_STATUS, "content_digest")):
@@ -131,7 +131,7 @@ def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, d
     assert spark_lake.rows(XRAY_STATUS, "seq") == [seq_at(2), seq_at(7)]
 
 
-def test_bad_records_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake, door: Door) -> None:
+def test_bad_records_are_quarantined_and_good_ones_ingested(spark_lake: SparkLake, door: Door) -> None:
     refused = Refusal(Code.SIGNATURE_ERROR, "signed by somebody else")
     spark_lake.write(
         Stream.XRAY_RAW,
@@ -153,7 +153,7 @@ def test_bad_records_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake
     assert spark_lake.rows(XRAY_RAW, "seq") == [seq_at(4)]
 
 
-def test_a_key_that_is_gone_is_said_and_holds_nothing_up(spark_lake: SparkLake, door: Door) -> None:
+def test_a_lost_key_is_reported_and_blocks_nothing(spark_lake: SparkLake, door: Door) -> None:
     spark_lake.write(Stream.XRAY_RAW, [door.raw(1, "d", readings(("humidity", 40, "%")))])
     for file in (spark_lake.settings.home / "archive" / "keys").rglob("*.json"):
         file.unlink()
@@ -163,7 +163,7 @@ def test_a_key_that_is_gone_is_said_and_holds_nothing_up(spark_lake: SparkLake, 
     assert problem.startswith(f"the key {NOON:%Y-%m-%d}.")
 
 
-def test_no_file_of_the_lake_or_the_archive_holds_a_payload(spark_lake: SparkLake, door: Door) -> None:
+def test_no_file_of_lake_or_archive_holds_a_payload(spark_lake: SparkLake, door: Door) -> None:
     spark_lake.write(Stream.XRAY_RAW, [door.raw(ms, "d", MARK * ms) for ms in range(1, 30)])
     run(spark_lake)
     files = [file for file in spark_lake.settings.home.rglob("*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""Snapshots of a table that is committed to all the time are bounded by their number, and nothing that a run needs goes."""
+"""Snapshots of a busy table are bounded in number, and none that a run needs is removed."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ RUNS, MOST = 8, 3
 
 @pytest.fixture
 def streamed(lake: Lake) -> Lake:
-    """A lake into which many runs have brought a segment each."""
+    """A lake into which many runs ingested one segment each."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for n in range(RUNS):
@@ -38,12 +38,12 @@ def snapshots(catalog: Catalog, table: Table) -> int:
     return len(catalog.load_table(table.identifier).snapshots())
 
 
-def test_only_the_newest_stay_and_every_row_does(streamed: Lake) -> None:
+def test_only_the_newest_snapshots_stay_and_no_row_is_lost(streamed: Lake) -> None:
     catalog, later = open_catalog(streamed.settings), datetime.now(UTC) + READ_GRACE + timedelta(minutes=1)
     assert snapshots(catalog, SEGMENTS) > RUNS
     gone = expire_by_count(catalog, streamed.settings, now=later)
     assert gone[SEGMENTS.name]
-    assert snapshots(catalog, SEGMENTS) <= MOST + 1  # and the one that was the newest before these
+    assert snapshots(catalog, SEGMENTS) <= MOST + 1  # plus the previous newest
     assert snapshots(catalog, IDS) <= MOST + 1
     assert len(read(catalog, IDS)) == len(read(catalog, SEGMENTS)) == RUNS
     bring(streamed, catalog, RUNS)
@@ -51,7 +51,7 @@ def test_only_the_newest_stay_and_every_row_does(streamed: Lake) -> None:
     assert not any(expire_by_count(catalog, streamed.settings, now=later - READ_GRACE).values())
 
 
-def test_what_somebody_may_be_reading_stays_however_much_there_is(streamed: Lake) -> None:
+def test_snapshots_that_readers_may_use_stay_in_any_number(streamed: Lake) -> None:
     catalog = open_catalog(streamed.settings)
     assert not any(expire_by_count(catalog, streamed.settings, now=datetime.now(UTC)).values())
     segments = catalog.load_table(SEGMENTS.identifier)
@@ -59,7 +59,7 @@ def test_what_somebody_may_be_reading_stays_however_much_there_is(streamed: Lake
     assert cut_of(segments, few, at(0)) == at(0) - timedelta(days=few.snapshot_retention_days)
 
 
-def test_a_run_that_is_open_is_published_after_what_others_left_has_gone(streamed: Lake) -> None:
+def test_an_open_run_is_published_after_snapshots_expired(streamed: Lake) -> None:
     catalog = open_catalog(streamed.settings)
     streamed.archive(Stream.TRIGGER, [trigger(1000, ["OPEN"])])
     slow = streamed.ingesting("slow", ms=1000).go(until=f"commit {SEGMENTS.identifier}").go(1)
@@ -69,7 +69,7 @@ def test_a_run_that_is_open_is_published_after_what_others_left_has_gone(streame
     assert "OPEN" in [row["vin"] for row in read(catalog, IDS)]
 
 
-def test_old_metadata_goes_with_each_commit(lake: Lake) -> None:
+def test_old_metadata_is_removed_with_each_commit(lake: Lake) -> None:
     lake.renew()
     catalog, kept = open_catalog(lake.settings), 4
     for table in (IDS, SEGMENTS):
@@ -84,7 +84,7 @@ def test_old_metadata_goes_with_each_commit(lake: Lake) -> None:
         assert len(list(folder.glob("*.metadata.json"))) <= kept + 1
 
 
-def test_main_moves_and_its_branch_goes_in_one_commit(lake: Lake) -> None:
+def test_main_moves_and_its_branch_is_removed_in_one_commit(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     before = catalog.load_table(IDS.identifier).metadata.last_updated_ms
@@ -94,7 +94,7 @@ def test_main_moves_and_its_branch_goes_in_one_commit(lake: Lake) -> None:
     assert len(commits) == 3  # the branch, the rows, main
 
 
-def test_the_ledgers_small_files_become_one_and_whoever_is_overtaken_does_its_work_again(lake: Lake) -> None:
+def test_small_ledger_files_are_merged_and_overtaken_runs_are_repeated(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     for n in range(RUNS):

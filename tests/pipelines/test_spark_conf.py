@@ -1,4 +1,4 @@
-"""What Spark is told, and what it shows of it."""
+"""Spark's configuration, and what Spark reveals of it."""
 
 import json
 import os
@@ -32,7 +32,7 @@ GUARDED = Settings(
     s3_access_key=SecretStr("hunter2"),
     s3_secret_key=SecretStr("hunter2"),
 )
-SITES = "com.example.Audit"  # no such class: Spark says so of each extension that it looks for in vain, and goes on
+SITES = "com.example.Audit"  # a missing class: Spark reports each such extension and continues
 WHICH = """
 import json, sys
 from manifold.settings import load_settings
@@ -43,7 +43,7 @@ with session(load_settings(), "which") as spark:
 """
 
 
-def test_properties_of_the_catalog_reach_spark_under_its_name() -> None:
+def test_catalog_properties_reach_spark_under_the_catalog_name() -> None:
     conf = session_conf(GUARDED)
 
     assert conf["spark.sql.catalog.manifold.credential"] == "me:hunter2"
@@ -54,13 +54,13 @@ def test_properties_of_the_catalog_reach_spark_under_its_name() -> None:
 
 
 def conf_of(address: str) -> dict[str, str]:
-    """What Spark is told of the catalog at this address."""
+    """Spark's catalog configuration for this address."""
     before = "spark.sql.catalog.manifold."
     conf = session_conf(Settings(catalog_uri=SecretStr(address)))
     return {name.removeprefix(before): value for name, value in conf.items() if name.startswith(before)}
 
 
-def test_what_the_address_of_a_postgresql_catalog_says_reaches_spark_too() -> None:
+def test_options_of_a_postgresql_catalog_address_reach_spark() -> None:
     said = "sslmode=verify-full&sslrootcert=/etc/ca.pem&options=-csearch_path%3Dlake&application_name=manifold&keepalives=1"
     conf = conf_of(f"postgresql+psycopg://me:h%2F2@db.example:5433/lake?{said}")
 
@@ -75,17 +75,17 @@ def test_what_the_address_of_a_postgresql_catalog_says_reaches_spark_too() -> No
     ("address", "says"),
     [
         pytest.param("postgresql+psycopg://me@db/lake?sslcrl=/etc/crl.pem", "says sslcrl, which", id="no counterpart"),
-        pytest.param("postgresql+psycopg://me@db/lake?sslmode=require&sslmode=disable", "says sslmode", id="said twice"),
+        pytest.param("postgresql+psycopg://me@db/lake?sslmode=require&sslmode=disable", "says sslmode", id="repeated"),
         pytest.param("postgresql+psycopg://me@/lake?host=/run/postgresql", "names no host", id="a socket file"),
     ],
 )
-def test_an_address_by_which_spark_would_connect_otherwise_is_refused(address: str, says: str) -> None:
+def test_an_address_that_spark_would_interpret_differently_is_refused(address: str, says: str) -> None:
     with pytest.raises(Permanent, match=says):
         conf_of(address)
 
 
 @pytest.mark.slow
-def test_spark_shows_none_of_them_and_keeps_what_a_site_hides(one_spark: SparkSession) -> None:
+def test_spark_redacts_the_properties_and_keeps_the_redaction_of_a_site(one_spark: SparkSession) -> None:
     session = one_spark.newSession()
     session.conf.set(REDACTED, "(?i)url|of-the-site")
     session.conf.set("spark.of-the-site", "hunter2")
@@ -95,12 +95,12 @@ def test_spark_shows_none_of_them_and_keeps_what_a_site_hides(one_spark: SparkSe
     shown = {row["key"]: row["value"] for row in session.sql("SET").collect()}
     assert shown["spark.sql.catalog.manifold.credential"] == "*********(redacted)"
     assert "hunter2" not in str(shown)
-    assert "hunter2" not in str(session.sparkContext.getConf().getAll())  # of which a page and the event log are made
+    assert "hunter2" not in str(session.sparkContext.getConf().getAll())  # shown on a page and in the event log
     assert session.conf.get("spark.sql.catalog.manifold.credential") == "me:hunter2"
 
 
-def test_signing_says_which_library_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)  # somebody may have installed it here
+def test_signing_names_the_library_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)  # it may be installed here
     signing = Settings(catalog_type="rest", catalog_uri=AWAY, warehouse="file:///lake", catalog_properties=SIGNED)
 
     assert S3_JAR in jars_for(signing)
@@ -119,14 +119,14 @@ def test_signing_says_which_library_it_needs(monkeypatch: pytest.MonkeyPatch) ->
         (f"{ICEBERG_EXTENSIONS},{SITES}", f"{ICEBERG_EXTENSIONS},{SITES}"),
     ],
 )
-def test_icebergs_extensions_come_after_those_of_the_site(sites: str, all_of_them: str) -> None:
+def test_iceberg_extensions_come_after_those_of_the_site(sites: str, all_of_them: str) -> None:
     assert extensions_with(sites) == all_of_them
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("submitted", [True, False], ids=["spark-submit", "a session that is started here"])
-def test_a_sites_own_extensions_are_loaded_beside_icebergs(tmp_path: Path, submitted: bool) -> None:
-    """By the file that the connection names, or by the one of the Spark installation (its configuration folder)."""
+def test_the_extensions_of_a_site_are_loaded_next_to_icebergs(tmp_path: Path, submitted: bool) -> None:
+    """From the file named by the connection, or from that of the Spark installation (its configuration folder)."""
     defaults = write_defaults(Settings(spark_driver_memory="1g"), tmp_path) / "spark-defaults.conf"
     with defaults.open("a") as file:
         file.write(f"spark.sql.extensions {SITES}\nspark.of-the-site kept\n")
@@ -139,22 +139,22 @@ def test_a_sites_own_extensions_are_loaded_beside_icebergs(tmp_path: Path, submi
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
     else:
         env["SPARK_CONF_DIR"] = str(tmp_path)
-        env["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc".strip()  # which a JVM writes to its stdout
+        env["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc".strip()  # written to stdout by a JVM
 
     done = subprocess.run(
         [*command, str(program)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
-    assert submitted or len(done.stdout.splitlines()) == 1, "results alone are on standard output"
+    assert submitted or len(done.stdout.splitlines()) == 1, "standard output contains only results"
     named, parser, kept = json.loads(done.stdout.splitlines()[-1])
     assert named == f"{SITES},{ICEBERG_EXTENSIONS}"
     assert kept == "kept"
     assert parser.endswith(".IcebergSparkSqlExtensionsParser")
-    assert f"Cannot use {SITES}" in done.stderr  # it was looked for
+    assert f"Cannot use {SITES}" in done.stderr  # it was loaded
 
 
-def test_what_one_day_has_got_is_read_by_several_tasks(spark_lake: SparkLake) -> None:
+def test_a_large_day_is_read_by_several_tasks(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for ms in range(2):
         entry = {"vin": "V1", "ts": at(ms), "request_id": "task_a_1", "seq": ms, "data_id": "d1", "applied": False}
@@ -165,7 +165,7 @@ def test_what_one_day_has_got_is_read_by_several_tasks(spark_lake: SparkLake) ->
 
 
 @pytest.mark.slow
-def test_a_session_knows_its_application_and_parallelism(one_spark: SparkSession) -> None:
+def test_a_session_has_its_application_name_and_parallelism(one_spark: SparkSession) -> None:
     session = one_spark.newSession()
 
     assert session.conf.get("spark.app.id") == session.sparkContext.applicationId

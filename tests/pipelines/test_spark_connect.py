@@ -1,4 +1,4 @@
-"""Jobs on a Spark Connect server: the same rows, and nothing that goes on without its client."""
+"""Jobs on a Spark Connect server: the same rows, and no query outlives its client."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_run_on_a_server_gives_the_golden_rows(
 
 
 @pytest.mark.slow
-def test_a_client_that_is_told_to_end_ends_its_query(server: ConnectServer, tmp_path: Path) -> None:
+def test_sigterm_to_a_client_ends_its_query(server: ConnectServer, tmp_path: Path) -> None:
     log = tmp_path / "client.log"
     with client("endless", log, home=tmp_path / "home", spark_master=server.address) as running:
         wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
@@ -69,7 +69,7 @@ def test_a_client_that_is_told_to_end_ends_its_query(server: ConnectServer, tmp_
 
 
 @pytest.mark.slow
-def test_the_next_try_ends_what_a_killed_one_left(server: ConnectServer, tmp_path: Path) -> None:
+def test_the_next_attempt_ends_the_query_of_a_killed_one(server: ConnectServer, tmp_path: Path) -> None:
     log, given = tmp_path / "client.log", _home(tmp_path) | {"spark_master": server.address}
     with client("endless", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "1"}, **given) as running:
         wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
@@ -82,7 +82,7 @@ def test_the_next_try_ends_what_a_killed_one_left(server: ConnectServer, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_is_told_within_a_minute(tmp_path: Path) -> None:
+def test_a_server_crash_is_reported_within_a_minute(tmp_path: Path) -> None:
     log, given = tmp_path / "client.log", _home(tmp_path)
     with connect_server(tmp_path) as server, client("endless", log, spark_master=server.address, **given) as running:
         wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
@@ -92,7 +92,7 @@ def test_a_server_that_dies_is_told_within_a_minute(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_told_within_a_minute(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_within_a_minute(tmp_path: Path) -> None:
     log, address = tmp_path / "client.log", f"sc://127.0.0.1:{free_port()}"
     with client("nothing", log, home=tmp_path / "home", spark_master=address) as running:
         assert running.wait(60) == NOT_DONE, log.read_text()
@@ -108,8 +108,8 @@ LACKS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("conf", "env", "says"), LACKS.values(), ids=[*LACKS])
-def test_what_a_server_lacks_is_named(conf: dict[str, str], env: dict[str, str], says: str, tmp_path: Path) -> None:
-    if not conf:  # the same Python, where nothing of Manifold is to be found
+def test_missing_capabilities_of_a_server_are_named(conf: dict[str, str], env: dict[str, str], says: str, tmp_path: Path) -> None:
+    if not conf:  # the same Python without Manifold
         bare = tmp_path / "bare"
         bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
         bare.chmod(0o755)
@@ -124,7 +124,7 @@ def test_what_a_server_lacks_is_named(conf: dict[str, str], env: dict[str, str],
     assert says in log.read_text().splitlines()[-1]
 
 
-def test_each_try_of_a_task_has_a_session_of_its_own() -> None:
+def test_each_attempt_of_a_task_has_its_own_session() -> None:
     tries = [session_ids(FIRST | {"AIRFLOW_CTX_TRY_NUMBER": str(number)}) for number in (1, 2, 3)]
 
     assert [len(ids) for ids in tries] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""The stages of the command line: each is found, says what it is for and what it takes, and loads nothing before it runs."""
+"""The stages of the command line: each is found, documents itself and its arguments, and loads nothing before it runs."""
 
 import pkgutil
 import subprocess
@@ -30,18 +30,18 @@ HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
 
 
 def loaded_by(code: str) -> set[str]:
-    """The modules that a new interpreter has loaded after that."""
+    """The modules loaded by a new interpreter after this code."""
     script = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
 
-def test_every_file_is_a_stage_and_every_stage_is_a_file() -> None:
+def test_files_and_stages_match() -> None:
     assert sorted(module.name for module in pkgutil.iter_modules(stages.__path__)) == sorted(stages.STAGES)
 
 
 @pytest.mark.parametrize("name", stages.STAGES)
-def test_a_stage_says_what_it_is_for_and_takes_what_it_took(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_documents_itself_and_its_arguments_are_stable(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.make_parser().parse_args([name, "--help"])
 
@@ -56,18 +56,18 @@ def test_a_stage_says_what_it_is_for_and_takes_what_it_took(name: str, capsys: p
 
 
 @pytest.mark.parametrize("name", ["audit", "publish"])
-def test_what_works_on_a_run_requires_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_that_work_on_a_run_require_its_id(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.make_parser().parse_args([name])
 
     assert (ended.value.code, "--run-id" in capsys.readouterr().err) == (cli.PERMANENT, True)
 
 
-def test_the_command_line_loads_nothing_that_a_stage_may_not_need() -> None:
+def test_the_command_line_imports_only_what_the_stage_needs() -> None:
     assert not loaded_by("from pipelines.cli import make_parser; make_parser()") & set(HEAVY)
 
 
-def test_a_stage_alone_loads_neither_lake_nor_spark() -> None:
+def test_a_stage_alone_imports_neither_lake_nor_spark() -> None:
     loaded = loaded_by("from pipelines.stages import STAGES, stage_of\nfor name in STAGES: stage_of(name)")
 
     assert not loaded & {*HEAVY, "pyiceberg", "redis", "sqlalchemy"}

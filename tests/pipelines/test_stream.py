@@ -1,4 +1,4 @@
-"""Streaming takes segments in as they come, beside the batch ingest, and each counts once."""
+"""Streaming ingests segments as they arrive, next to the batch ingest, each once."""
 
 import shutil
 import threading
@@ -31,7 +31,7 @@ CLIENT = "STREAM-C"
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """Here with Redis, and small micro-batches in quick succession."""
+    """A lake with Redis and short micro-batch intervals."""
     update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2}
     spark_lake.settings = spark_lake.settings.model_copy(update=update)
     return spark_lake
@@ -43,12 +43,12 @@ def stream(spark_lake: SparkLake) -> Streamed:
 
 
 def write_triggers(spark_lake: SparkLake, *moments: int) -> None:
-    """A segment for each moment, with one trigger for one vehicle."""
+    """A segment per instant, with one trigger for one vehicle."""
     for ms in moments:
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
 
 
-def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spark_lake: SparkLake) -> None:
+def test_segments_of_the_batch_ingest_are_skipped_and_a_restart_continues(spark_lake: SparkLake) -> None:
     write_triggers(spark_lake, 1)
     spark_lake.ingest("batch")
     write_triggers(spark_lake, 2, 3, 4)
@@ -60,7 +60,7 @@ def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spa
     )
     with Redis(port=spark_lake.settings.redis_port) as redis:
         redis.flushall()
-        redis.set(keys.LOADED, 1)  # or nothing may be populated before a rebuild
+        redis.set(keys.LOADED, 1)  # otherwise populate waits for a rebuild
     second = stream(spark_lake)
     shutil.rmtree(checkpoint_of(spark_lake.settings))
     third = stream(spark_lake)
@@ -69,7 +69,7 @@ def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spa
     assert (second.segments, second.rows) == (
         2,
         1 + 2 + 3 + 3 + 2,
-    )  # the id, the segments, messages twice, their state and last seq
+    )  # id, segments, messages (twice), their state and last seq
     assert third == Streamed()
     assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in (1, 2, 3, 4, 5)]
     assert [spark_lake.rows(table, "seq") for table in (ECQ_INDEX, ECQ_PAYLOAD)] == [[seq_at(ms) for ms in (6, 7, 8)]] * 2
@@ -78,7 +78,7 @@ def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spa
     assert [(message.key, message.is_delivered) for message in queue.messages] == [("k", True), ("j", False)]
 
 
-def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: SparkLake) -> None:
+def test_a_concurrent_stream_and_batch_ingest_take_each_segment_once(spark_lake: SparkLake) -> None:
     write_triggers(spark_lake, *range(1, 6))
 
     def batch() -> None:
@@ -93,7 +93,7 @@ def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: 
     assert len(spark_lake.rows(SEGMENTS, "path")) == 5
 
 
-def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batch_and_not_with_each(
+def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def files() -> int:
@@ -102,9 +102,9 @@ def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batc
     def snapshots() -> int:
         return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
 
-    monkeypatch.setattr("pipelines.maintenance.snapshots.READ_GRACE", timedelta(0))  # nobody reads here
+    monkeypatch.setattr("pipelines.maintenance.snapshots.READ_GRACE", timedelta(0))  # no reader here
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
-    lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # the ledger of the last days is packed
+    lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # recent: the ledger of the last days is packed
     for ms in range(MIN_FILES):
         write_triggers(spark_lake, lately + ms)
         spark_lake.ingest(f"run_{ms}")
@@ -114,16 +114,16 @@ def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batc
     streamed = stream(spark_lake)
 
     assert streamed.batches == MIN_FILES
-    assert files() == MIN_FILES, "those of the runs before and of the first micro-batch are one"
-    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "with the one that was the newest before, and those of later micro-batches"
+    assert files() == MIN_FILES, "files of earlier runs and of the first micro-batch are merged"
+    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "plus the previous newest, and those of later micro-batches"
     write_triggers(spark_lake, lately + 50)
     stream(spark_lake)
-    assert files() == 1, "the next start tidies, too"
+    assert files() == 1, "the next start cleans up too"
     assert snapshots() <= 2 + 1
     assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * MIN_FILES + 1
 
 
-def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(spark_lake: SparkLake) -> None:
+def test_a_failed_micro_batch_ends_the_stream_and_the_next_start_continues(spark_lake: SparkLake) -> None:
     with_redis = spark_lake.settings
     spark_lake.settings = with_redis.model_copy(update={"redis_port": free_port()})
     write_triggers(spark_lake, 1)
@@ -136,7 +136,7 @@ def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_st
     assert spark_lake.rows(IDS, "seq") == [seq_at(1)]
 
 
-def test_signals_come_by_stream_too_and_days_that_are_settled_are_sorted_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
+def test_a_stream_ingests_signals_and_sorts_settled_days_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
     door = Door(spark_lake, tmp_path / "ring")
     hot = readings(("temperature", 99, "celsius"))
     for ms in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""The charts over time are drawn from the lake after a run, once for each state of the table, and never fail a run."""
+"""The trend charts are drawn from the lake after a run, once per state of the table, and never fail a run."""
 
 import shutil
 from datetime import timedelta
@@ -35,7 +35,7 @@ def page(settings: Settings) -> str:
     return (open_reports(settings).read(TRENDS) or b"").decode()
 
 
-def test_they_show_the_table_and_are_drawn_again_only_where_it_has_changed(catalog: Catalog, settings: Settings) -> None:
+def test_charts_show_the_table_and_are_redrawn_only_when_it_changes(catalog: Catalog, settings: Settings) -> None:
     now = NOON + timedelta(hours=1)
 
     assert draw_trends(settings, now=now)
@@ -47,7 +47,7 @@ def test_they_show_the_table_and_are_drawn_again_only_where_it_has_changed(catal
     assert "run1" in page(settings)
 
 
-def test_as_many_judgements_are_shown_as_runs_are_kept(catalog: Catalog, settings: Settings) -> None:
+def test_charts_show_as_many_audits_as_runs_are_kept(catalog: Catalog, settings: Settings) -> None:
     append(catalog, QUALITY, [result(1, unexpected=1)])
 
     draw_trends(settings.model_copy(update={"report_max": 1}), now=NOON)
@@ -56,7 +56,7 @@ def test_as_many_judgements_are_shown_as_runs_are_kept(catalog: Catalog, setting
     assert "run0" not in page(settings)
 
 
-def test_of_runs_that_passed_those_are_shown_that_the_ledger_has(catalog: Catalog, settings: Settings) -> None:
+def test_of_passed_runs_only_those_in_the_ledger_are_shown(catalog: Catalog, settings: Settings) -> None:
     for run in (1, 2):
         append(catalog, QUALITY, [result(run, severity="warning", unexpected=1)])
     assert draw_trends(settings, now=NOON)
@@ -64,7 +64,7 @@ def test_of_runs_that_passed_those_are_shown_that_the_ledger_has(catalog: Catalo
 
     append(catalog, SEGMENTS, [ledger_row(1)])
 
-    assert draw_trends(settings, now=NOON), "the table is as it was, and a run was published"
+    assert draw_trends(settings, now=NOON), "the table is unchanged, and a run was published"
     assert [run in page(settings) for run in ("run0", "run1", "run2")] == [True, True, False]
 
 
@@ -79,18 +79,18 @@ def test_runs_whose_segments_were_pruned_are_shown(catalog: Catalog, settings: S
 
 
 def ledger_row(run: int) -> dict[str, object]:
-    """A segment that the `run`th run, hours after noon, has taken in."""
+    """A segment ingested by run number `run`, that many hours after noon."""
     at = NOON + timedelta(hours=run)
     return {"path": f"{run}", "stream": "trigger", "messages": 1, "run_id": f"run{run}", "ingested_at": at}
 
 
-def test_a_note_that_somebody_spoilt_is_no_reason_not_to_draw(catalog: Catalog, settings: Settings) -> None:
+def test_a_corrupt_note_does_not_prevent_drawing(catalog: Catalog, settings: Settings) -> None:
     for spoilt in (b"{", b"[]", b"\xff"):
         open_reports(settings).write(TRENDS_OF, spoilt)
         assert draw_trends(settings, now=NOON)
 
 
-def test_where_the_table_cannot_be_read_the_charts_stay_and_the_run_goes_on(catalog: Catalog, settings: Settings) -> None:
+def test_an_unreadable_table_leaves_the_charts_and_the_run_alone(catalog: Catalog, settings: Settings) -> None:
     draw_trends(settings, now=NOON)
     before = page(settings)
     append(catalog, QUALITY, [result(1, unexpected=1)])
@@ -108,7 +108,7 @@ def test_a_lake_without_tables_has_no_charts(settings: Settings) -> None:
     assert page(settings) == ""
 
 
-def test_after_a_run_they_are_drawn_however_it_ended(catalog: Catalog, settings: Settings) -> None:
+def test_charts_are_redrawn_after_every_run(catalog: Catalog, settings: Settings) -> None:
     with pytest.raises(Retryable), refresh_trends(settings):
         raise Retryable("another run was in the way")
 
@@ -116,7 +116,7 @@ def test_after_a_run_they_are_drawn_however_it_ended(catalog: Catalog, settings:
 
 
 @pytest.mark.parametrize(("problem", "drawn"), [(None, False), (Retryable("later"), False), (Permanent("held back"), True)])
-def test_before_publication_they_are_drawn_only_of_a_run_that_ends_there(
+def test_before_publication_charts_are_redrawn_only_for_a_run_that_ends_there(
     catalog: Catalog, settings: Settings, problem: Exception | None, drawn: bool
 ) -> None:
     try:

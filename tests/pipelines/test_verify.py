@@ -1,4 +1,4 @@
-"""Queues against lake: every kind of difference is found, looked at once more, reported, and repaired where that is asked for."""
+"""Queues against lake: every kind of difference is found, checked again, reported, and repaired on request."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ NONE = dict.fromkeys(("missing", "unrecorded", "ended", "extra", "overdue", "dis
 
 
 def add(spark_lake: SparkLake, *entries: tuple[int, str, str | None]) -> None:
-    """Entries (milliseconds, vin, outcome or None) into the lake."""
+    """Append entries (milliseconds, vin, outcome or None) to the lake."""
     ids = [
         {"vin": vin, "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
         for ms, vin, _ in entries
@@ -48,7 +48,7 @@ def add(spark_lake: SparkLake, *entries: tuple[int, str, str | None]) -> None:
 
 @pytest.fixture
 def home(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> SparkLake:
-    """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too young to be ingested."""
+    """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too new to be ingested."""
     ensure_tables(spark_lake.catalog)
     add(spark_lake, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
     newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
@@ -56,7 +56,7 @@ def home(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> SparkLake
     ports = {"redis_port": redis_server.port, "recorder_port": free_port()}
     home = replace(spark_lake, settings=spark_lake.settings.model_copy(update=ports))
     queue(home, redis, ("V1", [1, 2, 3, 70]), ("V2", [1]))
-    queue(home, redis, ("V7", [2]), node=3)  # of another recorder, nothing of which is ingested
+    queue(home, redis, ("V7", [2]), node=3)  # of another recorder without ingested segments
     redis.zadd(keys.done("V8"), {str(seq_at(9)): 1})
     redis.set(keys.LOADED, 1)
     return home
@@ -77,7 +77,7 @@ def queued(redis: Redis, vin: str) -> list[int]:
 
 
 def disturb(home: SparkLake, redis: Redis) -> None:
-    """One difference of each kind."""
+    """Cause one difference of each kind."""
     redis.zrem(keys.pending("V1"), seq_at(2))  # missing
     queue(home, redis, ("V2", [2]), ("V5", [7]))  # ended; extra
     add(home, (OLD_MS, "V6", None))
@@ -86,7 +86,7 @@ def disturb(home: SparkLake, redis: Redis) -> None:
     redis.hset(keys.inflight("V9"), mapping={"seq": seq_at(4)})  # stray
 
 
-def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: SparkLake, redis: Redis) -> None:
+def test_agreeing_queues_pass_and_the_next_comparison_checks_again(home: SparkLake, redis: Redis) -> None:
     result = run(home)
     assert (result.loaded, result.agree, result.in_queues, result.too_young, result.report) == (True, True, 6, 2, None)
     assert result.differences == NONE
@@ -100,7 +100,7 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: SparkLake,
     result = run(home, repair=True)
     assert result.differences == dict.fromkeys(NONE, 1) | {"unrecorded": 0}
     assert result.repaired == {"missing": 1, "ended": 1, "disordered": 1}
-    assert not result.agree  # nobody knows what to do about the extra and the stray one
+    assert not result.agree  # extra and stray entries have no remedy
     reported = {(r["difference"], r["vin"], r["seq"]) for r in pq.read_table(f"{result.report}/differences.parquet").to_pylist()}
     assert reported == {
         ("missing", "V1", seq_at(2)),
@@ -116,7 +116,7 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: SparkLake,
     assert not redis.exists(keys.done("V2"))
 
 
-def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: SparkLake, redis: Redis) -> None:
+def test_corrupt_keys_stop_no_other_comparison(home: SparkLake, redis: Redis) -> None:
     add(home, (5, "V5", None), (5, "V6", None))
     for key in (keys.pending("V5"), keys.inflight("V5"), keys.done("V5")):
         redis.set(key, "something else")
@@ -124,10 +124,10 @@ def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: SparkLake,
     redis.hset(keys.inflight("V2"), "seq", "what is this")
     redis.zrem(keys.pending("V1"), str(seq_at(2)))
 
-    assert run(home).differences == NONE | {"missing": 2}, "V5's, which its spoilt queue has not, and V1's"
+    assert run(home).differences == NONE | {"missing": 2}, "V5's, missing in its corrupt queue, and V1's"
 
 
-def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_comparison_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     disturb(home, redis)
 
     def after_a_while(url: str) -> Batches:
@@ -142,7 +142,7 @@ def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Red
     assert run(home).differences == NONE
 
 
-def test_both_sides_have_the_same_hash(spark_lake: SparkLake) -> None:
+def test_both_sides_compute_the_same_hash(spark_lake: SparkLake) -> None:
     seqs = [0, 1, -1, seq_at(1), 2**63 - 1, -(2**63)]
     rows = spark_lake.spark.createDataFrame([(seq, seq ^ 12345) for seq in seqs], "vehicle bigint, seq bigint")
     theirs = [row[0] for row in rows.select(sf.xxhash64("vehicle", "seq")).collect()]
@@ -151,18 +151,18 @@ def test_both_sides_have_the_same_hash(spark_lake: SparkLake) -> None:
 
 
 def end_in_queues_alone(redis: Redis) -> OutcomeRecord:
-    """V1's second entry was cancelled, and whoever did it died. What should have become of it."""
+    """Cancel V1's second entry by a process that died; return the expected outcome."""
     redis.zrem(keys.pending("V1"), seq_at(2))
     redis.zadd(keys.done("V1"), {str(seq_at(2)): 4})
     return OutcomeRecord("V1", seq_at(2), Outcome.CANCELLED, round(at(NOW_MS).timestamp() * 1000))
 
 
 def all_is_in_the_archive(_: Settings) -> bool:
-    """What the recorders would answer."""
+    """Answer as the recorders would: everything is in the archive."""
     return True
 
 
-def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
+def test_an_outcome_known_only_to_the_queues_is_found_and_recorded(
     home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.maintenance.verify_outcomes.flush", all_is_in_the_archive)
@@ -174,11 +174,11 @@ def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
     stream: Any = redis.xrange(keys.OUTCOMES)
     (found,) = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in stream]
     assert structs.replace(found, reason=None) == record
-    assert run(home).differences == NONE  # it is on its way now
+    assert run(home).differences == NONE  # it is under way now
 
 
 @pytest.mark.parametrize("where", ["in the stream", "in the archive", "in the lake meanwhile", "in a journal, perhaps"])
-def test_an_end_whose_outcome_is_on_its_way_is_no_difference(
+def test_an_outcome_under_way_is_no_difference(
     home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     record = end_in_queues_alone(redis)

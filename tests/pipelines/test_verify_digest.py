@@ -1,4 +1,4 @@
-"""The digests of a walk over the queues, whatever Redis names twice."""
+"""Digests over a scan of the queues, with keys that Redis returns twice."""
 
 import numpy as np
 from hypothesis import given
@@ -15,10 +15,10 @@ from tests.pipelines.makers import seq_at
 WALKED = (QueueKey.PENDING, QueueKey.PARKED, QueueKey.IN_FLIGHT)
 
 
-def test_a_key_that_comes_twice_while_redis_is_walked_counts_once(redis: Redis) -> None:
+def test_a_key_returned_twice_by_scan_counts_once(redis: Redis) -> None:
     redis.zadd(keys.pending("V1"), {str(seq_at(1)): seq_at(1), str(seq_at(90)): seq_at(90)})
     redis.zadd(keys.parked("V1"), {str(seq_at(2)): seq_at(2)})
-    redis.zadd(keys.pending("V2"), {str(seq_at(91)): seq_at(91)})  # young, as is V1's last: no digest would tell
+    redis.zadd(keys.pending("V2"), {str(seq_at(91)): seq_at(91)})  # too new to be in a digest, as is V1's last
     redis.hset(keys.inflight("V1"), "seq", seq_at(1))
     (walked,) = pages(redis, WALKED)
     newest = np.full(MAX_NODE + 1, seq_at(50), np.int64)
@@ -33,7 +33,7 @@ def test_a_key_that_comes_twice_while_redis_is_walked_counts_once(redis: Redis) 
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 20))
-def test_each_is_new_once_however_they_come(numbers: list[int], size: int) -> None:
+def test_each_key_is_new_once_in_any_order(numbers: list[int], size: int) -> None:
     seen, told, known = SeenKeys(), list[bool](), set[int]()
     for start in range(0, len(numbers), size):
         told += seen.note(np.array(numbers[start : start + size], np.uint64)).tolist()

@@ -1,4 +1,4 @@
-"""What a walk over the queues makes of Redis' replies: the same rows, however many are made at once."""
+"""Rows from Redis' replies: the same for any batch size."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def expected(owner: str, kind: QueueKey, reply: Any) -> list[tuple[str, int, str
 
 
 @given(st.lists(QUEUES, max_size=8))
-def test_each_entry_is_a_row_and_what_is_none_is_left_out(queues: list[tuple[QueueKey, Any]]) -> None:
+def test_each_entry_becomes_a_row_and_invalid_ones_are_skipped(queues: list[tuple[QueueKey, Any]]) -> None:
     page = [(f"V{n}", kind) for n, (kind, _) in enumerate(queues)]
     rows = pa.Table.from_batches([_rows(page, [reply for _, reply in queues])]).to_pylist()
 

@@ -1,4 +1,4 @@
-"""Any MQTT client can play platform and vehicle: here Mosquitto's own command-line clients, byte for byte."""
+"""Any MQTT client can act as platform or vehicle: here Mosquitto's command-line clients, byte for byte."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def test_mosquitto_pub_is_a_platform_and_mosquitto_sub_a_vehicle(platform: Settings, tmp_path: Path) -> None:
+def test_mosquitto_pub_acts_as_platform_and_mosquitto_sub_as_vehicle(platform: Settings, tmp_path: Path) -> None:
     vin, payload = "ANYCLIENT1", os.urandom(50_000)
     (tmp_path / "firmware").write_bytes(payload)
     trigger = json.dumps({"ids": [vin], "request_id": "task_any_1", "data_id": "any"})
@@ -32,8 +32,8 @@ def test_mosquitto_pub_is_a_platform_and_mosquitto_sub_a_vehicle(platform: Setti
     with (tmp_path / "got").open("wb") as got, Redis.from_url(platform.redis) as redis:
         vehicle = subprocess.Popen(listen, stdout=got)
         try:
-            # It gives no sign of itself: a subscription that came after the batch would move nothing.
-            wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to listen")
+            # It sends no heartbeat: a subscription after the batch would trigger nothing.
+            wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to subscribe")
             subprocess.run([*publish, "-t", topics.data_topic("any"), "-f", str(tmp_path / "firmware")], check=True)
             subprocess.run([*publish, "-t", topics.TRIGGER, "-m", trigger], check=True)
             wait_until(lambda: vehicle.poll() is not None, within_s=60, what="the vehicle to have its message")

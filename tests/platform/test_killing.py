@@ -1,4 +1,4 @@
-"""Whatever single process dies in the middle of a batch, every vehicle ends up with every message that was accepted, in order."""
+"""Whichever single process dies during a batch, every vehicle gets every accepted message in order."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ RECOVERY_S = 120.0
 
 
 async def run_despite_oom(publisher: Publisher, named: list[Owner], request_id: str) -> Receipt:
-    """Trigger until the recorder has answered, as a platform does that wants the platform's word."""
+    """Publish triggers until the recorder answers, as a platform that needs the receipt does."""
     patience = AsyncRetrying(retry=retry_if_exception_type(Retryable), wait=wait_fixed(0.5), stop=stop_after_delay(RECOVERY_S))
     return await patience(publisher.trigger, named, request_id, f"data-{request_id.split('_')[1]}")
 
 
 async def kill_in_the_middle(settings: Settings, kind: str) -> tuple[Fleet, dict[str, int]]:
-    """Batches one after the other, `kind` killed between the fourth and the fifth; the fleet and the seq of each request."""
+    """Send batches and kill `kind` between the fourth and fifth; return the fleet and the seq of each request."""
     named = vins(VEHICLES, seed=sum(kind.encode()))
     accepted: dict[str, int] = {}
     async with Fleet(settings, named, seed=7) as fleet, Publisher(settings) as publisher:
@@ -52,7 +52,7 @@ async def kill_in_the_middle(settings: Settings, kind: str) -> tuple[Fleet, dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dispatcher", "recorder", "redis", "tap", "broker"])
-def test_a_process_killed_in_the_middle_of_a_batch_costs_no_message_and_no_order(platform: Settings, kind: str) -> None:
+def test_a_process_killed_during_a_batch_loses_and_reorders_no_message(platform: Settings, kind: str) -> None:
     fleet, accepted = asyncio.run(kill_in_the_middle(platform, kind))
 
     first: dict[str, list[int]] = {}
@@ -61,4 +61,4 @@ def test_a_process_killed_in_the_middle_of_a_batch_costs_no_message_and_no_order
         if (seq := accepted[str(message.request_id)]) not in seqs:
             seqs.append(seq)
     assert all(earlier < later for seqs in first.values() for earlier, later in pairwise(seqs))
-    assert supervise.up(platform)  # waits until all of it is healthy again
+    assert supervise.up(platform)  # waits until everything is healthy again

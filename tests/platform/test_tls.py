@@ -1,4 +1,4 @@
-"""`MANIFOLD_TLS=true make up`: a batch from a publisher to a vehicle, each known by its certificate."""
+"""`MANIFOLD_TLS=true make up`: a batch from a publisher to a vehicle, each identified by its certificate."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ from tests.support.rabbitmq import needs_rabbitmq
 from tests.support.redis_users import refused
 from tests.support.servers import wait_until
 
-PAYLOAD = b"map" * 40_000  # more than one record of TLS holds
+PAYLOAD = b"map" * 40_000  # more than one TLS record
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ async def deliver(settings: Settings, request_id: str) -> None:
         assert {each.payload_sha1 for each in fleet.received if each.request_id == request_id} == {sha1_hex(PAYLOAD)}
 
 
-def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> None:
+def test_a_batch_reaches_vehicles_with_certificates(secure: Settings) -> None:
     addresses = supervise.Addresses.of(secure)
     assert addresses.mqtt == f"mqtts://127.0.0.1:{secure.mqtt_port}"
     assert addresses.mqtt_services == f"mqtts://127.0.0.1:{secure.mqtt_services_port}"
@@ -74,21 +74,24 @@ def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> No
     asyncio.run(deliver(secure, "task_tls_1"))
 
 
-def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure: Settings) -> None:
+def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
     certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
-    wait_until(lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)}, what="all to show the new one")
-    assert set(expiries(secure).values()) >= {kept_until(secure)}, "and what is told of it is new"
+    wait_until(
+        lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)},
+        what="all servers to present the new certificate",
+    )
+    assert set(expiries(secure).values()) >= {kept_until(secure)}, "and its reported expiry is new"
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
 
 
 def expiries(settings: Settings) -> dict[str, float]:
-    """The files of certificates of which the services tell, and when each ends."""
+    """The certificate files reported by the services, and their expiry."""
     found: dict[str, float] = {}
     for port in http_of(settings).values():
         page = httpx.get(f"{settings.http(port)}/metrics", verify=verified(settings, settings.http(port)), trust_env=False).text
@@ -99,11 +102,11 @@ def expiries(settings: Settings) -> dict[str, float]:
 
 
 def kept_until(settings: Settings) -> float:
-    """When the server's certificate ends."""
+    """The expiry of the server's certificate."""
     return x509.load_pem_x509_certificate((settings.home / SECRETS / SERVER).read_bytes()).not_valid_after_utc.timestamp()
 
 
-def test_of_every_certificate_ca_and_list_somebody_tells_when_it_ends(secure: Settings) -> None:
+def test_the_expiry_of_every_certificate_ca_and_crl_is_reported(secure: Settings) -> None:
     told, folder = expiries(secure), secure.home / SECRETS
     unused = set() if secure.with_signals else {OF_INNER.format("signals")}
     assert set(told) == {
@@ -117,13 +120,15 @@ def as_service(settings: Settings, service: Service) -> Settings:
     return settings.model_copy(update={"tls_service": service})
 
 
-def test_each_service_comes_to_redis_as_itself_and_is_refused_nothing(secure: Settings) -> None:
+def test_each_service_uses_its_own_redis_user_without_refusals(secure: Settings) -> None:
     asyncio.run(deliver(secure, "task_tls_3"))
     own: list[Service] = ["recorder", "dispatcher", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
     with connect(secure.redis) as operator:
         trust = web_context(secure, secure.api) or True
         assert httpx.get(f"{secure.api}/api/v1/vins/{vins(1, seed=7)[0]}", verify=trust, trust_env=False).status_code == 200
-        wait_until(lambda: {each["user"] for each in operator.client_list()} == {*own, OPERATOR}, what="each service to be there")
+        wait_until(
+            lambda: {each["user"] for each in operator.client_list()} == {*own, OPERATOR}, what="each service to be scraped"
+        )
         assert refused(operator) == []
 
 
@@ -137,23 +142,23 @@ def test_each_service_comes_to_redis_as_itself_and_is_refused_nothing(secure: Se
         ("jobs", lambda redis: redis.flushall()),
     ],
 )
-def test_a_service_must_not_in_redis_what_is_anothers(secure: Settings, service: Service, act: Callable[[Redis], Any]) -> None:
+def test_a_service_is_refused_foreign_redis_keys(secure: Settings, service: Service, act: Callable[[Redis], Any]) -> None:
     with connect(as_service(secure, service).redis) as redis:
         assert redis.ping()
         with pytest.raises(NoPermissionError):
             act(redis)
     shown, password = inside(secure, service), urlsplit(secure.redis).password
-    at_once = Retry(NoBackoff(), 0)  # the library tries a log-in that is refused again, for seconds
+    at_once = Retry(NoBackoff(), 0)  # the library retries a refused login for seconds
     with Redis(port=secure.redis_port, retry=at_once, ssl=True, ssl_ca_certs=shown.ca, ssl_certfile=shown.certificate) as nobody:
-        with pytest.raises(AuthenticationError):  # a certificate alone opens nothing
+        with pytest.raises(AuthenticationError):  # a certificate alone is not enough
             nobody.get(keys.LOADED)
-        with pytest.raises(AuthenticationError):  # nor does another's password
+        with pytest.raises(AuthenticationError):  # nor is another service's password
             nobody.execute_command("AUTH", service, password)
     with connect(secure.redis) as operator:
         operator.acl_log_reset()
 
 
-def test_the_passwords_of_redis_are_in_no_file_but_those_of_secrets(secure: Settings) -> None:
+def test_redis_passwords_are_only_in_secret_files(secure: Settings) -> None:
     passwords = [file.read_text().strip() for file in (secure.home / SECRETS).glob("redis_*")]
     assert len(passwords) == len(set(passwords)) == 6
     told = [
@@ -167,12 +172,12 @@ def test_the_passwords_of_redis_are_in_no_file_but_those_of_secrets(secure: Sett
 
 
 def inside(settings: Settings, service: Service = OPERATOR) -> TlsFiles:
-    """What is shown to Redis and RabbitMQ."""
+    """The client certificate for Redis and RabbitMQ."""
     return TlsFiles(settings.tls_files("").ca, str(settings.home / SECRETS / OF_INNER.format(service)))
 
 
 def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes, bytes]:
-    """The certificate that a server shows, and what it answers."""
+    """The certificate of a server and its answer."""
     with (
         socket.create_connection(("127.0.0.1", port), 10) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
@@ -182,22 +187,22 @@ def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes,
 
 
 def of_redis(settings: Settings) -> bytes:
-    """The certificate that Redis shows."""
+    """The certificate of Redis."""
     return asked(settings.redis_port, client_context(inside(settings)))[0]
 
 
 def of_web(settings: Settings, port: int) -> bytes:
-    """The certificate that a service's HTTP shows."""
+    """The certificate of a service's HTTP server."""
     return asked(port, client_context(TlsFiles(settings.tls_files("").ca)))[0]
 
 
 def http_of(settings: Settings) -> dict[str, int]:
-    """The port of each service's own HTTP."""
+    """The port of each service's own HTTP server."""
     kinds = ("recorder", "dispatcher", "tap", "api", *(("signals",) if settings.with_signals else ()))
     return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
 
 
-def test_every_services_http_answers_over_tls_alone(secure: Settings) -> None:
+def test_every_service_serves_http_over_tls_only(secure: Settings) -> None:
     assert supervise.Addresses.of(secure).api == f"https://127.0.0.1:{secure.api_port}"
     for kind, port in http_of(secure).items():
         url = secure.http(port)
@@ -210,17 +215,17 @@ def test_every_services_http_answers_over_tls_alone(secure: Settings) -> None:
             httpx.get(f"{url}/livez", trust_env=False)
 
 
-def test_jobs_and_console_come_to_services_over_tls(secure: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_and_console_connect_over_tls(secure: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert close_segments(secure) == {}
     for name, value in environment(secure).items():
         monkeypatch.setenv(name, value)
     told = CliRunner().invoke(make_app("doctor"), ["doctor"])
     assert told.exit_code == 0, told.output
-    for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros where nobody answers
+    for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros if nobody responds
         assert f"{kind}_" in _watch.page_of(secure, getattr(secure, f"{kind}_port"))
 
 
-def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+def test_redis_refuses_plaintext_and_missing_certificates(secure: Settings) -> None:
     at_once = Retry(NoBackoff(), 0)
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=secure.redis_port, retry=at_once).ping()
@@ -230,7 +235,7 @@ def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settin
 
 
 @pytest.mark.parametrize("name", ["5YJBT6ZE7T7002409", "sdv-dispatcher"])
-def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
+def test_front_door_certificates_open_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(certificates.issue(secure.home, name))
     shown, known = client_context(TlsFiles(secure.tls_files("").ca, str(file))), client_context(inside(secure))
@@ -241,14 +246,14 @@ def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure
             asked(port, shown, said)
 
 
-def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+def test_rabbitmq_refuses_plaintext_and_missing_certificates(secure: Settings) -> None:
     needs_rabbitmq()
     begin = b"AMQP\0\0\x09\x01"
     known = client_context(inside(secure))
     assert asked(secure.amqp_port, known, begin)[1].startswith(b"\1"), "a frame of AMQP"
     with socket.create_connection(("127.0.0.1", secure.amqp_port), 10) as plain:
         plain.sendall(begin)
-        assert not plain.recv(64).startswith(b"\1"), "an alert of TLS, or nothing, is no answer"
+        assert not plain.recv(64).startswith(b"\1"), "a TLS alert or nothing is not an answer"
     stranger = client_context(TlsFiles(secure.tls_files("").ca))
-    with pytest.raises(OSError):  # with TLS 1.3 the refusal comes in the place of the first answer
+    with pytest.raises(OSError):  # with TLS 1.3 the refusal replaces the first answer
         asked(secure.amqp_port, stranger, begin)

@@ -1,4 +1,4 @@
-"""A real Redis Cluster of local processes: masters, and replicas where a test wants them."""
+"""A real Redis Cluster of local processes: masters, and replicas if a test needs them."""
 
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ NODE_TIMEOUT_MS = 1000
 
 @dataclass
 class LocalCluster:
-    """Its nodes; the first `masters` were masters in the beginning."""
+    """Its nodes; the first `masters` were masters initially."""
 
     nodes: list[Server]
     masters: int
@@ -28,7 +28,7 @@ class LocalCluster:
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def clients(self) -> list[Redis]:
-        """A client of each living node, for questions about that node alone."""
+        """A client for each living node, for queries to that node alone."""
         return [Redis(port=node.port) for node in self.nodes if node.process.poll() is None]
 
     def flush(self) -> None:
@@ -44,7 +44,7 @@ class LocalCluster:
 
 @contextmanager
 def a_cluster(folder: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[LocalCluster]:
-    """Masters that share all slots, each with `replicas` replicas; ready when all of them say so."""
+    """Masters that share all slots, each with `replicas` replicas; ready when all nodes agree."""
     nodes: list[Server] = []
     cluster = LocalCluster(nodes, masters)
     try:
@@ -60,7 +60,7 @@ def a_cluster(folder: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[
 
 def _node(folder: Path) -> Server:
     folder.mkdir(parents=True)
-    # Clients are given ports from 32,768 on: the bus must not want one of those, nor one of another server.
+    # Ephemeral ports start at 32,768: bus ports must not collide with those or with other servers.
     port = next(p for p in iter(free_port, None) if p + BUS_PORTS < BUS_LIMIT and not listens(p + BUS_PORTS))
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly"]
     command += ["no", "--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--repl-diskless-sync-delay"]

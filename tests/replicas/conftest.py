@@ -26,13 +26,13 @@ def redis(cluster: LocalCluster) -> Iterator[Redis]:
 
 @pytest.fixture
 def url(cluster: LocalCluster) -> str:
-    """A node of that cluster."""
+    """The URL of a node of that cluster."""
     return cluster.url
 
 
 @pytest.fixture(scope="session")
 def users(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> RedisUsers:
-    """Those of environments, on each node; without a password everybody may do all, for tests."""
+    """The users of environments on each node; without a password, tests may do everything."""
     users = RedisUsers(tmp_path_factory.mktemp("users"))
     for node in cluster.clients():
         users.add_to(node)
@@ -41,7 +41,7 @@ def users(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Re
 
 @pytest.fixture
 def url_of(cluster: LocalCluster, users: RedisUsers) -> Iterator[Callable[[str], str]]:
-    """Where a service finds the cluster. Nothing that it does there may be refused."""
+    """The cluster's URL for a service. None of its commands may be refused."""
     for node in cluster.clients():
         node.acl_log_reset()
     yield lambda service: users.url(service, cluster.nodes[0].port).replace("redis:", "redis+cluster:").removesuffix("/0")

@@ -1,4 +1,4 @@
-"""Vehicles that take their time to acknowledge, and notice what must not happen meanwhile."""
+"""Slowly acknowledging vehicles that detect forbidden events meanwhile."""
 
 import heapq
 import itertools
@@ -17,7 +17,7 @@ ACK_AFTER_S = 0.01
 
 
 class Acker:
-    """One thread that acknowledges for all vehicles, some time after their requests came."""
+    """One thread that acknowledges for all vehicles with a delay."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Driver, Got]] = []
@@ -52,7 +52,7 @@ class Acker:
 
 
 class Driver(Vehicle):
-    """`wrong` says what must never happen: another seq before the PUBACK of the one before."""
+    """A vehicle; `wrong` lists violations: another seq before the PUBACK of the previous one."""
 
     def __init__(self, platform: Platform, acker: Acker) -> None:
         super().__init__(platform)
@@ -62,7 +62,7 @@ class Driver(Vehicle):
 
     def acknowledge(self, got: Got) -> None:
         if self._unanswered is not None and self._unanswered.seq == got.seq:
-            self._unanswered = None  # first: the broker may send the next one while `ack` returns
+            self._unanswered = None  # first, because the broker may send the next one before `ack` returns
         self.ack(got)
 
     def _judge(self, got: Got) -> None:
@@ -75,7 +75,7 @@ class Driver(Vehicle):
 
 @contextmanager
 def a_fleet(platform: Platform, count: int) -> Iterator[list[Driver]]:
-    """That many vehicles, online."""
+    """This many vehicles, online."""
     acker = Acker()
     acker.thread.start()
     drivers = [Driver(platform, acker) for _ in range(count)]
@@ -92,7 +92,7 @@ def a_fleet(platform: Platform, count: int) -> Iterator[list[Driver]]:
 
 
 def all_arrived_in_order(platform: Platform, drivers: Sequence[Driver], seqs: Sequence[int], *, within_s: float) -> None:
-    """Every entry ended as delivered, the first copies came in the order of seq, and nothing else ever did."""
+    """Check that every entry was delivered, with first copies in seq order, and nothing else."""
     wanted = {(d.vin, seq) for d in drivers for seq in seqs}
 
     def missing() -> set[tuple[str, int]]:

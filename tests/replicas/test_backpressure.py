@@ -1,4 +1,4 @@
-"""A broker that does not keep up slows the dispatcher, and nothing grows."""
+"""A slow broker slows the dispatcher, and its memory stays bounded."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,9 @@ from tests.support.servers import wait_until
 
 MIB = 1 << 20
 VEHICLES = 80
-# Window, cache and backlog may hold 2 MiB each, and 16 payloads be read at once; 80 copies would be 80 MiB and more.
+# Window, cache and backlog may hold 2 MiB each, with 16 concurrent payload reads; 80 copies would exceed 80 MiB.
 MAX_MIB = 50
-STILL = 20  # looks between which nothing changes
+STILL = 20  # checks without a change
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def resident_mib(platform: Platform) -> float:
 
 
 def most_mib_until_it_stands_still(platform: Platform) -> float:
-    """The most memory that the dispatcher had while it did all that it can do without the broker."""
+    """The peak memory of the dispatcher while it does everything possible without the broker."""
     sizes = [resident_mib(platform)]
 
     def stands_still() -> bool:
@@ -71,7 +71,7 @@ def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Pl
         platform.ask(queue)
         assert most_mib_until_it_stands_still(platform) - before < MAX_MIB
 
-    following = platform.enqueue(last.vin)  # nobody listens for the others; it waits behind them all
+    following = platform.enqueue(last.vin)  # the others have no subscriber; it waits behind them all
     assert [got.seq for got in last.waits_for(1, within_s=60)] == [following]
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     last.leave()

@@ -1,4 +1,4 @@
-"""Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
+"""Redis out of memory or wiped: new messages are recorded, and service resumes by itself."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def platform(running: Platform) -> Iterator[Platform]:
 
 
 def limit(platform: Platform, bytes_: int) -> None:
-    """How much memory Redis may have; 0: any, 1: it has too much already."""
+    """Redis' memory limit; 0 is unlimited, 1 is already exceeded."""
     with platform.blocking() as redis:
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", bytes_)
@@ -58,13 +58,13 @@ def findings(platform: Platform) -> dict[str, Any]:
     return {finding.check: finding for finding in examine(platform.settings)}
 
 
-def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
+def test_with_redis_out_of_memory_delivery_and_recording_go_on_and_recover(platform: Platform) -> None:
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform)
     platform_client.send(topics.data_topic("d"), b"hello")
     seqs = [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"before_{n}"))["seq"] for n in range(5)]
     limit(platform, 1)
     vehicle.connect().say(Sign.ONLINE)
-    vehicle.waits_for(5)  # delivering is what makes room
+    vehicle.waits_for(5)  # deliveries free memory
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
     seqs += [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"amid_{n}"))["seq"] for n in range(3)]
@@ -87,7 +87,7 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     platform_client.close()
 
 
-def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
+def test_a_dispatcher_starts_with_redis_out_of_memory(platform: Platform) -> None:
     vehicle = Vehicle(platform)
     seq = platform.enqueue(vehicle.vin)
     limit(platform, 1)
@@ -98,7 +98,7 @@ def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
     vehicle.leave()
 
 
-def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Platform) -> None:
+def test_populating_a_full_redis_says_so_and_asks_for_a_retry(platform: Platform) -> None:
     ensure_tables(open_catalog(platform.settings))
     limit(platform, 1)
 
@@ -108,7 +108,7 @@ def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Pla
     assert (done.returncode, "raise its maxmemory, then run this again" in done.stderr) == (TRY_AGAIN, True), done.stderr
 
 
-def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_goes_on(platform: Platform) -> None:
+def test_an_emptied_redis_is_served_and_a_rebuild_restores_everything(platform: Platform) -> None:
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform).connect()
     platform_client.send(topics.data_topic("d"), b"hello")
     platform.redis.kill()
@@ -117,7 +117,7 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     wait_until(lambda: "rebuild" in direct_enqueue(platform))
     seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "empty"))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
-    vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
+    vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; a heartbeat is enough
     wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
     assert vehicle.got == []
 
@@ -128,7 +128,7 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     platform_client.close()
 
 
-def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
+def test_a_rebuild_may_run_while_vehicles_are_served_and_triggers_arrive(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform_client, vehicles = PlatformClient(platform.settings), [Vehicle(platform) for _ in range(6)]
@@ -149,7 +149,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:
         new.append(int(platform_client.send(topics.TRIGGER, trigger(vins, f"new_{len(new)}"))["seq"]))
         result = flush(self, some, now_ms)
-        for vehicle in vehicles:  # those that have their queues back are served before the next ones have
+        for vehicle in vehicles:  # vehicles with restored queues are served before the next ones are restored
             vehicle.waits_for(len(old) if vehicle.vin in dict(some) else 0)
         return result
 
@@ -171,7 +171,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
 
 
 def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> None:
-    """What an ingest of these triggers and their data writes."""
+    """Write these triggers and their data to the lake as an ingest does."""
     catalog = open_catalog(platform.settings)
     ensure_tables(catalog)
     common = {"request_id": "r", "data_id": "d", "applied": True}
@@ -181,7 +181,7 @@ def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> N
 
 
 def load_here(platform: Platform) -> int:
-    """What Spark's workers do with all entries of the lake in a rebuild, in this process; how many were queued."""
+    """Load all entries of the lake in this process, as Spark's workers do in a rebuild; return the number queued."""
     settings, table = platform.settings, open_catalog(platform.settings).load_table(IDS.identifier)
     entries = table.scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
     work = loading(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
@@ -189,6 +189,6 @@ def load_here(platform: Platform) -> int:
 
 
 def say_loaded(platform: Platform) -> None:
-    """As a rebuild does at its end; here nothing was pending."""
+    """Mark the queues as loaded, as a rebuild does at its end; nothing was pending here."""
     with platform.blocking() as redis:
         Loader(redis, Policy.of(platform.settings)).mark_loaded(1)

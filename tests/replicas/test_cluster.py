@@ -1,4 +1,4 @@
-"""The whole way, from the platform's trigger to the vehicle, with Redis Cluster between: and a master dies on the way."""
+"""The whole path from trigger to vehicle over Redis Cluster, with a master dying on the way."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +15,10 @@ from tests.support.servers import Server, wait_until
 from tests.support.wire import trigger
 
 VEHICLES = 12
-FAIL_OVER_S = 120  # seconds on a quiet machine
+FAIL_OVER_S = 120  # takes seconds on a quiet machine
 
 
-def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:
+def test_a_master_dies_during_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:
     with (
         a_cluster(tmp_path / "cluster", replicas=1) as cluster,
         a_platform(tmp_path, redis_url=cluster.url, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform,
@@ -34,7 +34,7 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
 
             seqs += [send() for _ in range(10)]
             cluster.nodes[1].kill()
-            seqs += [send() for _ in range(10)]  # recorded while a third of the queues cannot be reached
+            seqs += [send() for _ in range(10)]  # recorded while a third of the queues is unreachable
             wait_until(lambda: health(platform.settings.recorder_port).get("direct_enqueue") == "on", within_s=FAIL_OVER_S)
             seqs += [send() for _ in range(10)]
             all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)

@@ -1,4 +1,4 @@
-"""What jobs and commands do with Redis does not depend on how many nodes it has."""
+"""Jobs and commands behave the same for any number of Redis nodes."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from pipelines.populate.lock import populate_lock
 from tests.replicas.cluster import LocalCluster
 
 
-def test_doctor_asks_every_master(cluster: LocalCluster) -> None:
+def test_doctor_checks_every_master(cluster: LocalCluster) -> None:
     settings = Settings(redis_url=cluster.url)
     cluster.flush()
     found = {finding.check: finding for finding in examine(settings)}
@@ -37,7 +37,7 @@ def test_doctor_asks_every_master(cluster: LocalCluster) -> None:
 
 @pytest.mark.parametrize("service", ["jobs", "dispatcher", "recorder", "api", "signals"])
 def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str], str], service: str) -> None:
-    """What the libraries ask a cluster by themselves, and scripts on every node."""
+    """Commands that client libraries send to a cluster by themselves, and scripts on every node."""
     own = of_door.once("device", "key") if service == "signals" else keys.pending("V")
 
     async def by_the_other_library() -> None:
@@ -52,12 +52,12 @@ def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str
         assert redis.eval("return redis.call('TTL', KEYS[1])", 1, own) == -2
 
 
-def test_the_lock_of_populating_holds(url_of: Callable[[str], str]) -> None:
+def test_the_populate_lock_holds(url_of: Callable[[str], str]) -> None:
     with connect_blocking(url_of("jobs")) as redis, populate_lock(redis) as lock:
         lock.check()
 
 
-def test_a_compacted_queue_is_told_by_the_cluster_alone(
+def test_a_compacted_queue_is_read_from_the_cluster_alone(
     cluster: LocalCluster, url_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     settings = Settings(redis_url=url_of("api"), home=tmp_path)
@@ -72,4 +72,4 @@ def test_a_compacted_queue_is_told_by_the_cluster_alone(
         (entry,) = History(settings, redis).compacted_queue("}C{").entries
 
     assert (entry.key, entry.seq, entry.size_bytes, entry.state) == ("k", seq, 2, "pending")
-    assert not (tmp_path / "lake").exists(), "nobody asked the lake"
+    assert not (tmp_path / "lake").exists(), "the lake must not be read"

@@ -1,3 +1,3 @@
-"""The direct enqueue of compacted queues, once more with Redis Cluster below it."""
+"""The direct enqueue of compacted queues, repeated on Redis Cluster."""
 
 from tests.manifold.recorder.test_ecq_enqueuer import *  # noqa: F403  # its tests run here with the fixtures of this module

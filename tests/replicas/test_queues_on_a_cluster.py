@@ -1,4 +1,4 @@
-"""Everything that is promised of the queues, once more with Redis Cluster below them."""
+"""The promises of the queues, repeated on Redis Cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from tests.replicas.cluster import LocalCluster
 
 @pytest.fixture
 def use(url_of: Callable[[str], str], redis: Redis) -> Callable[..., Any]:
-    """Runs `body(queues)` on a loop of its own, with the dispatcher's rights."""
+    """Run `body(queues)` on its own event loop with the dispatcher's rights."""
 
     def run(body: Use, policy: Policy = POLICY) -> Any:
         async def main() -> Any:
@@ -34,7 +34,7 @@ def use(url_of: Callable[[str], str], redis: Redis) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("master", range(3))
-def test_a_master_that_lost_its_data_is_noticed(cluster: LocalCluster, redis: Redis, master: int) -> None:
+def test_data_loss_of_a_master_is_noticed(cluster: LocalCluster, redis: Redis, master: int) -> None:
     loader = Loader(redis, POLICY)
     loader.mark_loaded(test_queues.NOW)
     assert loader.is_loaded()
@@ -45,7 +45,7 @@ def test_a_master_that_lost_its_data_is_noticed(cluster: LocalCluster, redis: Re
 
 
 @pytest.mark.parametrize("master", range(3))
-def test_a_master_that_went_back_takes_the_mark_of_all_back(
+def test_a_rolled_back_master_rolls_back_the_common_mark(
     cluster: LocalCluster, redis: Redis, use: Callable[..., Any], master: int
 ) -> None:
     Loader(redis, POLICY).mark_loaded(test_queues.NOW)
@@ -58,7 +58,7 @@ def test_a_master_that_went_back_takes_the_mark_of_all_back(
         before: dict[Any, Any] = {key: node.get(key) for key in found}
         marks = await queues.advance_watermark(0, marks, newer)
         for key, value in before.items():
-            node.set(key, value)  # as it is in a replica that lags behind
+            node.set(key, value)  # as in a lagging replica
 
         with pytest.raises(Retryable):
             await queues.advance_watermark(0, marks, newer)
@@ -67,18 +67,18 @@ def test_a_master_that_went_back_takes_the_mark_of_all_back(
     use(body)
 
 
-def test_idle_connections_that_the_nodes_closed_are_replaced(cluster: LocalCluster, url_of: Callable[[str], str]) -> None:
+def test_idle_connections_closed_by_nodes_are_replaced(cluster: LocalCluster, url_of: Callable[[str], str]) -> None:
     async def ask() -> None:
         async with connect_async(url_of("dispatcher")) as redis:
             assert await redis.ping(target_nodes="primaries")
-            for node in cluster.clients():  # in a thread: meanwhile the loop sees that they are closed
+            for node in cluster.clients():  # in a thread, so that the loop notices the closed connections
                 await asyncio.to_thread(node.client_kill_filter, _type="normal", skipme=True)
             assert await redis.ping(target_nodes="primaries")
 
     asyncio.run(ask())
 
 
-def test_the_tests_of_both_suites_are_here() -> None:
+def test_the_tests_of_both_suites_are_included() -> None:
     theirs = {
         name
         for suite in (test_queue_stats, test_outcomes, test_queues, test_invariants)

@@ -1,4 +1,4 @@
-"""What is known of vehicles, compared with the sessions that the broker has."""
+"""Known presence of vehicles, reconciled with the broker's sessions."""
 
 import asyncio
 from functools import partial
@@ -24,11 +24,11 @@ from tests.support.emqx_api import KEY, SECRET, emqx_api
 from tests.support.servers import Server, free_port, wait_until
 
 V = Owner("V")
-AT = 1_704_083_700_000  # when the sessions were listed
+AT = 1_704_083_700_000  # the time of the session list
 EARLY, LATE = AT - 60_000, AT - 30_000
 JUST_NOW = AT - 1_000
 
-# The documentation's example of one client, without the counters.
+# The documented example of a client, without its counters.
 ROW: dict[str, Any] = {
     "clientid": "01",
     "connected": True,
@@ -47,12 +47,12 @@ def session(connected: bool, connected_at_ms: int, *, resumed: bool = True, expi
     return Session(V, connected, connected_at_ms, created_at_ms, clean_start=False, expiry_s=expiry_s)
 
 
-def test_a_client_is_read_as_the_documentation_describes_one() -> None:
+def test_a_client_is_parsed_as_documented() -> None:
     assert session_of(ROW) == Session("01", True, 1_704_083_696_789, 1_704_083_696_789, clean_start=True, expiry_s=0)
 
 
 @pytest.mark.parametrize("wrong", [{"clientid": "01"}, ROW | {"connected_at": "yesterday"}, ROW | {"connected_at": None}])
-def test_what_is_no_client_is_said_to_be_none(wrong: dict[str, Any]) -> None:
+def test_an_invalid_client_is_reported(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a client as EMQX describes one"):
         session_of(wrong)
 
@@ -60,41 +60,43 @@ def test_what_is_no_client_is_said_to_be_none(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("known", "found", "event"),
     [
-        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both say that it is here"),
-        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="nobody saw it come"),
-        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="it was only heard"),
-        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="nobody saw it come back"),
+        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both report it connected"),
+        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="its connection was missed"),
+        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="known only from a heartbeat"),
+        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="its reconnection was missed"),
         pytest.param(
             Known("yes", EARLY, in_flight=True),
             session(True, LATE, resumed=False),
             Connected(V, LATE, True, 300),
-            id="it came back to a new session, and what was in flight is lost",
+            id="reconnected with a new session, and the entry in flight is lost",
         ),
-        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than what is known"),
-        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just come, and its own event says so"),
-        pytest.param(Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="nobody saw it go"),
+        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than the known state"),
+        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just connected, with its own event"),
         pytest.param(
-            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="away, and its session holds the message"
+            Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="its disconnection was missed"
         ),
-        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="it went, session and all"),
+        pytest.param(
+            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="disconnected, and its session holds the message"
+        ),
+        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="disconnected without a session"),
         pytest.param(
             Known("no", EARLY, in_flight=True),
             None,
             Disconnected(V, AT, EARLY, 0, UNKNOWN),
-            id="away, its session is gone, and what was in flight with it",
+            id="disconnected, and its session is lost with the entry in flight",
         ),
-        pytest.param(Known("no", EARLY), None, None, id="away, and nothing waits for it"),
-        pytest.param(Known("heard", 0), None, None, id="heard of lately: that ends by itself"),
-        pytest.param(Known("yes", JUST_NOW), None, None, id="it came while the list was read"),
+        pytest.param(Known("no", EARLY), None, None, id="disconnected without entries"),
+        pytest.param(Known("heard", 0), None, None, id="recent heartbeat: presence expires by itself"),
+        pytest.param(Known("yes", JUST_NOW), None, None, id="it connected while the list was read"),
     ],
 )
-def test_what_the_broker_has_and_nobody_told_is_an_event(
+def test_a_session_without_an_event_becomes_an_event(
     known: Known, found: Session | None, event: Connected | Disconnected | None
 ) -> None:
     assert missed(V, known, found, AT) == event
 
 
-def test_an_api_that_is_away_is_named_with_the_setting_that_says_where_it_is() -> None:
+def test_an_unreachable_api_is_named_with_its_setting() -> None:
     settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", emqx_api_key="key")
 
     async def ask() -> None:
@@ -105,7 +107,7 @@ def test_an_api_that_is_away_is_named_with_the_setting_that_says_where_it_is() -
         asyncio.run(ask())
 
 
-def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) -> None:
+def test_an_unreachable_api_is_counted_and_retried(redis_server: Server) -> None:
     settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", reconcile_seconds=0.05)
     failures = partial(REGISTRY.get_sample_value, "manifold_dispatcher_reconcile_failures_total")
     before = failures() or 0
@@ -120,7 +122,7 @@ def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) ->
     asyncio.run(compare())
 
 
-def test_a_dispatcher_that_starts_has_emqx_ban_what_is_revoked(redis_server: Server) -> None:
+def test_a_starting_dispatcher_has_emqx_ban_revoked_vehicles(redis_server: Server) -> None:
     async def start() -> None:
         with emqx_api() as api:
             secret = SecretStr(SECRET)
@@ -136,7 +138,7 @@ def test_a_dispatcher_that_starts_has_emqx_ban_what_is_revoked(redis_server: Ser
 
 
 @pytest.mark.parametrize("server", ["redis_server", "cluster"])
-def test_what_is_known_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
+def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
     place = request.getfixturevalue(server)
     url = f"redis://127.0.0.1:{place.port}" if server == "redis_server" else place.url
     vins = [f"KNOWN{n}" for n in range(OWNERS_PER_LOOK + 10)]

@@ -1,4 +1,4 @@
-"""Dispatchers come and go under load: no leader, nothing stuck, never two in flight."""
+"""Dispatchers scale under load: no leader, nothing stuck, never two in flight."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/guides/hi
 
 
 class Load:
-    """Batches for all vehicles, one after the other, for as long as the test wants them."""
+    """Batches for all vehicles, one after the other, while the test needs them."""
 
     def __init__(self, platform: Platform, drivers: list[Driver]) -> None:
         self._platform, self._vins, self._ended = platform, [d.vin for d in drivers], threading.Event()
@@ -26,7 +26,7 @@ class Load:
         self.thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def more(self, batches: int) -> None:
-        """Return when that many more batches were queued."""
+        """Wait until that many more batches were queued."""
         wanted = len(self.seqs) + batches
         wait_until(lambda: len(self.seqs) >= wanted, within_s=60)
 
@@ -36,7 +36,7 @@ class Load:
 
     def _run(self) -> None:
         for n in itertools.count():
-            if self._ended.wait(0.02):  # a pace, not a wait for something
+            if self._ended.wait(0.02):  # a pace, not a wait
                 return
             self.seqs.append(self._platform.enqueue(*self._vins, request_id=f"task_{n}"))
 
@@ -51,7 +51,7 @@ def under_load(platform: Platform, drivers: list[Driver]) -> Iterator[Load]:
         load.end()
 
 
-def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
+def test_scaling_from_one_to_four_and_back_survives_kill_9(tmp_path: Path) -> None:
     with a_platform(tmp_path, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform:
         platform.start_dispatcher(0)
         with a_fleet(platform, 12) as drivers:
@@ -71,7 +71,7 @@ def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
             assert platform.dispatchers[2].process.returncode == 0
 
 
-def test_a_vehicle_notices_what_comes_before_its_puback() -> None:
+def test_a_vehicle_notices_messages_before_its_puback() -> None:
     place: Any = SimpleNamespace(settings=Settings())
     driver = Driver(place, Acker())
     first, again, second = (Got("agent/V/proxy/request/r", b"", n == 1, seq, n, 1) for n, seq in enumerate((7, 7, 8)))

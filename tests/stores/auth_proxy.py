@@ -1,6 +1,6 @@
-"""What stands before a deployed REST catalog: it gives out tokens and asks for them, knows warehouses by name, and vends keys.
+"""A proxy before a REST catalog that issues and requires tokens, knows warehouses by name, and vends credentials.
 
-Everything else is the catalog's own: requests are passed on to it.
+Everything else is passed on to the catalog.
 """
 
 import json
@@ -32,7 +32,7 @@ AnyProxy = TypeVar("AnyProxy", bound="AuthProxy")
 
 
 class AuthProxy(ThreadingHTTPServer):
-    """Before the catalog at `behind`; who asks for delegated access gets the properties in `vended` with every table."""
+    """A proxy for the catalog at `behind`; delegated access gets the properties in `vended` with every table."""
 
     daemon_threads = True
 
@@ -41,25 +41,25 @@ class AuthProxy(ThreadingHTTPServer):
         self.vended = dict(vended)
         self.catalog = httpx.Client(base_url=behind, timeout=60)
         self.tokens: set[str] = set()
-        self.served, self.refused = Counter[str](), 0  # by the engine that asked
+        self.served, self.refused = Counter[str](), 0  # by requesting engine
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def refusal(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> str:
-        """Why whoever asks so is not let in; empty: he is."""
+        """Why such a request is refused; empty if it is admitted."""
         del method, target, body
         return "" if headers.get("Authorization", "").removeprefix("Bearer ") in self.tokens else "no valid token"
 
     def token(self) -> str:
-        """A new one, which counts until `revoke`."""
+        """A new token, valid until `revoke`."""
         token = secrets.token_urlsafe(24)
         self.tokens.add(token)
         return token
 
     def revoke(self) -> None:
-        """No token that was given out counts any more."""
+        """Invalidate all issued tokens."""
         self.tokens.clear()
 
 
@@ -82,7 +82,7 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._answer(404, {"error": {"message": f"no such warehouse: {path}", "type": "NotFoundException", "code": 404}})
 
-    do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # their names are the library's
+    do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # names given by the library
 
     def _give_token(self, form: Mapping[str, list[str]]) -> None:
         if (form.get("client_id"), form.get("client_secret")) != ([CLIENT_ID], [CLIENT_SECRET]):
@@ -117,12 +117,12 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Not on standard error."""
+        """Keep logs off standard error."""
 
 
 @contextmanager
 def before_a_catalog(kind: type[AnyProxy], folder: Path) -> Iterator[AnyProxy]:
-    """Such a proxy, open, with a REST catalog and its object storage behind it."""
+    """An open proxy with a REST catalog and its object storage behind it."""
     require(VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
     with object_storage(folder / "s3") as s3, rest_catalog(folder / "rest", ROOT_OF_TABLES, s3) as uri:
         proxy = kind(uri, s3.for_iceberg())
@@ -138,7 +138,7 @@ def before_a_catalog(kind: type[AnyProxy], folder: Path) -> Iterator[AnyProxy]:
 
 
 def behind(proxy: AuthProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
-    """A lake whose settings know nothing of object storage: only the catalog does. The archive is a folder."""
+    """A lake whose settings know nothing of object storage; only the catalog does. The archive is a folder."""
     variables = variables_of(
         folder,
         redis,

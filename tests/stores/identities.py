@@ -1,4 +1,4 @@
-"""Certificates of servers on loopback, and of the authorities that have signed them."""
+"""Server certificates on loopback and their CAs."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,26 +16,26 @@ ONE_DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate of 127.0.0.1, its key, and the authority that vouches for it."""
+    """A certificate of 127.0.0.1, its key, and its CA."""
 
     authority: x509.Certificate
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     def write(self, certificate: Path, key: Path) -> None:
-        """As a server reads them."""
+        """Write certificate and key for a server."""
         certificate.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         key.touch(mode=0o600)
         key.write_bytes(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
     def write_authority(self, file: Path) -> Path:
-        """As a client reads it, that is to trust it; the file."""
+        """Write the CA for a client; return the file."""
         file.write_bytes(self.authority.public_bytes(Encoding.PEM))
         return file
 
 
 def new_identity(name: str) -> Identity:
-    """One by an authority of this name."""
+    """An identity issued by a CA of this name."""
     key, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     authority = _certificate(issuer, issuer, key, key, x509.BasicConstraints(ca=True, path_length=None))

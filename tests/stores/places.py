@@ -1,4 +1,4 @@
-"""A deployed lake for tests: its settings, its bucket, and jobs as an operator starts them."""
+"""A deployed lake for tests: settings, bucket, and jobs as an operator starts them."""
 
 import json
 import os
@@ -33,28 +33,28 @@ class Deployed:
     bucket: Path
 
     def archive(self, *messages: Envelope) -> list[str]:
-        """Segments with these messages, written by the recorder's own code; their paths."""
+        """Write segments with these messages using the recorder's code; return their paths."""
         return RecordedSegments(Archive(self.settings.archive, self.settings.s3)).seal(messages, node=0)
 
     def stages(self, *stages: str) -> list[dict[str, Any]]:
-        """The results of these stages, in a process of their own: Spark takes its jars only at its start."""
+        """The results of these stages in a separate process: Spark loads its jars only at its start."""
         with self.staging() as process:
             return [process.run(stage) for stage in stages]
 
     def staging(self) -> AbstractContextManager[Stages]:
-        """Such a process for as long as a block lasts: each start of Spark takes as long as the rest of a test."""
+        """Keep such a process for the duration of a block: each start of Spark takes as long as the rest of a test."""
         return stages_with(self.environment(), self.settings.home.with_name("stages.log"))
 
     def manifold(self, *arguments: str) -> Any:
-        """What `manifold … --json` prints."""
+        """The output of `manifold … --json`."""
         return json.loads(self._run("manifold.console", *arguments, "--json"))
 
     def environment(self) -> dict[str, str]:
-        """That of a job with these settings."""
+        """The environment of a job with these settings."""
         return {**os.environ, **self.variables}
 
     def command(self, module: str, *arguments: str) -> tuple[int, str]:
-        """Exit status and words of `python -m <module> …`; where they are to be JSON, no more than that."""
+        """Exit status and output of `python -m <module> …`; only the JSON if requested."""
         command = [sys.executable, "-m", module, *arguments]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=JOB_S, check=False)
         return done.returncode, done.stdout + (done.stderr if "--json" not in arguments else "")
@@ -74,7 +74,7 @@ class Deployed:
 
 
 def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, str]:
-    """Variables of the environment for these settings, in a home of their own where nobody can be asked to flush."""
+    """Environment variables for these settings, in their own home without a recorder to flush."""
     chosen = {
         "home": folder / "home",
         "redis_port": redis.port,
@@ -87,7 +87,7 @@ def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, s
 
 
 def settings_of(variables: Mapping[str, str]) -> Settings:
-    """What a process with these variables reads."""
+    """The settings that a process with these variables reads."""
     given: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables.items()}
     return Settings(**given)
 

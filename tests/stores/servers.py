@@ -1,4 +1,4 @@
-"""The servers that a deployed lake stands on, as `make stores` fetched them: an S3 gateway, a REST catalog, PostgreSQL."""
+"""The servers of a deployed lake, fetched by `make stores`: an S3 gateway, a REST catalog, PostgreSQL."""
 
 import os
 import pwd
@@ -26,14 +26,14 @@ REMEDY = "`make stores` fetches it, or says what it needs for that"
 
 
 def require(*files: Path) -> None:
-    """Skip the test that asks, unless all of `files` are there."""
+    """Skip the test unless all of `files` exist."""
     missing = [file.name for file in files if not file.exists()]
     if missing:
         pytest.skip(f"{', '.join(missing)} not here; {REMEDY}")
 
 
 def postgresql_programs() -> Path | None:
-    """The folder of PostgreSQL's own programs; None if it is not installed."""
+    """The folder of PostgreSQL's programs; None if not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else Path(on_path).parent if on_path else None
@@ -41,7 +41,7 @@ def postgresql_programs() -> Path | None:
 
 @contextmanager
 def object_storage(folder: Path) -> Iterator[S3]:
-    """An S3 gateway over a folder, with one bucket; it checks signatures."""
+    """An S3 gateway over a folder with one bucket; it checks signatures."""
     require(VERSITYGW)
     port, buckets = free_port(), folder / "buckets"
     (buckets / BUCKET).mkdir(parents=True)
@@ -52,9 +52,9 @@ def object_storage(folder: Path) -> Iterator[S3]:
 
 @contextmanager
 def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
-    """Iceberg's REST catalog over a SQLite file; its address.
+    """Iceberg's REST catalog over a SQLite file; yields its address.
 
-    The server's own main class listens on every address, so its servlet is put into a Jetty on loopback here.
+    The server's main class listens on every address, so its servlet runs in a Jetty on loopback here.
     """
     require(REST_JARS)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,9 +88,9 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
 
 @contextmanager
 def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
-    """A PostgreSQL cluster of its own; the address of its database, as SQLAlchemy takes it.
+    """A private PostgreSQL cluster; yields the SQLAlchemy URL of its database.
 
-    With an `identity` it shows that certificate, and lets nobody in without TLS.
+    With an `identity` it presents that certificate and requires TLS.
     """
     programs = postgresql_programs() or Path("PostgreSQL")
     require(programs)
@@ -116,19 +116,19 @@ def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
         wait_until(lambda: _accepts(server), what="PostgreSQL to accept connections")
         yield f"postgresql+psycopg://manifold@127.0.0.1:{port}/postgres"
     finally:
-        server.process.send_signal(signal.SIGINT)  # do not wait for clients
+        server.process.send_signal(signal.SIGINT)  # without waiting for clients
         server.stop()
 
 
 def unprivileged(folder: Path) -> int | None:
-    """PostgreSQL refuses to run as root: whom to run it as, to whom the folder then belongs."""
+    """A user to run PostgreSQL as, which refuses root; the folder is given to that user."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody").pw_uid
     os.chown(folder, nobody, -1)
     for parent in folder.parents:
         if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)  # pytest's own folders are closed to others
+            parent.chmod(parent.stat().st_mode | 0o011)  # pytest's folders are closed to other users
     return nobody
 
 

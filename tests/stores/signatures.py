@@ -1,6 +1,6 @@
-"""A proxy before the catalog that lets in what is signed as AWS does (Signature Version 4): it computes every signature again.
+"""A proxy before the catalog that admits AWS-signed requests (Signature Version 4) and recomputes every signature.
 
-After AWS's own description of it, with none of their libraries: those are what is tested.
+Written from AWS's description without their libraries, which are under test.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ TOO_OLD = timedelta(minutes=5)
 
 
 class SigningProxy(AuthProxy):
-    """Lets in requests that `KEY` has signed just now for this region and service; counts them by engine and method."""
+    """Admit requests that `KEY` signed just now for this region and service; count them by engine and method."""
 
     def __init__(self, behind: str, vended: Mapping[str, str]) -> None:
         super().__init__(behind, vended)
@@ -29,7 +29,7 @@ class SigningProxy(AuthProxy):
         self.refusals: list[str] = []
 
     def refusal(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> str:
-        """Why the signature does not count."""
+        """Why the signature is invalid."""
         given = {name.lower(): value for name, value in headers.items()}
         why = refusal(method, target, given, body, now=datetime.now(UTC))
         if why:
@@ -40,7 +40,7 @@ class SigningProxy(AuthProxy):
 
 
 def refusal(method: str, target: str, headers: Mapping[str, str], body: bytes, *, now: datetime) -> str:
-    """Why a request is not signed by `KEY` for this region and service; empty: it is. Names of headers are lower case."""
+    """Why a request is not signed by `KEY` for this region and service; empty if it is. Header names are lower case."""
     signed = SIGNED.fullmatch(headers.get("authorization", ""))
     if signed is None:
         return "the request is not signed"
@@ -53,7 +53,7 @@ def refusal(method: str, target: str, headers: Mapping[str, str], body: bytes, *
     if not {"host", "x-amz-date"} <= {*names.split(";")}:
         return f"too little is signed: {names}"
     digest = hashlib.sha256(body)
-    # Java's side tells it in base64, Python's in hexadecimal.
+    # Java encodes it in base64, Python in hexadecimal.
     if headers.get(CONTENT) not in (None, digest.hexdigest(), b64encode(digest.digest()).decode()):
         return f"the body is another one than {CONTENT} says"
     if signature != signature_of(method, target, headers, names.split(";"), body, scope=credential.partition("/")[2]):
@@ -64,7 +64,7 @@ def refusal(method: str, target: str, headers: Mapping[str, str], body: bytes, *
 def signature_of(
     method: str, target: str, headers: Mapping[str, str], names: list[str], body: bytes, *, scope: str, secret: str = SECRET
 ) -> str:
-    """The signature that a request should have: of its method, address, the named headers and its body, for this scope."""
+    """The expected signature of a request: over its method, address, the named headers and its body, for this scope."""
     url = urlsplit(target)
     query = sorted((_quoted(name), _quoted(value)) for name, value in parse_qsl(url.query, keep_blank_values=True))
     canonical = [method, quote(url.path or "/", safe="/-_.~"), "&".join(f"{name}={value}" for name, value in query)]

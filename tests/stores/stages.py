@@ -1,7 +1,7 @@
-"""`python -m tests.stores.stages`: stages one after the other, in one process with one JVM, each a line of standard input.
+"""`python -m tests.stores.stages`: run stages one after the other in one process with one JVM, one per line of standard input.
 
-Each is what `python -m pipelines <stage>` runs, with variables of the environment that are its own; its result is a line of
-standard output, and then its exit status.
+Each is what `python -m pipelines <stage>` runs, with its own environment variables; its result is a line of standard output,
+followed by its exit status.
 """
 
 import json
@@ -17,20 +17,20 @@ from typing import Any
 from tests.support.servers import ROOT
 
 STATUS = "status"
-SAID = 5000  # the last characters of what a process says, in the message of a failure
+SAID = 5000  # the last characters of a process's output, for failure messages
 
 
 class Stages:
-    """The process, which waits for stages."""
+    """The process that waits for stages."""
 
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         self._process, self._log = process, log
 
     def run(self, stage: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The result of one stage. `variables` take the place of those before, for this stage and those that follow.
+        """Run one stage and return its result. `variables` replace the previous ones, for this and later stages.
 
         Raises:
-            AssertionError: it was not done; the message has what it said.
+            AssertionError: the stage failed; the message has its output.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -51,7 +51,7 @@ class Stages:
 
 @contextmanager
 def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
-    """The process, with this environment; it ends with the block."""
+    """The process with this environment; it ends with the block."""
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.stores.stages"]
     with (
@@ -63,7 +63,7 @@ def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
         try:
             yield Stages(process, log)
             assert process.stdin is not None
-            process.stdin.close()  # it has no more to do
+            process.stdin.close()  # no more input
             process.wait(60)
         finally:
             process.kill()

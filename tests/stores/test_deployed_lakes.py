@@ -1,4 +1,4 @@
-"""The same pipelines on what a deployed lake stands on, by settings alone: object storage, a REST catalog, PostgreSQL."""
+"""The same pipelines on a deployed lake, by settings alone: object storage, a REST catalog, PostgreSQL."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def object_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
 
 @pytest.fixture
 def postgresql_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
-    """Tables in a SQL catalog that PostgreSQL keeps, files in a folder."""
+    """Tables in a SQL catalog on PostgreSQL, files in a folder."""
     require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path / "pg") as uri:
         variables = variables_of(tmp_path, redis_server, catalog_uri=uri)
@@ -36,7 +36,7 @@ def postgresql_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", ["object_lake", "postgresql_lake"])
-def test_a_deployed_lake_takes_in_an_archive_and_is_read_back(lake: str, request: pytest.FixtureRequest) -> None:
+def test_a_deployed_lake_ingests_an_archive_and_is_read_back(lake: str, request: pytest.FixtureRequest) -> None:
     deployed: Deployed = request.getfixturevalue(lake)
     messages = [data(1, "d1", b"firmware"), trigger(2, VINS, "d1"), trigger(3, VINS[:3], "d1")]
     deployed.archive(*messages)

@@ -1,4 +1,4 @@
-"""A PostgreSQL catalog behind TLS: what its address says of it holds for PyIceberg and for Spark."""
+"""A PostgreSQL catalog behind TLS: the options in its address apply to PyIceberg and to Spark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def identity() -> Identity:
 
 @pytest.fixture(scope="module")
 def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets nobody in without TLS; its address, which does not say so."""
+    """A server that requires TLS; its address does not say so."""
     require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path_factory.mktemp("postgresql") / "pg", identity) as uri:
         yield uri
@@ -37,19 +37,19 @@ def settings_of(uri: str, home: Path, **query: object) -> Settings:
 
 
 def namespaces(settings: Settings) -> list[str]:
-    """As Spark sees them."""
+    """The namespaces that Spark sees."""
     with session(settings, "encrypted") as spark, naming_the_catalog(settings):
         return [row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()]
 
 
-def test_both_engines_come_in_where_the_authority_is_the_right_one(encrypted: str, identity: Identity, tmp_path: Path) -> None:
+def test_both_engines_connect_with_the_right_ca(encrypted: str, identity: Identity, tmp_path: Path) -> None:
     authority = identity.write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     ensure_tables(open_catalog(settings))
     assert NAMESPACE in namespaces(settings)
 
 
-def test_neither_trusts_a_server_whose_authority_is_another_one(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path) -> None:
     authority = new_identity("somebody else's authority").write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     with pytest.raises(OperationalError, match="certificate verify failed"):
@@ -58,7 +58,7 @@ def test_neither_trusts_a_server_whose_authority_is_another_one(encrypted: str, 
         namespaces(settings)
 
 
-def test_neither_comes_in_without_tls_where_the_server_asks_for_it(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path) -> None:
     settings = settings_of(encrypted, tmp_path, sslmode="disable")
     with pytest.raises(OperationalError, match="no encryption"):
         open_catalog(settings)

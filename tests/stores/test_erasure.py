@@ -1,4 +1,4 @@
-"""`manifold vin erase` on object storage, a REST catalog and a Redis Cluster: nothing of the vehicle is left in any of them."""
+"""`manifold vin erase` on object storage, a REST catalog and a Redis Cluster leaves nothing of the vehicle."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def lake(tmp_path_factory: pytest.TempPathFactory, redis_server: Server, cluster: LocalCluster) -> Iterator[Deployed]:
-    """A vehicle and its neighbour in archive and tables; and one more segment that no run has taken in."""
+    """A vehicle and its neighbour in archive and tables, and one more segment not ingested yet."""
     cluster.flush()
     with on_object_storage(tmp_path_factory.mktemp("deployed"), redis_server, redis_url=cluster.url) as deployed:
         refused, theirs = trigger(3, [GONE, 7]), trigger(4, [STAYS, 7])
@@ -56,7 +56,7 @@ def vins(catalog: Catalog) -> list[tuple[str, int]]:
     return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
 
 
-def test_nothing_of_the_vehicle_is_left_in_the_bucket_and_all_of_the_others_is(lake: Deployed) -> None:
+def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: Deployed) -> None:
     catalog = open_catalog(lake.settings)
     assert named_in(lake.bucket, GONE)
 
@@ -73,10 +73,10 @@ def test_nothing_of_the_vehicle_is_left_in_the_bucket_and_all_of_the_others_is(l
     assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(40))]
     assert len(read(catalog, SEGMENTS)) == 4
     assert check(catalog, lake.settings, now=NOW).agree
-    assert erased(lake).found == []  # again, where nothing is left to do
+    assert erased(lake).found == []  # repeated, with nothing left to do
 
 
-def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
+def test_the_vehicle_is_removed_from_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
     policy = Policy.of(lake.settings)
     late = seq_at(90_000)
     with connect(cluster.url) as redis:
@@ -90,7 +90,7 @@ def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalClus
         redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
         redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
         loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
-        for n in range(20):  # in slots of all masters
+        for n in range(20):  # slots on all masters
             redis.set(keys.data(f"for_{GONE}_{n}"), b"two")
 
     done = erased(lake)

@@ -1,4 +1,4 @@
-"""A REST catalog that asks for a token, knows its warehouse by name and vends the keys of its store: by settings alone."""
+"""A REST catalog that requires a token, knows its warehouse by name and vends credentials: by settings alone."""
 
 import json
 import re
@@ -34,12 +34,12 @@ def jobs(proxy: AuthProxy, tmp_path_factory: pytest.TempPathFactory, redis_serve
 
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["credential", "token"])
-def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
+def test_both_engines_log_in_and_write_with_vended_credentials(
     login: str, proxy: AuthProxy, jobs: Stages, tmp_path: Path, redis_server: Server
 ) -> None:
     properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": proxy.token()}}[login]
     lake = behind(proxy, tmp_path, redis_server, **properties)
-    ms = len(login)  # two lakes in one catalog: a segment's name counts once
+    ms = len(login)  # two lakes in one catalog must use different segment names
     lake.archive(data(ms, f"by-{login}", b"firmware"), trigger(ms + 100, ["V1", "V2"], f"by-{login}"))
     proxy.served.clear()
 
@@ -51,7 +51,7 @@ def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
     assert min(proxy.served.values()) > 5
 
 
-def test_a_token_that_counts_no_more_is_fetched_again(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
+def test_an_invalid_token_is_fetched_again(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     catalog = open_catalog(lake.settings)
     ensure_tables(catalog)
@@ -66,11 +66,11 @@ def test_a_token_that_counts_no_more_is_fetched_again(proxy: AuthProxy, tmp_path
     ("properties", "why"),
     [
         pytest.param({}, "no valid token", id="none"),
-        pytest.param({"token": "for-nobody"}, "no valid token", id="a token that does not count"),
+        pytest.param({"token": "for-nobody"}, "no valid token", id="an invalid token"),
         pytest.param({"credential": "manifold:wrong-secret"}, "unknown client", id="a wrong secret"),
     ],
 )
-def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secret(
+def test_a_refused_login_names_the_setting_to_correct_and_shows_no_secret(
     properties: dict[str, str], why: str, proxy: AuthProxy, tmp_path: Path, redis_server: Server
 ) -> None:
     lake = behind(proxy, tmp_path, redis_server, **properties)
@@ -79,7 +79,7 @@ def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secr
         open_catalog(lake.settings)
 
     status, output = lake.command("pipelines", "discover", "--no-flush")
-    assert status == 5  # doing it again changes nothing
+    assert status == 5  # a retry would change nothing
     assert "refuses the login" in output
     for value in properties.values():
         assert value.split(":")[-1] not in output + str(refused.value)
@@ -94,4 +94,4 @@ def test_no_command_prints_a_property(proxy: AuthProxy, tmp_path: Path, redis_se
     for command in (["settings"], ["status", "--json"], ["doctor"]):
         _, output = lake.command("manifold.console", *command)
         assert CLIENT_SECRET not in output
-    assert re.search(r"\d tables", output), output  # of the doctor, who has been there
+    assert re.search(r"\d tables", output), output  # from the doctor, after connecting

@@ -1,4 +1,4 @@
-"""The lease of jobs that rewrite, on a REST catalog with object storage and on PostgreSQL: one of many at once gets it."""
+"""The lease of rewriting jobs on a REST catalog with object storage and on PostgreSQL: one of many contenders gets it."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def test_one_of_many_gets_the_lease_and_only_its_holder_publishes(place: str, re
     catalog = open_catalog(settings)
     ensure_tables(catalog)
     one_gets_it(settings, NOON)
-    one_gets_it(settings, NOON + timedelta(seconds=LEASE_S + 1))  # the first one's has expired
+    one_gets_it(settings, NOON + timedelta(seconds=LEASE_S + 1))  # after the first lease has expired
 
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     late = NOON + timedelta(seconds=3 * LEASE_S)
@@ -56,7 +56,7 @@ def test_one_of_many_gets_the_lease_and_only_its_holder_publishes(place: str, re
 
 
 def one_gets_it(settings: Settings, now: datetime) -> None:
-    """Of many that ask for the lease in one moment, one gets it."""
+    """One of many concurrent contenders gets the lease."""
 
     def take(n: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""A job over a REST catalog and a bucket is told as one over files is."""
+"""A job over a REST catalog and a bucket emits the same lineage as one over files."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def work(settings: Settings) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_is_named_by_its_bucket_and_its_key(tmp_path: Path, redis_server: Server) -> None:
+def test_a_table_is_named_by_bucket_and_key(tmp_path: Path, redis_server: Server) -> None:
     file = tmp_path / "events.jsonl"
     with on_object_storage(tmp_path / "deployed", redis_server, lineage_url=f"file://{file}") as deployed:
         new_lake(deployed.settings)

@@ -45,10 +45,10 @@ from tests.support.servers import Server, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VINS = [Owner(f"V{n}") for n in range(10)]
-LONG_AGO = 1  # ms after noon of the makers' day, which is past every retention
+LONG_AGO = 1  # ms after noon of the makers' day, past every retention
 AN_HOUR_AGO = int(time.time() * 1000) - NOON_MS - 3_600_000
 MOMENT = 1e-6  # days
-# With these nothing is kept for longer than the jobs need; an orphan has to be older than a day.
+# With these nothing is kept longer than the jobs need; an orphan must be older than a day.
 RETENTIONS = {
     "snapshot_retention_days": MOMENT,
     "archive_retention_days": 60,
@@ -73,7 +73,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[Deployed]:
-    """Old data with an entry that nobody fetched, and a batch for ten vehicles; `jobs` adds another, and an acknowledgement."""
+    """Old data with an unfetched entry, and a batch for ten vehicles; `jobs` adds another batch and an acknowledgement."""
     folder = tmp_path_factory.mktemp("deployed")
     (folder / "ring").write_text(new_key_line())
     with on_object_storage(folder, redis, **RETENTIONS, signals_keys_file=folder / "ring") as deployed:
@@ -84,7 +84,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
         deployed.archive(ecq_write(LONG_AGO + 2, CLIENT, "acknowledged"), ecq_ack(LONG_AGO + 3, CLIENT, LONG_AGO + 2))
         deployed.archive(ecq_write(LONG_AGO + 4, CLIENT, "a", b"old"), ecq_write(LONG_AGO + 5, CLIENT, "pending", b"old, too"))
         deployed.archive(*(ecq_write(AN_HOUR_AGO + n, CLIENT, key, b"young") for n, key in ((5, "a"), (6, "b"))))
-        gateway = Sealing(DayKeys.of(deployed.settings))  # day keys lie in the bucket
+        gateway = Sealing(DayKeys.of(deployed.settings))  # day keys are in the bucket
         deployed.archive(gateway.raw(LONG_AGO + 6, DEVICE, b"old"), gateway.status(LONG_AGO + 7, DEVICE, "online"))
         deployed.archive(gateway.raw(AN_HOUR_AGO + 9, DEVICE, DRY), gateway.status(AN_HOUR_AGO + 10, DEVICE, "online"))
         deployed.archive(gateway.raw(AN_HOUR_AGO + 11, ANOTHER, DRY), gateway.refused(AN_HOUR_AGO + 12, b"{", DEVICE))
@@ -93,7 +93,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
 
 @pytest.fixture(scope="module")
 def jobs(lake: Deployed) -> Iterator[Stages]:
-    """Its jobs; the first of them has taken in the first run, and what the second will is in the archive."""
+    """Its jobs; the first run is ingested, and the archive of the second is written."""
     with lake.staging() as jobs:
         jobs.run("run_all --run-id first --no-flush")
         lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
@@ -107,11 +107,11 @@ def jobs(lake: Deployed) -> Iterator[Stages]:
 
 @dataclass(frozen=True)
 class Maintained:
-    """What the jobs of a day said, and the files that were in the way of one of them."""
+    """The output of a day's jobs, and the files planted for one of them."""
 
     orphan: Path
     of_another: Path
-    said: list[dict[str, Any]]  # by the jobs of `DAY`
+    said: list[dict[str, Any]]  # the outputs of the jobs of `DAY`
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +126,13 @@ def files_of(lake: Deployed, table: Table) -> list[Path]:
 
 
 def plant_orphan(lake: Deployed) -> Path:
-    """A file as a crash leaves it, in the table's folder and two days old."""
+    """A two-day-old orphan file in the table's folder, as a crash leaves it."""
     known = files_of(lake, IDS)[0]
     return old_copy(known, known.with_name("00000-0-orphan.parquet"))
 
 
 def plant_file_of_another_table(lake: Deployed) -> Path:
-    """As old, in a folder whose name begins like the table's: in a bucket that is a prefix like any other."""
+    """An equally old file in a folder whose name starts like the table's: in a bucket, that is a matching prefix."""
     table = lake.bucket / "warehouse" / IDS.identifier.replace(".", "/")
     return old_copy(files_of(lake, IDS)[0], table.with_name(f"{table.name}_of_another") / "data" / "file.parquet")
 
@@ -151,7 +151,7 @@ def pending(redis: Server, vin: Owner) -> list[int]:
 
 
 def compacted_queue(lake: Deployed, redis: Server) -> tuple[int | None, dict[str, int]]:
-    """The client's position, and the seq of each key that is pending."""
+    """The client's position, and the seq of each pending key."""
     with Redis(port=redis.port) as client:
         reply = EcqLoader(client, Policy.of(lake.settings)).read_one(CLIENT)
     return reply.acked_seq, {message.key: message.seq for message in reply.messages if not message.is_delivered}
@@ -164,7 +164,7 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
     signals = compacted["tables"][XRAY_RAW.name]
     assert (signals["before"]["files"], signals["after"]["files"]) == (3, 2)
-    assert compacted["queues"]["messages"] == 1  # the one that another of its key has superseded
+    assert compacted["queues"]["messages"] == 1  # the superseded one
     for collected in (would, gone):
         assert collected["orphans"][IDS.name]["count"] == 1
         assert collected["orphans"][IDS.name]["sample"][0].endswith(maintained.orphan.name)
@@ -174,10 +174,10 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
         assert collected["segments"]["count"] == 6
         assert collected["signals"]["count"] == 3
     assert (maintained.orphan.exists(), maintained.of_another.exists()) == (False, True)
-    assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
+    assert len(files_of(lake, IDS)) == 2  # replaced files were removed with their snapshots
     catalog = open_catalog(lake.settings)
     assert {d["data_id"] for d in read(catalog, DATA)} == {"d1", "old"}  # no recorder could be asked
-    # The outcome came by the archive alone: no dispatcher has taken the entry out of the queue.
+    # The outcome came through the archive only: no dispatcher removed the entry from the queue.
     assert {kind: count for kind, count in verified["differences"].items() if count} == verified["repaired"] == {"ended": 1}
     assert rebuilt["populated"]["queued"] == rebuilt["populated"]["compacted_queued"] == 0
     assert (
@@ -187,7 +187,7 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, mai
     assert compacted_queue(lake, redis) == (seq_at(AN_HOUR_AGO + 5), PENDING)
 
 
-def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, redis: Server) -> None:
+def test_a_rebuild_restores_what_redis_lost(lake: Deployed, jobs: Stages, redis: Server) -> None:
     with Redis(port=redis.port) as client:
         client.flushall()
     rebuilt = jobs.run("rebuild")
@@ -197,7 +197,7 @@ def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, r
 
 
 @pytest.mark.usefixtures("maintained")
-def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed, jobs: Stages) -> None:
+def test_check_agrees_rollback_reverts_and_restore_recreates_everything(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
     before = contents(catalog)
     assert lake.manifold("lake", "check")["findings"] == []
@@ -223,9 +223,9 @@ def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Depl
     assert lake.manifold("lake", "check")["findings"] == []
 
 
-def test_signals_are_processed_again_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
+def test_signals_are_reprocessed_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
-    if not has_signals(catalog):  # no other test has taken them in
+    if not has_signals(catalog):  # not yet ingested by another test
         jobs.run("run_all --no-flush")
     found = contents(catalog)
     values = {row[1]: [reading["value"] for reading in row[2]] for row in found[XRAY_PROCESSED.name]}
@@ -253,7 +253,7 @@ def test_signals_are_processed_again_and_a_device_is_erased(lake: Deployed, jobs
 
 
 def contents(catalog: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """What the tables have that an archive brings."""
+    """Table content that comes from an archive."""
     columns = (
         (IDS, ("vin", "seq")),
         (DATA, ("data_id", "payload")),

@@ -38,7 +38,7 @@ def reports(s3: S3) -> Files:
 
 
 def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: int = 1) -> None:
-    """As an audit does, with a page that Great Expectations would have made."""
+    """Publish like an audit, with a page in place of Great Expectations'."""
     docs = [f"validations/quarantine/{run_id}/{at:%H}/page.html"] if refused else []
     for path in (*docs, "static/of the library.gif"):
         (made / path).parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def test_files_in_an_object_store_are_written_read_listed_and_removed(reports: F
     assert [*reports.below("runs")] == ["runs/scheduled__2026-03-01T12:00:00+00:00/index.html"]
 
 
-def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> None:
+def test_runs_are_listed_and_the_oldest_removed(reports: Files, tmp_path: Path) -> None:
     for hour, run_id in enumerate(("first", "second", "third+00:00")):
         publish(reports, tmp_path / f"worker {hour}", run_id, NOON + timedelta(hours=hour))
 
@@ -75,7 +75,7 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
     assert [*reports.below("static")] == [STYLE]
 
 
-def test_a_state_is_recorded_on_page_and_index_and_is_about_one_judgement(reports: Files, tmp_path: Path) -> None:
+def test_a_state_is_recorded_on_page_and_index_for_one_audit(reports: Files, tmp_path: Path) -> None:
     for hour, run_id in enumerate(("first", "second")):
         publish(reports, tmp_path / f"worker {hour}", run_id, NOON + timedelta(hours=hour))
     assert [run["state"] for run in kept_runs(reports)] == [State.UNDECIDED] * 2
@@ -90,9 +90,9 @@ def test_a_state_is_recorded_on_page_and_index_and_is_about_one_judgement(report
     assert index.index("not decided</td>") < index.index("published</td>")
 
 
-def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:
+def test_airflow_serves_the_reports_and_reports_a_store_that_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:
     application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
-    publish(reports, tmp_path / "worker", "run", NOON)  # the gateway keeps its own files beside it
+    publish(reports, tmp_path / "worker", "run", NOON)  # the gateway keeps its own files next to it
 
     def answers(secret: str, *paths: str) -> list[tuple[int, str]]:
         settings = Settings(
@@ -117,20 +117,20 @@ def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(repor
     assert (status, REPORTS in said) == (503, True), said
 
 
-def test_the_charts_over_time_lie_beside_them(reports: Files) -> None:
+def test_the_trend_charts_are_stored_next_to_the_reports(reports: Files) -> None:
     publish_trends([result(0, unexpected=1)], reports)
 
     assert b"<img" in (reports.read(TRENDS) or b"")
 
 
-def test_a_run_that_is_judged_again_has_one_page_of_each_table(reports: Files, tmp_path: Path) -> None:
+def test_a_run_audited_again_has_one_page_per_table(reports: Files, tmp_path: Path) -> None:
     for hour in range(2):
         publish(reports, tmp_path / f"worker {hour}", "run", NOON + timedelta(hours=hour))
 
     assert [*reports.below("validations")] == ["validations/quarantine/run/13/page.html"]
 
 
-def test_a_table_without_rows_in_a_run_that_is_judged_again_has_no_page(reports: Files, tmp_path: Path) -> None:
+def test_a_table_without_rows_in_a_second_audit_has_no_page(reports: Files, tmp_path: Path) -> None:
     for hour, refused in enumerate((1, 0)):
         publish(reports, tmp_path / f"worker {hour}", "run", NOON + timedelta(hours=hour), refused=refused)
 

@@ -1,4 +1,4 @@
-"""A REST catalog that asks for AWS's signatures (SigV4) and computes each again: what both engines send it."""
+"""A REST catalog that requires AWS signatures (SigV4) and recomputes them: the requests of both engines."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": REGION, "rest.si
 
 
 def keys(secret: str) -> dict[str, str]:
-    """By the names of each engine."""
+    """The credentials by the property names of each engine."""
     spark = {"rest.access-key-id": KEY, "rest.secret-access-key": secret}
     return spark | {"client.access-key-id": KEY, "client.secret-access-key": secret}
 
@@ -34,14 +34,14 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningProxy]:
 
 
 def lake_of(proxy: SigningProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
-    """With boto3, which Manifold does not bring, on the path of its jobs."""
+    """A lake with boto3, which Manifold does not ship, on the path of its jobs."""
     lake = behind(proxy, folder, redis, **SIGNING, **properties)
     path = os.pathsep.join(filter(None, [str(BOTO3), os.environ.get("PYTHONPATH")]))
     return Deployed(lake.settings, {**lake.variables, "PYTHONPATH": path}, folder)
 
 
 @pytest.mark.slow
-def test_both_engines_sign_all_that_they_ask(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
+def test_both_engines_sign_every_request(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys(SECRET))
     lake.archive(data(1, "signed", b"firmware"), trigger(2, ["V1", "V2"], "signed"))
 
@@ -54,14 +54,12 @@ def test_both_engines_sign_all_that_they_ask(proxy: SigningProxy, tmp_path: Path
     assert asked >= {("PyIceberg", "GET"), ("PyIceberg", "POST"), ("Apache", "GET"), ("Apache", "POST")}
 
 
-def test_a_key_that_does_not_count_says_which_setting_to_correct(
-    proxy: SigningProxy, tmp_path: Path, redis_server: Server
-) -> None:
+def test_an_invalid_key_names_the_setting_to_correct(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys("another-secret"))
 
     status, output = lake.command("pipelines", "discover", "--no-flush")
 
-    assert status == 5  # doing it again changes nothing
+    assert status == 5  # a retry would change nothing
     assert "refuses the login (" in output
     assert "the signature does not match" in output
     assert "client.access-key-id" in output
@@ -80,14 +78,14 @@ def test_the_proxy_computes_signatures_as_aws_does() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param({}, "", id="as it was signed"),
-        pytest.param({"target": "/v1/fleet/namespaces/b?pageToken="}, "does not match", id="another address"),
-        pytest.param({"body": b"{ }"}, "another one than", id="another body"),
-        pytest.param({"method": "DELETE"}, "does not match", id="another method"),
-        pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="sent again later"),
+        pytest.param({}, "", id="unchanged"),
+        pytest.param({"target": "/v1/fleet/namespaces/b?pageToken="}, "does not match", id="changed address"),
+        pytest.param({"body": b"{ }"}, "another one than", id="changed body"),
+        pytest.param({"method": "DELETE"}, "does not match", id="changed method"),
+        pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="replayed later"),
     ],
 )
-def test_the_proxy_lets_in_only_what_was_signed(change: dict[str, object], why: str) -> None:
+def test_the_proxy_admits_only_signed_requests(change: dict[str, object], why: str) -> None:
     body = b"{}"
     headers = {"host": "a", "x-amz-date": "20261122T093000Z", "x-amz-content-sha256": HASH_OF_BRACES}
     asked: dict[str, object] = {"method": "POST", "target": "/v1/fleet/namespaces/a?pageToken=", "body": body, "now": NOW}

@@ -1,4 +1,4 @@
-"""A PostgreSQL catalog that hangs is given up after a while: by PyIceberg and by Spark, at the door and in the middle."""
+"""A hanging PostgreSQL catalog times out for PyIceberg and Spark, when connecting and later."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that accepts, and never says a word; its address."""
+    """A server that accepts connections and stays silent; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"postgresql+psycopg://manifold@127.0.0.1:{listening.getsockname()[1]}/postgres"
 
@@ -35,18 +35,18 @@ def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
 
 
 @pytest.mark.timeout(60)
-def test_a_server_that_never_answers_the_door_is_given_up(silent: str, tmp_path: Path) -> None:
+def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path) -> None:
     with pytest.raises(OperationalError) as raised:
         open_catalog(settings_of(silent, tmp_path))
     assert isinstance(raised.value, UNAVAILABLE_ERRORS)
 
 
 @pytest.mark.timeout(120)
-def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tmp_path: Path) -> None:
+def test_a_server_that_stops_responding_times_out_and_is_retried(tmp_path: Path) -> None:
     with postgresql(tmp_path / "pg") as uri:
         catalog = open_catalog(settings_of(uri, tmp_path))
         ensure_tables(catalog)
-        with catalog.engine.connect() as asked:  # type: ignore[attr-defined]  # an SQL catalog's
+        with catalog.engine.connect() as asked:  # type: ignore[attr-defined]  # only SQL catalogs have it
             backend = int(asked.execute(text("select pg_backend_pid()")).scalar_one())
         os.kill(backend, signal.SIGSTOP)
         try:
@@ -59,7 +59,7 @@ def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
+def test_spark_times_out_too(silent: str, tmp_path: Path) -> None:
     require(Settings().jars / POSTGRESQL_JAR)
     settings = settings_of(silent, tmp_path)
     with (
@@ -71,6 +71,6 @@ def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "soon", ""])
-def test_a_limit_that_is_none_is_named(limit: str, silent: str, tmp_path: Path) -> None:
+def test_an_invalid_timeout_is_named(limit: str, silent: str, tmp_path: Path) -> None:
     with pytest.raises(Permanent, match=r"jdbc\.socketTimeout=.* in MANIFOLD_CATALOG_PROPERTIES"):
         open_catalog(settings_of(silent, tmp_path, json.dumps({"jdbc.socketTimeout": limit})))

@@ -1,4 +1,4 @@
-"""The embedded catalog is one SQLite file: two writers at once must not lose a commit."""
+"""The embedded catalog is one SQLite file: concurrent writers must not lose a commit."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +18,7 @@ COMMITS = 8
 
 
 @pytest.mark.slow
-def test_spark_and_pyiceberg_commit_to_one_table_at_once_and_lose_nothing(one_spark: SparkSession, tmp_path: Path) -> None:
+def test_concurrent_commits_of_spark_and_pyiceberg_lose_nothing(one_spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     new_lake(settings)
     spark = new_session(one_spark, settings)

@@ -1,1 +1,1 @@
-"""What several test packages need."""
+"""Helpers for several test packages."""

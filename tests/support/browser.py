@@ -1,4 +1,4 @@
-"""A real browser that reaches nothing but this machine, and keeps what its page has asked for and complained of."""
+"""A real browser limited to this machine, which records the requests and errors of its page."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not in
 
 @dataclass(slots=True)
 class Offline:
-    """The page, the URLs beyond loopback that it asked for, and its errors."""
+    """The page, the URLs beyond loopback that it requested, and its errors."""
 
     page: Page
     asked_outside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def style(self, selector: str, name: str, pseudo: str = "") -> str:
-        """The computed style of the first element that fits."""
+        """The computed style of the first matching element."""
         script = "(found, [name, pseudo]) => getComputedStyle(found, pseudo || null)[name]"
         return str(self.page.locator(selector).first.evaluate(script, [name, pseudo]))
 
 
 @contextmanager
 def offline_page() -> Iterator[Offline]:
-    """A page whose requests beyond loopback are noted and refused."""
+    """A page whose requests beyond loopback are recorded and refused."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})

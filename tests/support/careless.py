@@ -1,6 +1,6 @@
-"""A careless broker: Mosquitto behind a cable that, in what goes to its clients, makes a certain text one that is not UTF-8.
+"""A faulty broker: Mosquitto behind a proxy that turns a certain text to its clients into invalid UTF-8.
 
-EMQX passes such texts on as they are if its `strict_mode` is off; Mosquitto never does.
+EMQX passes such texts on unchanged if its `strict_mode` is off; Mosquitto never does.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ GOOD, BAD = "spoil-this-text", b"spoil-this-\xff\xfe\xfd\xfc"
 
 
 class Cable:
-    """Connect to `port`; `cut` ends every connection. While `deaf`, the broker hears nothing of what clients say."""
+    """Connect to `port`; `cut` ends every connection. While `deaf`, the broker receives nothing from clients."""
 
     def __init__(self, to: int) -> None:
         self._to, self._writers = to, set[asyncio.StreamWriter]()
@@ -20,12 +20,12 @@ class Cable:
         self.deaf = False
 
     def cut(self) -> None:
-        """RST."""
+        """Reset every connection (RST)."""
         for writer in self._writers:
             writer.transport.abort()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Handle one connection."""
         self.connections += 1
         self.tasks.add(asyncio.current_task())
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
@@ -53,7 +53,7 @@ class Cable:
 
 @asynccontextmanager
 async def careless(broker: int) -> AsyncIterator[Cable]:
-    """The cable to the broker on port `broker`."""
+    """The proxy for the broker on port `broker`."""
     cable = Cable(broker)
     server = await asyncio.start_server(cable.accept, "127.0.0.1", 0)
     cable.port = server.sockets[0].getsockname()[1]

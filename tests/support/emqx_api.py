@@ -21,7 +21,7 @@ _BANNED = "/api/v5/banned"
 
 @dataclass(slots=True)
 class EmqxApi:
-    """An API that is asked at `url`. `bans` is what it bans, by client id; `requests` what it was asked."""
+    """An API at `url`. `bans` holds its bans by client id; `requests` the requests received."""
 
     url: str = ""
     bans: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class EmqxApi:
 
 @contextmanager
 def emqx_api() -> Iterator[EmqxApi]:
-    """One that bans nobody yet."""
+    """An API without bans."""
     api = EmqxApi()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
     api.url = f"http://127.0.0.1:{server.server_port}/api/v5"
@@ -54,7 +54,7 @@ def _handler(api: EmqxApi) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Suppress request logging."""
 
         def do_POST(self) -> None:
             row = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -1,4 +1,4 @@
-"""A server at `alert_url` that keeps what it is sent."""
+"""A server at `alert_url` that keeps its requests."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Told = list[dict[str, Any]]
 
 @contextmanager
 def hook() -> Iterator[tuple[str, Told]]:
-    """Its URL, and what it was sent so far."""
+    """Its URL and the requests received so far."""
     sent: Told = []
 
     class Listener(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Rows as an ingest writes them, straight into the lake's main."""
+"""Rows as an ingest writes them, appended to the lake's main."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,20 +17,20 @@ from manifold.settings import Settings
 
 
 def new_lake(settings: Settings) -> Catalog:
-    """The catalog of a lake with all its tables, which are empty."""
+    """The catalog of a lake with all its tables, empty."""
     catalog = open_catalog(settings)
     ensure_tables(catalog)
     return catalog
 
 
 def append(catalog: Catalog, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows; what a row leaves out is null."""
+    """Append rows; omitted columns are null."""
     complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
     catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
 
 
 def add(catalog: Catalog, table: Table, *rows: Mapping[str, Any]) -> None:
-    """Append rows to a table whose columns may differ from its definition: missing values are null, unknown columns left out."""
+    """Append rows to a table whose columns may differ from its definition: missing values are null, unknown columns dropped."""
     loaded = catalog.load_table(table.identifier)
     columns = loaded.schema().column_names
     complete = [{column: row.get(column) for column in columns} for row in rows]
@@ -38,7 +38,7 @@ def add(catalog: Catalog, table: Table, *rows: Mapping[str, Any]) -> None:
 
 
 def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: datetime, seq: int = 1) -> None:
-    """Append payloads by data_id, each seen once, with seqs from `seq` on; and where each lies."""
+    """Append payloads by data_id, each seen once, with seqs from `seq` on; index their locations too."""
     named = [
         {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq + place}
         for place, (data_id, payload) in enumerate(payloads.items())
@@ -49,14 +49,14 @@ def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: date
 
 
 def data_files(catalog: Catalog, table: Table) -> list[Path]:
-    """The files of a table on this machine, the oldest day first."""
+    """The files of a table on this machine, oldest day first."""
     paths = (task.file.file_path for task in catalog.load_table(table.identifier).scan().plan_files())
     return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
 
 
 @contextmanager
 def hanging(file: Path) -> Iterator[None]:
-    """Whoever opens `file` waits, until this ends and the file is as it was."""
+    """Make opening `file` block until the end of the block, which restores the file."""
     whole, pipe = file.with_name("whole"), file.with_name("pipe")
     file.rename(whole)
     os.mkfifo(file)
@@ -65,4 +65,4 @@ def hanging(file: Path) -> Iterator[None]:
     finally:
         file.rename(pipe)
         whole.rename(file)
-        os.close(os.open(pipe, os.O_RDWR))  # those who wait for it see that it is no file
+        os.close(os.open(pipe, os.O_RDWR))  # waiting readers notice that it is not a file

@@ -1,4 +1,4 @@
-"""What a catalog of lineage was told: events in a file, and a catalog that behaves as a test wants."""
+"""Emitted lineage: events in a file, and a lineage catalog with configurable behaviour."""
 
 import json
 import threading
@@ -18,18 +18,18 @@ Event = dict[str, Any]
 
 
 def telling(settings: Settings, url: str, **more: object) -> Settings:
-    """These settings, with that catalog of lineage."""
+    """These settings with that lineage catalog."""
     return settings.model_copy(update={"lineage_url": SecretStr(url), **more})
 
 
 def told_in(file: Path) -> list[Event]:
-    """All events in the file, once all is told."""
+    """All events in the file, once all are sent."""
     assert settle(60)
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def runs_of(events: list[Event], job: str) -> list[list[Event]]:
-    """The events of each run of a job, in their order."""
+    """The events of each run of a job, in order."""
     runs: dict[str, list[Event]] = {}
     for event in events:
         if event["job"]["name"] == f"manifold.{job}":
@@ -44,7 +44,7 @@ def names(datasets: list[Event]) -> list[str]:
 
 @dataclass
 class Backend:
-    """A catalog of lineage on loopback."""
+    """A lineage catalog on loopback."""
 
     url: str = ""
     got: list[Event] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Backend:
 
 @contextmanager
 def backend(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Backend]:
-    """It keeps what it gets, and then answers so; with `answer` waiting, its clients do."""
+    """A catalog that stores its requests and then answers with `answer`; while that blocks, its clients wait."""
     seen = Backend()
 
     class Listener(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def backend(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Backen
 
 
 def says(status: int) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Answers with this status."""
+    """An answer with this status."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         request.send_response(status)

@@ -1,4 +1,4 @@
-"""Settings of platforms that tests start for themselves, and how their processes are told of them."""
+"""Settings of test platforms, and how their processes receive them."""
 
 from manifold.settings import PREFIX, Settings, load_settings
 from tests.support.servers import free_port
@@ -19,7 +19,7 @@ PORTS = (
 
 
 def platform_settings(home: object, **more: object) -> Settings:
-    """Settings of a platform of its own: its home, and ports that nobody uses."""
+    """Settings with a new home and free ports."""
     ports = {name: free_port() for name in PORTS}
     return load_settings(home=home, **({"with_airflow": False, "with_signals": False} | ports | more))
 

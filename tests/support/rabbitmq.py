@@ -1,4 +1,4 @@
-"""RabbitMQ as the sandbox configures it. Tests that need one are skipped where it is not installed."""
+"""RabbitMQ as the sandbox configures it. Tests that need it are skipped if it is not installed."""
 
 import json
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 
 
 def needs_rabbitmq() -> None:
-    """Skip the test that asks, unless RabbitMQ is installed."""
+    """Skip the test unless RabbitMQ is installed."""
     if rabbitmq.server_script() is None:
         pytest.skip("rabbitmq-server is not installed; make setup installs it")
 
 
 def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> list[Server]:
-    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts.
+    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd, in starting order.
 
-    `definitions` is a file that it imports, too.
+    `definitions` is a file to import.
     """
     logs = settings.home / "logs"
     epmd = start(rabbitmq.epmd_command(settings), port=rabbitmq.epmd_port(settings), log=logs / "epmd.log")
@@ -40,7 +40,7 @@ def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> li
 
 @contextmanager
 def running_rabbitmq(home: Path, **more: object) -> Iterator[Settings]:
-    """The settings of whoever uses it. It has imported the definitions of an environment."""
+    """The settings of its clients. It has imported the definitions of an environment."""
     needs_rabbitmq()
     settings = load_settings(home=home, amqp_port=free_port(), **more)
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""The users that Redis has in an environment, for a Redis of tests: services come as who they are, and tests may do all."""
+"""The Redis users of an environment in a test Redis: services log in as themselves, and tests may do everything."""
 
 import runpy
 import secrets
@@ -14,7 +14,7 @@ SERVICES = ("recorder", "dispatcher", "signals", "api", "jobs")
 
 
 class RedisUsers:
-    """Passwords made up, and the file of users. `exact`: as it is in environments, and tests come as the user `tests`."""
+    """Generated passwords and the users file. `exact`: as in environments, with the additional user `tests`."""
 
     def __init__(self, folder: Path, *, exact: bool = False) -> None:
         self._passwords = {service: secrets.token_hex(8) for service in SERVICES}
@@ -28,11 +28,11 @@ class RedisUsers:
             self.file.write_text(of_environments.replace(PROGRAM["NOBODY"], "user default on nopass ~* &* +@all"))
 
     def url(self, service: str, port: int) -> str:
-        """Where this service finds Redis."""
+        """The Redis URL of this service."""
         return f"redis://{service}:{self._passwords[service]}@127.0.0.1:{port}/0"
 
     def add_to(self, redis: Redis) -> None:
-        """Make them users of a node that runs."""
+        """Add them to a running node."""
         for line in self.file.read_text().splitlines():
             redis.execute_command("ACL", "SETUSER", *line.split()[1:])
 
@@ -42,6 +42,6 @@ class RedisUsers:
 
 
 def refused(redis: Redis) -> list[str]:
-    """What Redis has refused to its users since it was started: who, and which command or key."""
+    """The commands and keys that Redis has refused to its users since its start, by user."""
     entries: Any = redis.acl_log()
     return [f"{entry['username']}: {entry['reason']} {entry['object']} ({entry['context']})" for entry in entries]

@@ -1,4 +1,4 @@
-"""Real servers for tests: on free loopback ports, with their own folders, ended by process id."""
+"""Real servers for tests: on free loopback ports, in their own folders, ended by process id."""
 
 import os
 import random
@@ -27,8 +27,8 @@ from tests.support.warm import Forked, fork_of
 
 ROOT = Path(__file__).parents[2]
 START_S = 60
-END_S = 30  # longer than any gives those that it has started itself, which a kill would leave behind
-# Of a JVM that ends soon. The table of names begins as large as Spark's classes make it: to grow there takes a tenth of a start.
+END_S = 30  # longer than any server gives its own children, which a kill would orphan
+# For a short-lived JVM. The symbol table starts at the size of Spark's classes: growing it takes a tenth of a start.
 SHORT_LIVED = f"{C1_COMPILER} -XX:+UseSerialGC -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576"
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
 _WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A port that is free, as are the next few, which replicas take; below the range from which clients get theirs.
+    """A free port followed by a few free ones, which replicas use; below the range of ephemeral ports.
 
-    Processes that share the tests have ports of their own each: between this look and a server's start nobody else takes it.
+    Concurrent test processes use separate ranges, so no other process takes it before the server starts.
     """
     first, last = SERVER_PORTS
     step = REPLICAS * _WORKERS
@@ -60,7 +60,7 @@ def _is_free(port: int) -> bool:
 
 
 def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: str = "") -> T:
-    """The first true answer to `question`; asked again and again until then.
+    """Call `question` repeatedly until its answer is true; return that answer.
 
     Raises:
         TimeoutError: it was not true within `within_s` seconds.
@@ -70,7 +70,7 @@ def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: st
     while not (answer := question()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within_s} s: {what or question}")
-        time.sleep(pause)  # between two looks at the condition, never instead of it
+        time.sleep(pause)  # between two checks of the condition, never instead of one
         pause = min(pause * 1.5, 0.1)
     return answer
 
@@ -95,13 +95,13 @@ class Server:
         return self.process.pid
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill it (`kill -9`)."""
         self.process.kill()
         self.process.wait()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """It neither reads nor answers during the block."""
+        """Pause it during the block: it neither reads nor answers."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -109,7 +109,7 @@ class Server:
             self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL for what does not listen."""
+        """Send SIGTERM, then SIGKILL if it does not exit."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -148,20 +148,20 @@ def _started(server: Server, name: str, ready: Callable[[], bool] | None) -> Ser
 def start_python(
     module: str, *arguments: str, port: int, log: Path, env: Mapping[str, str], ready: Callable[[], bool] | None = None
 ) -> Server:
-    """`python -m module`, with `env` on top of the environment."""
+    """Run `python -m module` with `env` added to the environment."""
     return start([sys.executable, "-m", module, *arguments], port=port, log=log, env=env, ready=ready)
 
 
 def start_service(
     module: str, *arguments: str, port: int, log: Path, env: Mapping[str, str], ready: Callable[[], bool] | None = None
 ) -> Server:
-    """The same of a service that is started often, without its imports (`tests.support.warm`)."""
+    """The same for a frequently started service, without its imports (`tests.support.warm`)."""
     log.parent.mkdir(parents=True, exist_ok=True)
     return _started(Server(fork_of(module, [*arguments], log, env), port, log), module, ready)
 
 
 def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False, users: Path | None = None) -> Server:
-    """A Redis of this test's own; `users` is its `aclfile`."""
+    """A private Redis; `users` is its `aclfile`."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
@@ -169,12 +169,12 @@ def start_redis(folder: Path, *, port: int | None = None, append_only: bool = Fa
     command += ["--aclfile", str(users)] if users else []
     log = folder / "redis.log"
     said = log.stat().st_size if log.exists() else 0
-    # It listens before it has read its file, and answers LOADING until then; it says when it has, whoever may ask it.
+    # It listens before it has loaded its file and answers LOADING until then; the log says when, without a login.
     return start(command, port=port, log=log, ready=lambda: b"Ready to accept connections" in log.read_bytes()[said:])
 
 
 def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "", anonymous: bool = True) -> Server:
-    """A plain Mosquitto of this test's own, with sessions kept in memory."""
+    """A private plain Mosquitto with sessions kept in memory."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "mosquitto.conf"
@@ -202,7 +202,7 @@ def start_embedded_broker(settings: Settings) -> Server:
 
 
 def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
-    """The event tap on `settings.mqtt_port`, its events getting through. The broker may be anyone's."""
+    """The event tap on `settings.mqtt_port`, ready once its events get through. Any broker will do."""
     health = f"{settings.http(settings.tap_port)}/healthz"
     trust = verified(settings, health)
     return start_service(
@@ -216,7 +216,7 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
 
 
 def start_airflow(settings: Settings) -> Server:
-    """Airflow as the sandbox runs it, on `settings.airflow_port`, all of its components well."""
+    """Airflow as the sandbox runs it, on `settings.airflow_port`, with all components healthy."""
     return start_python(
         "manifold.sandbox.platform.airflow",
         port=settings.airflow_port,
@@ -236,7 +236,7 @@ def answers(url: str, *, trust: ssl.SSLContext | bool = True) -> bool:
 
 @contextmanager
 def stopping(server: Server) -> Iterator[Server]:
-    """End `server` with the block."""
+    """Stop `server` at the end of the block."""
     try:
         yield server
     finally:

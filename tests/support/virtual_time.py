@@ -1,6 +1,6 @@
-"""An event loop in which nobody waits: where all tasks sleep, its clock moves on to the next that wakes.
+"""An event loop without waiting: when all tasks sleep, its clock jumps to the next wake-up.
 
-What a seed has chosen is played in the same order each time, however busy the machine is.
+The choices of a seed are replayed in the same order each time, however busy the machine is.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class _Clock(selectors.DefaultSelector):
-    """Lets the time that the loop wants to wait pass at once. Nothing from outside is waited for."""
+    """Let requested waiting time pass at once. External events are not waited for."""
 
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "every task waits for something that nobody does"
+        assert timeout is not None, "every task waits and nothing can wake one"
         self.now_s += timeout
         return super().select(0)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Begins at second 0."""
+    """A loop that begins at second 0."""
 
     def __init__(self) -> None:
         self._clock = _Clock()
@@ -34,11 +34,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._clock.now_s
 
     def stand_still(self, seconds: float) -> None:
-        """Time passes in which no task runs."""
+        """Let time pass without running any task."""
         self._clock.now_s += seconds
 
 
 def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work, done in a loop of its own."""
+    """Run the work in its own loop and return its result."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

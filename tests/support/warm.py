@@ -1,7 +1,7 @@
-"""Starts of Python services that do not import everything again: a process that has imported a service forks each start of it.
+"""Fast starts of Python services: a process that has imported a service forks each start of it.
 
-What runs is what `python -m <module>` runs, in a process of its own with its own environment, log and arguments; the imports
-alone, most of the CPU of a start, are done once for each module and process of tests. What a supervisor starts, starts cold.
+A fork runs what `python -m <module>` runs, in its own process with its own environment, log and arguments; only the imports, most
+of the CPU time of a start, are done once per module and test process. What a supervisor starts, starts cold.
 """
 
 import atexit
@@ -24,7 +24,7 @@ LOOK_S = 0.005
 
 
 class Forked:
-    """A process that a parent of its own has forked, with the methods of `subprocess.Popen` that tests use."""
+    """A forked process with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, parent: "Parent", pid: int) -> None:
         self._parent, self.pid = parent, pid
@@ -50,16 +50,16 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Nothing where it has ended."""
+        """Send a signal unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill it (`kill -9`)."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
 
@@ -73,13 +73,13 @@ class Parent:
         atexit.register(self.end)
 
     def start(self, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
-        """A process with the environment of this one and `env`; what it says is appended to `log`."""
+        """Start a process with the environment of this one plus `env`; its output is appended to `log`."""
         pid = self.ask(arguments=arguments, log=str(log), env={**os.environ, **env})
         assert pid is not None
         return Forked(self, pid)
 
     def ask(self, **question: Any) -> int | None:
-        """The answer to one question."""
+        """The answer to one request."""
         pipe_in, pipe_out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         with self._asking:
             pipe_in.write(json.dumps(question) + "\n")
@@ -88,7 +88,7 @@ class Parent:
         return answer
 
     def end(self) -> None:
-        """End it; what it has started goes on."""
+        """End it; processes that it started continue."""
         self._process.kill()
         self._process.wait()
 
@@ -98,7 +98,7 @@ _making = threading.Lock()
 
 
 def fork_of(module: str, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
-    """What `python -m module` would start."""
+    """A forked start of `python -m module`."""
     with _making:
         if module not in _parents:
             _parents[module] = Parent(module)
@@ -106,7 +106,7 @@ def fork_of(module: str, arguments: list[str], log: Path, env: Mapping[str, str]
 
 
 def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
-    """The child's process id; in the child, nothing is returned."""
+    """The child's process id; does not return in the child."""
     answers.flush()
     pid = os.fork()
     if pid:
@@ -116,7 +116,7 @@ def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
     log = os.open(question["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(stream, number)
-    os.closerange(3, 256)  # the pipes are its parent's
+    os.closerange(3, 256)  # the pipes belong to its parent
     sys.argv = [module, *question["arguments"]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     raise SystemExit(0)
@@ -128,7 +128,7 @@ def _poll(pid: int) -> int | None:
 
 
 def main(module: str) -> None:
-    """Answer what is asked, a JSON object a line, until nobody asks any more."""
+    """Answer requests, one JSON object per line, until end of input."""
     entry = f"{module}.__main__"
     importlib.import_module(entry)
     del sys.modules[entry]  # each child runs it

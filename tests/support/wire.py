@@ -1,4 +1,4 @@
-"""What publishers send, as bytes."""
+"""Publishers' messages as bytes."""
 
 import json
 from collections.abc import Sequence

@@ -10,7 +10,6 @@ from manifold.contracts.messages import Refused
 from manifold.contracts.tables import INSTANT
 
 BYTES_PER_BATCH = 16 << 20
-LATEST_MS = 253_402_300_799_999  # the last millisecond that can be written as a timestamp: year 9999
 BLANK = "refused; the archive gives a blank reason"
 
 COMMON = [

@@ -1,17 +1,20 @@
 """Messages of exclusive compacted queues: writes, rewinds and acknowledgements, distinguished by topic."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, parsed, refused, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
 from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.keys import OUTCOMES
-from manifold.contracts.messages import Refused, shown
+from manifold.contracts.messages import Refused
 from manifold.contracts.queue_names import Flavour
 
 ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # topic prefix of acknowledgements in the archive
+
+_UNIX_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 class EcqKind(StrEnum):
@@ -54,14 +57,9 @@ def _content(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
     if not topic.startswith(ACKNOWLEDGEMENTS):
         return parse_ecq(topic, payload, max_data_bytes=limits.max_data_bytes)
     try:
-        record = EcqAck.from_wire(payload)
+        return EcqAck.from_wire(payload)
     except ValueError as exc:
         return Refused(str(exc))
-    if not 0 <= record.acked_ms <= LATEST_MS:
-        return Refused(
-            f"not an acknowledgement of a compacted queue: acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
-        )
-    return record
 
 
 def _row(row: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
@@ -71,7 +69,7 @@ def _row(row: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
         case Append():
             of = {"kind": EcqKind.WRITE.value, "key": content.key, "payload": content.payload, "applied": bool(row["applied"])}
         case Rewind():
-            at_ms = round(row["received_at"].timestamp() * 1000)
+            at_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
             of = {"kind": EcqKind.REWOUND.value, "acked_seq": content.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
             kind = EcqKind.EXPIRED if content.is_expired else EcqKind.ACKNOWLEDGED

@@ -24,6 +24,6 @@ class SignalStorageSettings(BaseSettings):
     signals_rotate_schedule: str = Field(
         default="29 2 * * 0", description="cron expression (UTC) of the DAG rotate_keys; empty: only when triggered"
     )
-    signals_retention_days: Annotated[float, Field(ge=0)] = Field(
+    signals_retention_days: Annotated[float, Field(ge=0, le=36_500)] = Field(
         default=0, description="how long signals stay in their tables, by the day on which they came; 0: for good"
     )

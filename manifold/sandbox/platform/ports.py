@@ -1,14 +1,23 @@
-"""Checks before the start that every port is free; for others names the process and the setting to change."""
+"""Check before the start that every port is free and name the owner of one that is not; find ports for another platform."""
 
 import errno
 import socket
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import psutil
 
 from manifold.contracts.errors import Permanent
 from manifold.settings import PREFIX
+
+# Ports in a row for each setting: a second dispatcher, and RabbitMQ's epmd and distribution, use the ports that follow the first.
+_IN_A_ROW = {
+    **dict.fromkeys(("mqtt_port", "broker_port", "tap_port", "redis_port", "recorder_port", "api_port", "airflow_port"), 1),
+    "signals_port": 1,
+    "dispatcher_port": 2,
+    "amqp_port": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +79,19 @@ def user_of(number: int) -> str:
     except (psutil.AccessDenied, psutil.NoSuchProcess):
         pass
     return "another process"
+
+
+def free_ports() -> dict[str, int]:
+    """Return a free loopback port for every port setting, for a platform that runs beside another one."""
+    with ExitStack() as held:
+        return {setting: _free(held, count) for setting, count in _IN_A_ROW.items()}
+
+
+def _free(held: ExitStack, count: int) -> int:
+    """Hold `count` free ports in a row until the stack closes; return the first."""
+    while True:
+        with suppress(OSError, OverflowError):
+            first: int = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for number in range(first + 1, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", number)))
+            return first

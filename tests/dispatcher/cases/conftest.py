@@ -1,4 +1,4 @@
-"""Three sandboxes for all cases: one patient, one brisk, and one on which settings about delivery differ from their defaults."""
+"""Three sandboxes for all cases: default settings, short deadlines, and changed delivery settings."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture(scope="session")
 def brisk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """A vehicle has one second to acknowledge, and two from the second attempt on; compaction is on."""
+    """Short deadlines (1 s, then 2 s) and compaction."""
     short = {"ack_deadline_seconds": 1, "ack_deadline_max_seconds": 2, "parked_retry_seconds": 1, "compaction": "request_id"}
     with a_ground(tmp_path_factory.mktemp("brisk"), **short) as ground:
         yield ground
@@ -24,7 +24,7 @@ def brisk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture(scope="session")
 def altered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """What is off by default is on: dispatch on connect and subscribe, two attempts; and another topic prefix."""
+    """Non-default settings: dispatch on connect and subscribe, two attempts, another topic prefix."""
     settings = {
         "ack_deadline_seconds": 1,
         "ack_deadline_max_seconds": 1,

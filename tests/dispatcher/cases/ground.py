@@ -1,4 +1,4 @@
-"""Where the cases are played: the whole sandbox without Airflow, and the words in which the cases are told."""
+"""The sandbox without Airflow, and helpers to describe the cases."""
 
 import itertools
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ _batches = itertools.count()
 
 
 class Ground:
-    """A platform with a recorder and a dispatcher, a client of the platform, and what the tests ask of both."""
+    """A platform with a recorder and a dispatcher, a platform client, and queries to both."""
 
     def __init__(self, platform: Platform, platform_client: PlatformClient) -> None:
         self.platform, self.platform_client = platform, platform_client
         self.settings = platform.settings
         self.retention_ms = Policy.of(platform.settings).retention_ms
 
-    # What the vehicle platform does
+    # Actions of the vehicle platform
 
     def batch(self, *vins: str, request_id: str | None = None, data: bytes | None = b"hello", data_id: str | None = None) -> int:
-        """One accepted batch, data first; its seq. `data=None`: the data does not come now."""
+        """Publish one batch, data first, and wait until it is accepted; return its seq. `data=None` leaves the data out."""
         name = f"b{next(_batches)}"
         data_id = data_id or f"data-{name}"
         if data is not None:
@@ -42,27 +42,27 @@ class Ground:
         return int(receipt["seq"])
 
     def data(self, data_id: str, payload: bytes) -> None:
-        """The data comes."""
+        """Publish the data."""
         receipt = self.platform_client.send(data_topic(data_id), payload)
         assert receipt["status"] == "recorded", receipt
 
-    # What is seen
+    # Observations
 
     def here(self, vehicle: Vehicle) -> Vehicle:
-        """The vehicle says `online`; returns it when the dispatcher knows that it is connected and subscribed."""
+        """Send `online` for the vehicle and return it once the dispatcher knows that it is connected and subscribed."""
         vehicle.say(Sign.ONLINE)
         wait_until(lambda: self.presence(vehicle).get("connected") == "yes", what=f"{vehicle.vin} to be present")
         return vehicle
 
     def seen(self, vehicle: Vehicle, **fields: str) -> None:
-        """Returns when these fields of the vehicle's presence are so."""
+        """Wait until these presence fields have these values."""
         wait_until(
             lambda: all(self.presence(vehicle).get(name) == value for name, value in fields.items()),
             what=f"{vehicle.vin} to be {fields}, not {self.presence(vehicle)}",
         )
 
     def one_unacknowledged(self, vehicle: Vehicle) -> int:
-        """Connects the vehicle; the seq of an entry that it has got and not acknowledged."""
+        """Connect the vehicle; return the seq of an entry that it received and did not acknowledge."""
         vehicle.acks = False
         self.seen(vehicle.connect(), connected="yes", subscribed="yes")
         seq = self.batch(vehicle.vin)
@@ -70,21 +70,21 @@ class Ground:
         return seq
 
     def gone(self, vehicle: Vehicle) -> None:
-        """Returns when the dispatcher knows that the vehicle has gone."""
+        """Wait until the dispatcher knows that the vehicle is disconnected."""
         self.seen(vehicle, connected="no")
 
     def crashes(self, vehicle: Vehicle) -> None:
-        """The vehicle loses its connection; returns when the dispatcher knows."""
+        """Drop the vehicle's connection and wait until the dispatcher knows."""
         vehicle.crash()
         self.gone(vehicle)
 
     def leaves(self, vehicle: Vehicle) -> None:
-        """The vehicle disconnects; returns when the dispatcher knows."""
+        """Disconnect the vehicle and wait until the dispatcher knows."""
         vehicle.leave()
         self.gone(vehicle)
 
     def presence(self, vehicle: Vehicle) -> dict[str, str]:
-        """What is known of its connection; `yes` stands for the instant at which it was seen to subscribe."""
+        """The presence of the vehicle; a subscription time is replaced by `yes`."""
         known = self.platform.presence(vehicle.vin)
         return known | {"subscribed": "yes"} if known.get("subscribed", "no") != "no" else known
 
@@ -100,21 +100,21 @@ class Ground:
         return sorted(map(int, members))
 
     def nothing_in_flight(self, vehicle: Vehicle) -> None:
-        """Returns when what was in flight has been released, or has ended."""
+        """Wait until the entry in flight was released or has ended."""
         wait_until(lambda: self.in_flight(vehicle) is None, what=f"{vehicle.vin} to have nothing in flight")
 
     def given_back(self, vehicle: Vehicle, seq: int) -> None:
-        """Returns when this entry, which was in flight, is pending again: the only one."""
+        """Wait until this entry, once in flight, is the only pending one again."""
         self.nothing_in_flight(vehicle)
         assert self.pending(vehicle) == [seq]
 
     def ended(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
-        """The outcomes of exactly these entries, as soon as the recorder has them and nothing of the vehicle is left."""
+        """The outcomes of exactly these entries, once the recorder has them and the vehicle's queue is empty."""
 
         def records() -> dict[int, OutcomeRecord]:
             found: dict[int, OutcomeRecord] = {}
             for record in self.platform.outcomes(vehicle.vin):
-                found.setdefault(record.seq, record)  # how it ended first is how it ended
+                found.setdefault(record.seq, record)  # the first outcome is final
             return found
 
         wait_until(lambda: not self.pending(vehicle), what=f"nothing of {vehicle.vin} to be pending")
@@ -124,7 +124,7 @@ class Ground:
         return found
 
     def delivered(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
-        """The outcomes of exactly these entries: all delivered, nothing left."""
+        """Wait until exactly these entries are delivered and the queue is empty."""
         found = self.ended(vehicle, *seqs)
         assert {record.outcome for record in found.values()} == {Outcome.DELIVERED}
         return found
@@ -132,12 +132,12 @@ class Ground:
 
 @contextmanager
 def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
-    """The sandbox with these settings, up, with a neighbour that asks for everybody's messages.
+    """Run the sandbox with these settings and a neighbour that subscribes to everyone's messages.
 
-    Services have the rights in Redis of an environment, and ask for no more.
+    Services have the Redis rights of an environment, and no refused command may occur.
     """
     with a_platform(home, RedisUsers(home / "users"), segment_max_seconds=3600, **settings) as platform:
-        with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
+        with ThreadPoolExecutor() as starting:  # in parallel: starting is mostly loading modules
             for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
                 started.result()
         platform_client = PlatformClient(platform.settings)
@@ -153,7 +153,7 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
 
 @contextmanager
 def a_neighbour(ground: Ground) -> Iterator[None]:
-    """A vehicle that listens for what is everybody's, all the time: EMQX and the tap refuse it, so that nobody notices."""
+    """A vehicle subscribed to everyone's topics; EMQX and the tap refuse that, so no case is affected."""
     neighbour = Vehicle(ground.platform).connect(subscribe=False)
     for topic_filter in ("$ECQ/+/#", f"{ground.settings.topic_prefix}/+/#"):
         neighbour.subscribe(topic_filter)

@@ -1,4 +1,4 @@
-"""Acknowledgements that come, come late, come twice, or never."""
+"""Acknowledgements: in time, late, repeated, or missing."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.support.servers import wait_until
 
 
 def silent(ground: Ground, protocol: int) -> Vehicle:
-    """A vehicle that is here and listens, and does not acknowledge by itself."""
+    """A connected and subscribed vehicle that does not acknowledge by itself."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
     ground.seen(vehicle.connect(), connected="yes", subscribed="yes")
@@ -20,13 +20,13 @@ def silent(ground: Ground, protocol: int) -> Vehicle:
 
 
 def beat(ground: Ground, vehicle: Vehicle) -> None:
-    """A heartbeat; returns when it, and so whatever the vehicle did before, is dealt with."""
+    """Send a heartbeat and wait until it, and so everything before it, is processed."""
     before = ground.presence(vehicle).get("heard")
     vehicle.say(Sign.HEARTBEAT)
     wait_until(lambda: ground.presence(vehicle).get("heard") not in (before, None))
 
 
-def test_what_is_not_acknowledged_comes_again_with_the_same_seq_and_ever_more_time(brisk: Ground, protocol: int) -> None:
+def test_an_unacknowledged_entry_is_resent_with_its_seq_and_growing_delays(brisk: Ground, protocol: int) -> None:
     """A silent vehicle must not block its queue."""
     vehicle = silent(brisk, protocol)
     waits: list[int] = []
@@ -47,7 +47,7 @@ def test_what_is_not_acknowledged_comes_again_with_the_same_seq_and_ever_more_ti
     vehicle.leave()
 
 
-def test_used_up_attempts_fail_the_entry_and_let_the_next_one_go(altered: Ground, protocol: int) -> None:
+def test_an_entry_fails_after_its_last_attempt_and_the_next_one_is_sent(altered: Ground, protocol: int) -> None:
     vehicle = silent(altered, protocol)
     failing = altered.batch(vehicle.vin, request_id="failing")
     following = altered.batch(vehicle.vin, request_id="following")
@@ -62,7 +62,7 @@ def test_used_up_attempts_fail_the_entry_and_let_the_next_one_go(altered: Ground
     vehicle.leave()
 
 
-def test_a_subscription_with_qos_0_never_acknowledges_and_fails(altered: Ground, protocol: int) -> None:
+def test_a_qos_0_subscription_never_acknowledges_and_its_entry_fails(altered: Ground, protocol: int) -> None:
     """Nothing proves that the message arrived."""
     vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
     vehicle.subscribe(qos=0)
@@ -74,9 +74,7 @@ def test_a_subscription_with_qos_0_never_acknowledges_and_fails(altered: Ground,
     vehicle.leave()
 
 
-def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_touch_no_other(
-    brisk: Ground, protocol: int
-) -> None:
+def test_late_repeated_and_stale_acks_end_their_own_entry_once(brisk: Ground, protocol: int) -> None:
     """An acknowledgement names its seq."""
     vehicle = silent(brisk, protocol)
     first = brisk.batch(vehicle.vin, request_id="first")
@@ -84,7 +82,7 @@ def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_to
     copies = vehicle.waits_for(2)
     assert {got.request_id for got in copies} == {"first"}
 
-    vehicle.ack(copies[0])  # its deadline has passed: it was released, and is in flight again
+    vehicle.ack(copies[0])  # its deadline has passed: released and in flight again
     wait_until(lambda: "second" in vehicle.requests)
     vehicle.ack(copies[1])  # the same entry once more, while the next one is in flight
     beat(brisk, vehicle)
@@ -95,10 +93,10 @@ def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_to
     vehicle.leave()
 
 
-def test_an_acknowledgement_whose_event_is_lost_is_made_good_by_the_deadline(brisk: Ground, protocol: int) -> None:
+def test_an_entry_whose_ack_event_is_lost_is_resent_at_its_deadline(brisk: Ground, protocol: int) -> None:
     """Delivery is at least once."""
     vehicle = Vehicle(brisk, protocol=protocol)
-    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: what it acknowledges there, nobody tells
+    vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: its acknowledgements there are not reported
     vehicle.say(Sign.ONLINE)
     brisk.seen(vehicle, connected="heard")
     seq = brisk.batch(vehicle.vin)
@@ -113,7 +111,7 @@ def test_an_acknowledgement_whose_event_is_lost_is_made_good_by_the_deadline(bri
     vehicle.leave()
 
 
-def test_a_negative_acknowledgement_ends_the_entry_and_its_reason_is_kept(ground: Ground) -> None:
+def test_a_negative_ack_ends_the_entry_and_its_reason_is_kept(ground: Ground) -> None:
     """The broker will not redeliver the message."""
     vehicle = silent(ground, 5)
     refused, following = ground.batch(vehicle.vin), ground.batch(vehicle.vin)
@@ -127,7 +125,7 @@ def test_a_negative_acknowledgement_ends_the_entry_and_its_reason_is_kept(ground
     vehicle.leave()
 
 
-def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protocol: int) -> None:
+def test_an_ack_of_a_foreign_message_ends_nothing(ground: Ground, protocol: int) -> None:
     """It carries no seq of the dispatcher."""
     vehicle = silent(ground, protocol)
     seq = ground.batch(vehicle.vin, request_id="ours")
@@ -146,7 +144,7 @@ def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protoco
     vehicle.leave()
 
 
-def test_what_reaches_a_vehicle_is_in_flight_already(ground: Ground, protocol: int) -> None:
+def test_an_entry_is_marked_in_flight_before_it_reaches_the_vehicle(ground: Ground, protocol: int) -> None:
     """An acknowledgement may come before the PUBACK of the publish, and must find its entry."""
     vehicle = silent(ground, protocol)
     vehicle.acks = True
@@ -161,7 +159,7 @@ def test_what_reaches_a_vehicle_is_in_flight_already(ground: Ground, protocol: i
 
 
 @pytest.mark.parametrize("second", ["agent/{vin}/#", "agent/{vin}/proxy/request/both"])
-def test_two_filters_that_overlap_end_each_entry_once(ground: Ground, protocol: int, second: str) -> None:
+def test_overlapping_filters_end_each_entry_once(ground: Ground, protocol: int, second: str) -> None:
     vehicle = Vehicle(ground, protocol=protocol).connect()
     vehicle.subscribe(second.format(vin=vehicle.vin))
     ground.seen(vehicle, connected="yes", subscribed="yes")

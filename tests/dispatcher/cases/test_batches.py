@@ -1,4 +1,4 @@
-"""What the platform sends: order, repeats, bad input, and sizes."""
+"""Input from the platform: order, repetition, errors and sizes."""
 
 import itertools
 import json
@@ -23,12 +23,12 @@ from tests.support.wire import trigger
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 
 
-def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Ground, protocol: int) -> None:
+def test_batches_sent_back_to_back_arrive_in_sending_order(ground: Ground, protocol: int) -> None:
     """Order is by seq, not by name or clock."""
     vehicle = Vehicle(ground, protocol=protocol)
     names = [f"task_{kind}_{n}" for kind in "ab" for n in range(8, 12)] * 3
     ground.data("same", b"hello")
-    pause = iter(range(len(names)))  # the same trigger again would be a duplicate: each names another ghost
+    pause = iter(range(len(names)))  # a repeated trigger would be a duplicate: each names another ghost
 
     receipts = ground.platform_client.send_all(
         [(TRIGGER, trigger([vehicle.vin, f"{vehicle.vin}-GHOST{next(pause)}"], name, "same")) for name in names]
@@ -40,7 +40,7 @@ def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Gr
     vehicle.leave()
 
 
-def test_the_same_trigger_again_is_not_delivered_again(ground: Ground, protocol: int) -> None:
+def test_a_repeated_trigger_is_not_delivered_again(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     first = ground.batch(vehicle.vin, request_id="task_again", data_id="again")
     ground.delivered(vehicle, first)
@@ -68,7 +68,7 @@ SPOILT: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("topic", "body"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
-def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: str, body: Any) -> None:
+def test_malformed_input_is_refused_as_a_whole_answered_and_kept(ground: Ground, topic: str, body: Any) -> None:
     """Bad input is not lost, and does not stop good input."""
     payload = (body if isinstance(body, str) else json.dumps(body)).encode()
     if topic == TRIGGER:
@@ -76,7 +76,7 @@ def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: 
         assert receipt["status"] == "refused"
         assert receipt["reason"]
     else:
-        ground.platform_client.say(topic, payload)  # the broker's access rules end it there
+        ground.platform_client.say(topic, payload)  # refused by the broker's access rules
 
     with ground.platform.blocking() as redis:
         assert redis.exists(*keys.owner_keys(VIN)) == 0
@@ -87,7 +87,7 @@ def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: 
         assert kept.refused_because == receipt["reason"]
 
 
-def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(ground: Ground, protocol: int) -> None:
+def test_other_bytes_under_a_known_data_id_are_refused(ground: Ground, protocol: int) -> None:
     """Data is never swapped under triggers that name it."""
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"kept-{protocol}"
@@ -103,7 +103,7 @@ def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(grou
     vehicle.leave()
 
 
-def test_the_same_data_under_many_triggers_is_read_once_and_delivered_each_time(ground: Ground) -> None:
+def test_data_of_many_triggers_is_read_once_and_delivered_each_time(ground: Ground) -> None:
     vehicles = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(10)]
     vins = [vehicle.vin for vehicle in vehicles]
     before = ground.platform.metric("manifold_dispatcher_payload_loads_total")
@@ -118,7 +118,7 @@ def test_the_same_data_under_many_triggers_is_read_once_and_delivered_each_time(
     assert ground.platform.metric("manifold_dispatcher_payload_loads_total") == before + 1
 
 
-def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(ground: Ground) -> None:
+def test_accepted_batches_survive_a_recorder_kill_complete_and_in_order(ground: Ground) -> None:
     """A receipt means on disk."""
     vehicle = Vehicle(ground)
     vins = [vehicle.vin, *(f"{vehicle.vin}-{n}" for n in range(199))]
@@ -140,7 +140,7 @@ def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(grou
     vehicle.leave()
 
 
-def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_are_served(ground: Ground) -> None:
+def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(ground: Ground) -> None:
     """Only vehicles that can have the message now wake a dispatcher."""
     here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
     others = [f"MAX_OWNERS_IN_HAND{n:06d}" for n in range(MANY_VINS - len(here))]
@@ -153,14 +153,14 @@ def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_ar
         ground.delivered(vehicle, seq)
         vehicle.leave()
 
-    wait_until(lambda: ground.platform.pending(others[-1]) == [seq], within_s=60, what="the last one to be queued")
+    wait_until(lambda: ground.platform.pending(others[-1]) == [seq], within_s=60, what="the last entry to be queued")
     with ground.platform.blocking() as redis:
         parts = [others[start : start + A_PART] for start in range(0, len(others), A_PART)]
         assert [redis.exists(*map(keys.pending, part)) for part in parts] == [len(part) for part in parts]
 
 
 def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
-    """So many entries of one vehicle straight into the queues, as a rebuild brings them."""
+    """Load this many entries of one vehicle into its queue, as a rebuild does."""
     source = SeqSource(0)
     seqs = [source.next() for _ in range(count)]
 
@@ -177,20 +177,20 @@ def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
     return seqs
 
 
-def test_ten_thousand_pending_come_in_order_and_the_last_cost_what_the_first_did(ground: Ground) -> None:
+def test_ten_thousand_pending_entries_arrive_in_order_at_constant_cost(ground: Ground) -> None:
     """No verb looks through a queue."""
     vin = Owner("LONGQUEUE")
     seqs = queue_many(ground, vin, MANY_ENTRIES)
     got: list[int] = []
 
     def commands() -> int:
-        """What Redis has written for the queue, in all scripts. Reads are left out: the walk over all queues reads, too."""
+        """The number of write commands in Redis. Reads are excluded, because the walk over all queues reads too."""
         with ground.platform.blocking() as redis:
             stats: Any = redis.info("commandstats")
         return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("zrem", "zadd", "hset"))
 
     def take(connection: raw_connection.RawConnection, count: int) -> int:
-        """Acknowledge so many; how many commands that took."""
+        """Acknowledge this many messages; return the number of commands used."""
         before = commands()
         for _ in range(count):
             message = connection.expect(raw_connection.PUBLISH)
@@ -217,7 +217,7 @@ def _seq_in(body: bytes) -> int:
     return int(body[after + 2 : after + 2 + length])
 
 
-def test_a_vehicle_named_twice_gets_it_once(ground: Ground, protocol: int) -> None:
+def test_a_vin_named_twice_in_a_trigger_gets_one_entry(ground: Ground, protocol: int) -> None:
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     seqs = [ground.batch(*itertools.repeat(vehicle.vin, 3)), ground.batch(vehicle.vin)]
     ground.delivered(vehicle, *seqs)

@@ -1,4 +1,4 @@
-"""More connections than one: take-overs, and vehicles that come and go."""
+"""Several connections of one client: takeovers and flapping vehicles."""
 
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.topics import Sign
@@ -6,7 +6,7 @@ from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 
 
-def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
+def test_a_takeover_keeps_the_session_and_the_entry_in_flight(ground: Ground, protocol: int) -> None:
     """The session is the same."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
@@ -22,7 +22,7 @@ def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(groun
     again.leave()
 
 
-def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
+def test_a_takeover_with_clean_start_resends_the_entry(ground: Ground, protocol: int) -> None:
     """The session is another one."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
@@ -37,7 +37,7 @@ def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: G
     again.leave()
 
 
-def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+def test_a_flapping_vehicle_gets_each_entry_published_once_and_in_order(ground: Ground, protocol: int) -> None:
     """A new connection alone loses nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
@@ -59,7 +59,7 @@ def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground
     vehicle.leave()
 
 
-def test_what_its_connection_cannot_take_fails_with_the_reason_and_the_next_follows_at_once(ground: Ground) -> None:
+def test_an_entry_too_large_for_the_connection_fails_and_the_next_is_sent(ground: Ground) -> None:
     """No attempt can succeed while this connection lasts."""
     vehicle = ground.here(Vehicle(ground, largest_packet=256).connect())
     too_large = ground.batch(vehicle.vin, data=bytes(5_000))
@@ -75,7 +75,7 @@ def test_what_its_connection_cannot_take_fails_with_the_reason_and_the_next_foll
     assert "is over the 256 that the vehicle takes" in (ended[too_large].reason or "")
     ground.leaves(vehicle)
 
-    again = ground.here(Vehicle(ground, vin=vehicle.vin).connect(subscribe=False))  # this one takes packets of any size
+    again = ground.here(Vehicle(ground, vin=vehicle.vin).connect(subscribe=False))  # this one accepts packets of any size
     large = ground.batch(vehicle.vin, data=bytes(5_000))
     assert [got.seq for got in again.waits_for(1)] == [large]
     again.leave()

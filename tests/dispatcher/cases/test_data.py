@@ -1,4 +1,4 @@
-"""Data that comes late, or is to be found in the lake alone."""
+"""Data that arrives late or exists only in the lake."""
 
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of
@@ -13,9 +13,7 @@ from tests.support.servers import wait_until
 DAY_MS = 86_400_000
 
 
-def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_ones_when_it_comes(
-    ground: Ground, protocol: int
-) -> None:
+def test_a_parked_entry_lets_others_pass_and_is_sent_first_once_its_data_arrives(ground: Ground, protocol: int) -> None:
     """One missing payload must not block a vehicle."""
     vehicle = Vehicle(ground, protocol=protocol)
     late = f"late-{protocol}"
@@ -40,7 +38,7 @@ def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_
     vehicle.leave()
 
 
-def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Ground, protocol: int) -> None:
+def test_arriving_data_wakes_an_otherwise_idle_vehicle(ground: Ground, protocol: int) -> None:
     """Its arrival wakes a dispatcher."""
     vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
     data_id = f"alone-{protocol}"
@@ -54,8 +52,8 @@ def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Gro
     vehicle.leave()
 
 
-def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
-    """Each was parked once: none is claimed, looked for and parked again because the data of another has come."""
+def test_data_for_one_of_many_parked_entries_moves_no_other(ground: Ground) -> None:
+    """Each entry was parked once: data of another entry must not make it claimed, looked up and parked again."""
     vehicle = ground.here(Vehicle(ground).connect())
     names = [f"one-of-many-{n}" for n in range(12)]
     before = ground.platform.metric("manifold_dispatcher_parked_total")
@@ -72,7 +70,7 @@ def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
     vehicle.leave()
 
 
-def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: Ground, protocol: int) -> None:
+def test_data_and_trigger_missing_in_redis_are_read_from_the_lake(altered: Ground, protocol: int) -> None:
     """What is found there goes back into Redis."""
     vehicle = Vehicle(altered, protocol=protocol)
     data_id, payload = f"lake-{protocol}", b"from the lake"
@@ -88,20 +86,20 @@ def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: 
 
     vehicle.connect().say(Sign.ONLINE)
 
-    (got,) = vehicle.waits_for(1, within_s=60)  # the first look into the lake takes seconds
+    (got,) = vehicle.waits_for(1, within_s=60)  # the first lookup in the lake takes seconds
     assert (got.request_id, got.payload) == ("task_lake", payload)
-    assert altered.delivered(vehicle, seq)[seq].attempts == 1  # however often its deadline passed while the lake was read
+    assert altered.delivered(vehicle, seq)[seq].attempts == 1  # however often its deadline passed during the lake lookup
     with altered.platform.blocking() as redis:
-        assert redis.get(keys.data(data_id)) == payload  # put back, for the others of its batch
+        assert redis.get(keys.data(data_id)) == payload  # cached for the others of its batch
     vehicle.leave()
 
 
-def test_a_trigger_keeps_the_data_that_it_names_for_as_long_as_itself(ground: Ground) -> None:
+def test_a_trigger_keeps_its_data_for_as_long_as_itself(ground: Ground) -> None:
     """Age alone must not remove data that is still to be sent."""
     vehicle = Vehicle(ground)
     ground.data("aged", b"hello")
     with ground.platform.blocking() as redis:
-        redis.pexpire(keys.data("aged"), DAY_MS // 24)  # as if it had come long ago
+        redis.pexpire(keys.data("aged"), DAY_MS // 24)  # as if it had arrived long ago
 
         seq = ground.batch(vehicle.vin, data=None, data_id="aged")
 

@@ -16,7 +16,7 @@ SOON_MS, MINUTE_MS, DAY_MS = 3_000, 60_000, 86_400_000
 
 
 def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
-    """An entry that was accepted so long ago, straight into the queues, as a rebuild brings it; its seq."""
+    """Load an entry of this age into the queue, as a rebuild does; return its seq."""
     now_ms = wall_clock_ms()
     seq = SeqSource(0, clock_ms=lambda: now_ms - age_ms).next()
 
@@ -27,7 +27,7 @@ def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
     return seq
 
 
-def test_with_compaction_a_newer_batch_replaces_what_is_pending_and_not_what_is_in_flight(brisk: Ground, protocol: int) -> None:
+def test_compaction_supersedes_a_pending_batch_but_not_one_in_flight(brisk: Ground, protocol: int) -> None:
     """The vehicle may have that already."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False
@@ -48,7 +48,7 @@ def test_with_compaction_a_newer_batch_replaces_what_is_pending_and_not_what_is_
     vehicle.leave()
 
 
-def test_with_compaction_a_newer_batch_replaces_one_that_waits_for_its_data(brisk: Ground, protocol: int) -> None:
+def test_compaction_supersedes_a_batch_parked_for_its_data(brisk: Ground, protocol: int) -> None:
     """Parked entries are pending."""
     vehicle = brisk.here(Vehicle(brisk, protocol=protocol).connect())
     data_id = f"old-{protocol}"
@@ -67,7 +67,7 @@ def test_with_compaction_a_newer_batch_replaces_one_that_waits_for_its_data(bris
     vehicle.leave()
 
 
-def test_what_its_retention_has_passed_expires_and_is_never_sent(ground: Ground, protocol: int) -> None:
+def test_an_entry_past_its_retention_expires_and_is_never_sent(ground: Ground, protocol: int) -> None:
     """It ends when its turn comes, and younger entries follow."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.data("aged-data", b"hello")
@@ -83,7 +83,7 @@ def test_what_its_retention_has_passed_expires_and_is_never_sent(ground: Ground,
     vehicle.leave()
 
 
-def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground: Ground) -> None:
+def test_data_that_arrives_after_its_trigger_expired_sends_nothing(ground: Ground) -> None:
     vehicle = ground.here(Vehicle(ground).connect())
     seq = queue_aged(ground, vehicle.vin, ground.retention_ms - SOON_MS, "too-late")
     wait_until(lambda: ground.parked(vehicle) == [seq])
@@ -98,7 +98,7 @@ def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground
     vehicle.leave()
 
 
-def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk: Ground) -> None:
+def test_entries_of_a_vehicle_that_never_connects_expire_even_without_data(brisk: Ground) -> None:
     """A slow walk over all queues ends such entries."""
     away, lacking = Vehicle(brisk), Vehicle(brisk)  # neither ever connects
     age_ms = brisk.retention_ms + 10 * MINUTE_MS
@@ -106,7 +106,7 @@ def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk:
     parked = queue_aged(brisk, lacking.vin, age_ms, "never-came")
 
     async def park(queues: Queues) -> None:
-        """As a dispatcher did while the vehicle was here, a day ago."""
+        """Park the entry as a dispatcher did a day ago."""
         then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
         batch.add(lacking.vin, UpdatePresence(PresenceSign(), True), then_ms)
         batch.add(lacking.vin, Park(parked, "never-came"), then_ms)
@@ -121,14 +121,12 @@ def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk:
 
 
 def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
-    """As `manifold batch cancel` does; how many entries stand how afterwards."""
+    """Run the logic of `manifold batch cancel`; return the number of entries by state."""
     with ground.platform.blocking() as redis:
         return dict(console_cancel(ground.settings, redis, request_id, frozenset(vins)).entries)
 
 
-def test_a_cancelled_batch_is_not_sent_any_more_and_what_the_vehicle_has_already_ends_by_its_word(
-    ground: Ground, protocol: int
-) -> None:
+def test_a_cancelled_batch_is_no_longer_sent_and_one_in_flight_ends_by_its_ack(ground: Ground, protocol: int) -> None:
     """What is in flight may have arrived."""
     busy, away = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
     busy.acks = False
@@ -151,7 +149,7 @@ def test_a_cancelled_batch_is_not_sent_any_more_and_what_the_vehicle_has_already
     away.leave()
 
 
-def test_one_vehicle_of_a_batch_can_be_cancelled(ground: Ground, protocol: int) -> None:
+def test_a_batch_can_be_cancelled_for_one_vehicle(ground: Ground, protocol: int) -> None:
     out, still = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
     request_id = f"task_one_{protocol}"
     seq = ground.batch(out.vin, still.vin, request_id=request_id)
@@ -167,7 +165,7 @@ def test_one_vehicle_of_a_batch_can_be_cancelled(ground: Ground, protocol: int) 
     still.leave()
 
 
-def test_what_is_cancelled_in_flight_and_not_acknowledged_is_not_sent_again(brisk: Ground, protocol: int) -> None:
+def test_an_entry_cancelled_in_flight_is_not_resent_at_its_deadline(brisk: Ground, protocol: int) -> None:
     """It ends as cancelled at its deadline."""
     vehicle = Vehicle(brisk, protocol=protocol)
     vehicle.acks = False

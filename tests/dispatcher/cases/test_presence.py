@@ -1,4 +1,4 @@
-"""Vehicles that come, listen and give signs."""
+"""Vehicles that connect, subscribe and send `online` or heartbeats."""
 
 from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
@@ -6,7 +6,7 @@ from tests.dispatcher.vehicle import Vehicle
 from tests.support.servers import wait_until
 
 
-def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
+def test_a_connected_and_subscribed_vehicle_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
     """A connection is proof enough that it is here: no sign is needed."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, connected="yes", subscribed="yes")
@@ -24,12 +24,12 @@ def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground,
     vehicle.leave()
 
 
-def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
+def test_ten_vehicles_get_one_batch_in_parallel(ground: Ground) -> None:
     """Vehicles do not wait for each other."""
     vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
     for vehicle in vehicles:
         ground.seen(vehicle, connected="yes", subscribed="yes")
-        vehicle.acks = False  # nobody waits for anybody's acknowledgement
+        vehicle.acks = False  # so no delivery waits for an acknowledgement
 
     seq = ground.batch(*(vehicle.vin for vehicle in vehicles))
 
@@ -40,7 +40,7 @@ def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
         vehicle.leave()
 
 
-def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Ground, protocol: int) -> None:
+def test_pending_entries_are_sent_one_by_one_after_each_ack(ground: Ground, protocol: int) -> None:
     """Heartbeats in between change nothing."""
     vehicle = Vehicle(ground, protocol=protocol)
     vehicle.acks = False
@@ -59,7 +59,7 @@ def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Groun
     vehicle.leave()
 
 
-def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground, protocol: int) -> None:
+def test_connecting_and_subscribing_alone_trigger_no_publish(ground: Ground, protocol: int) -> None:
     """The vehicle says when it is ready."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.batch(vehicle.vin)
@@ -74,11 +74,11 @@ def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground
     vehicle.leave()
 
 
-def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Ground, protocol: int) -> None:
+def test_an_unsubscribed_vehicle_loses_no_entry_and_no_attempt(ground: Ground, protocol: int) -> None:
     """The broker says that nobody had the message; the next sign brings it again."""
     vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(vehicle, connected="yes")
-    seq = ground.batch(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
+    seq = ground.batch(vehicle.vin)  # published at once, and the broker has no subscriber: reason code 16
     ground.seen(vehicle, subscribed="no")
     ground.given_back(vehicle, seq)
 
@@ -92,7 +92,7 @@ def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Gro
     vehicle.leave()
 
 
-def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, protocol: int) -> None:
+def test_with_dispatch_on_subscribe_a_subscription_triggers_delivery(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
     altered.seen(vehicle, connected="yes")
     seq = altered.batch(vehicle.vin)
@@ -106,7 +106,7 @@ def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, pr
     vehicle.leave()
 
 
-def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Ground, protocol: int) -> None:
+def test_with_dispatch_on_connect_a_resumed_session_triggers_delivery(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect()
     altered.seen(vehicle, subscribed="yes")
     altered.leaves(vehicle)
@@ -119,7 +119,7 @@ def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Groun
     vehicle.leave()
 
 
-def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol: int) -> None:
+def test_a_vehicle_with_any_matching_filter_is_served(ground: Ground, protocol: int) -> None:
     """The filter of a subscription is between the vehicle and its broker."""
     for topic_filter in (
         "agent/{vin}/#",
@@ -136,7 +136,7 @@ def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol
         vehicle.leave()
 
 
-def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(ground: Ground, protocol: int) -> None:
+def test_an_unsubscribed_vehicle_gets_nothing_until_it_subscribes_again(ground: Ground, protocol: int) -> None:
     """After a sign it is tried: the vehicle may have subscribed while nobody saw it."""
     vehicle = Vehicle(ground, protocol=protocol).connect()
     ground.seen(vehicle, subscribed="yes")
@@ -146,7 +146,7 @@ def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(grou
     wait_until(lambda: ground.pending(vehicle) == [seq])
     assert ground.in_flight(vehicle) is None
 
-    vehicle.say(Sign.HEARTBEAT)  # it may have subscribed unseen: tried, and reason code 16 again
+    vehicle.say(Sign.HEARTBEAT)  # it may have subscribed unnoticed: tried, and reason code 16 again
     ground.seen(vehicle, subscribed="no")
     vehicle.subscribe()
     vehicle.say(Sign.HEARTBEAT)
@@ -156,23 +156,23 @@ def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(grou
     vehicle.leave()
 
 
-def test_a_vehicle_that_was_only_heard_is_served(brisk: Ground, protocol: int) -> None:
+def test_a_vehicle_known_only_from_its_heartbeat_is_served(brisk: Ground, protocol: int) -> None:
     """A dispatcher may have been down when it connected."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.batch(vehicle.vin)
-    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: nobody tells that it connected
+    vehicle.connect(port=brisk.settings.broker_port)  # bypasses the tap: no event reports the connection
     vehicle.say(Sign.HEARTBEAT)
     brisk.seen(vehicle, connected="heard")
 
     assert [got.topic for got in vehicle.waits_for(1)] == [f"agent/{vehicle.vin}/proxy/request/{vehicle.requests[0]}"]
     vehicle.forget()
-    vehicle.connect(subscribe=False).say(Sign.ONLINE)  # its acknowledgement was not told either: the deadline brings it again
+    vehicle.connect(subscribe=False).say(Sign.ONLINE)  # its acknowledgement was not reported either: it is resent at the deadline
     vehicle.waits_for(2)
     brisk.delivered(vehicle, seq)
     vehicle.leave()
 
 
-def test_a_prefix_other_than_the_default_is_matched_all_the_way(altered: Ground, protocol: int) -> None:
+def test_a_custom_topic_prefix_is_used_end_to_end(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect()
     altered.seen(vehicle, connected="yes", subscribed="yes")
 

@@ -1,4 +1,4 @@
-"""The profiles of docs/examples: what a platform that was written for the fan-out plug-in publishes reaches its vehicles."""
+"""The profiles in docs/examples: messages of a platform written for the fan-out plug-in reach its vehicles."""
 
 import json
 from collections.abc import Iterator
@@ -12,29 +12,29 @@ from tests.manifold.settings.test_profiles import profile
 from tests.support.wire import trigger
 
 TEXT = 'transparent, not base64: "ä" \u0000'
-MAPS = "maps"  # text that happens to be base64, too
+MAPS = "maps"  # text that is also valid base64
 
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """As 0.1.0 to 0.4.7."""
+    """The profile for 0.1.0 to 0.4.7."""
     with a_ground(tmp_path_factory.mktemp("apart"), **profile("sdv-fanout.env")) as ground:
         yield ground
 
 
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """As before 0.1.0."""
+    """The profile for versions before 0.1.0."""
     with a_ground(tmp_path_factory.mktemp("inline"), **profile("sdv-fanout-inline.env")) as ground:
         yield ground
 
 
 def message(vehicle: Vehicle, request_id: str, data: str) -> bytes:
-    """One message that names its vehicles and brings its data."""
+    """One message that names its vehicles and contains its data."""
     return json.dumps({"ids": [vehicle.vin], "request_id": request_id, "data": data}).encode()
 
 
-def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> None:
+def test_without_dedup_a_repeated_trigger_is_delivered_each_time(apart: Ground) -> None:
     """With the profile of 0.1.0 to 0.4.7, no trigger is a duplicate."""
     vehicle = apart.here(Vehicle(apart).connect())
     apart.data("again", b"\x00bytes")
@@ -48,7 +48,7 @@ def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> N
 
 
 @pytest.mark.parametrize("text", [TEXT, MAPS, ""], ids=["text", "text that is base64, too", "empty"])
-def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(inline: Ground, text: str) -> None:
+def test_inline_text_is_delivered_unchanged_on_subscription(inline: Ground, text: str) -> None:
     """Vehicles of that version send no `online`."""
     vehicle = Vehicle(inline).connect(subscribe=False)
     inline.seen(vehicle, connected="yes")
@@ -61,7 +61,7 @@ def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(
     vehicle.leave()
 
 
-def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed_session_gets_it(inline: Ground) -> None:
+def test_a_newer_inline_message_supersedes_the_pending_one_for_a_resumed_session(inline: Ground) -> None:
     vehicle = Vehicle(inline).connect()
     inline.seen(vehicle, subscribed="yes")
     inline.leaves(vehicle)

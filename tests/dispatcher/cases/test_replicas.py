@@ -1,4 +1,4 @@
-"""More than one dispatcher; what dies among them is in tests/dispatcher/test_faults.py and tests/replicas."""
+"""Several dispatchers; for their failures see tests/dispatcher/test_faults.py and tests/replicas."""
 
 from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground

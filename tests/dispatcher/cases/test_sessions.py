@@ -1,4 +1,4 @@
-"""Connections that end, sessions that outlive them, and sessions that do not."""
+"""Connections that end, with sessions that outlive them and sessions that do not."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.servers import wait_until
 NO_SUBSCRIBERS = 16
 
 
-def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
+def test_batches_queued_while_away_are_sent_in_order_on_online(ground: Ground, protocol: int) -> None:
     """As `dispatch_on_connect` is off."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
@@ -36,7 +36,7 @@ def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order
 
 
 @pytest.mark.parametrize("end", ["crash", "leave"])
-def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(ground: Ground, protocol: int, end: str) -> None:
+def test_an_unacknowledged_message_is_redelivered_by_the_broker_only(ground: Ground, protocol: int, end: str) -> None:
     """The broker holds the message and redelivers it, so the dispatcher must not."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
@@ -56,7 +56,7 @@ def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(
     vehicle.leave()
 
 
-def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
+def test_entries_behind_a_redelivery_follow_its_ack(ground: Ground, protocol: int) -> None:
     """Acknowledgements are matched by seq."""
     vehicle = Vehicle(ground, protocol=protocol)
     first = ground.one_unacknowledged(vehicle)
@@ -73,7 +73,7 @@ def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Grou
     vehicle.leave()
 
 
-def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
+def test_a_clean_start_resends_the_entry_with_its_seq(ground: Ground, protocol: int) -> None:
     """The session that held the message is gone."""
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
@@ -92,7 +92,7 @@ def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, 
 
 
 def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
-    """The outcome of an entry that the vehicle gets a second time: it comes back, has no session any more, and leaves."""
+    """The outcome of an entry sent a second time: the vehicle returns without a session, acknowledges and leaves."""
     vehicle.acks = True
     ground.here(vehicle.connect())
     assert not vehicle.session_present
@@ -102,7 +102,7 @@ def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> Ou
     return outcome
 
 
-def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
+def test_an_entry_is_released_when_its_session_ends_with_the_connection(ground: Ground, protocol: int) -> None:
     """Nobody will redeliver it."""
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
@@ -112,7 +112,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
     delivered_in_a_new_session(ground, vehicle, seq)
 
 
-def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
+def test_an_entry_is_released_when_its_session_expires(ground: Ground) -> None:
     """The CONNECT said after how long."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
@@ -126,7 +126,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
     assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
 
 
-def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
+def test_an_entry_is_released_when_a_disconnect_ends_its_session(ground: Ground) -> None:
     """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
@@ -136,7 +136,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
     delivered_in_a_new_session(ground, vehicle, seq)
 
 
-def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
+def test_an_entry_waits_when_a_disconnect_extends_its_session(ground: Ground) -> None:
     """The expiry in its DISCONNECT replaces that of its CONNECT."""
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
@@ -152,7 +152,7 @@ def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) ->
     vehicle.leave()
 
 
-def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
+def test_the_deadline_waits_while_an_absent_vehicle_has_a_session(brisk: Ground, protocol: int) -> None:
     """The broker will redeliver; publishing again would double the message."""
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.one_unacknowledged(vehicle)
@@ -161,7 +161,7 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
     seen = brisk.presence(vehicle)
     assert seen["expiry"] == ("300" if protocol == 5 else str(SESSION_MAX_S))  # on 3.1.1 the broker's own
     index = keys.deadlines(keys.shard_of(vehicle.vin, brisk.settings.wake_shards))
-    with brisk.platform.blocking() as redis:  # it was looked at when its deadline had passed, and put off until the session's end
+    with brisk.platform.blocking() as redis:  # the deadline passed and was extended to the session's end
         wait_until(lambda: redis.zscore(index, vehicle.vin) == float(seen["session_until"]))
     assert brisk.in_flight(vehicle) == seq
 
@@ -172,7 +172,7 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
     vehicle.leave()
 
 
-def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: Ground, protocol: int) -> None:
+def test_a_foreign_message_in_the_session_delays_nothing(ground: Ground, protocol: int) -> None:
     """Only own entries are waited for."""
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())

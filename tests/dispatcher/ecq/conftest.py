@@ -1,4 +1,4 @@
-"""Two sandboxes for all cases: a patient one, and one with short deadlines."""
+"""Two sandboxes for all cases: default settings and short deadlines."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EcqGround]:
 
 @pytest.fixture(scope="session")
 def brisk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EcqGround]:
-    """A consumer has one second to acknowledge; three attempts."""
+    """Short deadlines (1 s) and three attempts."""
     short = {"ack_deadline_seconds": 1, "ack_deadline_max_seconds": 1, "max_attempts": 3}
     with a_ground(tmp_path_factory.mktemp("ecq-brisk"), **short) as ground:
         yield EcqGround(ground.platform, ground.platform_client)

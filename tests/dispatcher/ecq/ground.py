@@ -1,4 +1,4 @@
-"""The sandbox of the cases, with the words in which those of compacted queues are told."""
+"""The sandbox of the cases, with helpers for compacted queues."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,26 +17,26 @@ from tests.support.servers import wait_until
 
 
 class EcqGround(Ground):
-    """What publishers and consumers of compacted queues do, and what is seen of them."""
+    """Publishers and consumers of compacted queues, and queries about them."""
 
     def consumer(self, protocol: int = 5, *, acks: bool = True) -> Vehicle:
-        """One that is connected and has subscribed its queue; with `acks` it acknowledges at once."""
+        """A connected consumer that has subscribed to its queue; with `acks` it acknowledges at once."""
         consumer = Vehicle(self, protocol=protocol)
         consumer.acks = acks
         return self.listens(consumer.connect(subscribe=False))
 
     def write(self, consumer: Vehicle, key: str, payload: bytes = b"") -> int:
-        """One accepted message; its seq."""
+        """Publish one message and wait until it is accepted; return its seq."""
         return self.write_all(consumer, [(key, payload)])[0]
 
     def write_all(self, consumer: Vehicle, messages: list[tuple[str, bytes]]) -> list[int]:
-        """Messages sent back to back; their seqs."""
+        """Publish messages back to back; return their seqs."""
         receipts = self.platform_client.send_all([(ecq_write_topic(consumer.vin, key), payload) for key, payload in messages])
         assert {receipt["status"] for receipt in receipts} == {"recorded"}, receipts
         return [int(receipt["seq"]) for receipt in receipts]
 
     def queue_aged(self, consumer: Vehicle, key: str, age: timedelta) -> int:
-        """A message that was accepted so long ago, straight into the queue; its seq."""
+        """Append a message of this age to the queue; return its seq."""
         now_ms = wall_clock_ms()
         seq = seq_of(now_ms - round(age.total_seconds() * 1000), 0, 0)
 
@@ -49,7 +49,7 @@ class EcqGround(Ground):
         return seq
 
     def expired(self, consumer: Vehicle) -> list[EcqAck]:
-        """The records of the consumer's messages that expired, in the recorder's journal, as soon as there is one."""
+        """The expiry records of the consumer's messages in the recorder's journal, once there is one."""
 
         def records() -> list[EcqAck]:
             files = [read_journal(path) for path in sorted(self.settings.journal_folder.iterdir())]
@@ -61,17 +61,17 @@ class EcqGround(Ground):
         return records()
 
     def rewind(self, consumer: Vehicle, word: str) -> None:
-        """The consumer says from where it wants its messages again."""
+        """Publish a rewind for the consumer."""
         consumer.client.publish(ecq_rewind_topic(consumer.vin), word.encode(), qos=1).wait_for_publish(60)
 
     def listens(self, consumer: Vehicle, topic_filter: str | None = None, *, qos: int = 1) -> Vehicle:
-        """The consumer subscribes its queue; returns it when the dispatcher knows."""
+        """Subscribe the consumer to its queue and return it once the dispatcher knows."""
         consumer.subscribe(topic_filter or ecq_filter(consumer.vin), qos=qos)
         wait_until(lambda: "ecq" in self.platform.presence(consumer.vin), what=f"the subscription of {consumer.vin}")
         return consumer
 
     def queue(self, consumer: Vehicle) -> ReadReply:
-        """All that is live, as Redis has it."""
+        """All live messages in Redis."""
 
         async def read(queues: Any) -> ReadReply:
             batch = queues.batch()
@@ -83,7 +83,7 @@ class EcqGround(Ground):
         return self.platform.ask(read)
 
     def in_queue(self, consumer: Vehicle, count: int) -> list[int]:
-        """The seqs that are pending or in flight, as soon as there are so many."""
+        """The seqs pending or in flight, once there are this many."""
         wait_until(
             lambda: len(self.waiting(consumer)) == count, what=f"{count} messages of {consumer.vin}: {self.queue(consumer)}"
         )
@@ -93,11 +93,11 @@ class EcqGround(Ground):
         return [message.seq for message in self.queue(consumer).messages if not message.is_delivered]
 
     def nothing_waiting(self, consumer: Vehicle) -> None:
-        """Returns when all messages are acknowledged."""
+        """Wait until all messages are acknowledged."""
         wait_until(lambda: not self.waiting(consumer), what=f"the queue of {consumer.vin} to be empty: {self.queue(consumer)}")
 
     def acknowledged_up_to(self, consumer: Vehicle, seq: int) -> None:
-        """Returns when the position is there."""
+        """Wait until the position is at this seq."""
         wait_until(lambda: self.queue(consumer).acked_seq == seq, what=f"position {seq}, not {self.queue(consumer)}")
 
     def in_flight(self, vehicle: Vehicle) -> int | None:
@@ -107,5 +107,5 @@ class EcqGround(Ground):
 
 
 def keys_of(got: list[Got]) -> list[str]:
-    """The keys of messages as they came."""
+    """The keys of received messages in order."""
     return [each.topic.split("/", 2)[2] for each in got]

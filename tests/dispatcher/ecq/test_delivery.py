@@ -1,4 +1,4 @@
-"""When a compacted queue is served: in real time, by its subscription, by its session, by a sign."""
+"""Triggers for the delivery of a compacted queue: a write, a subscription, a resumed session, a heartbeat."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.dispatcher.ecq.ground import EcqGround, keys_of
 from tests.dispatcher.vehicle import Vehicle
 
 
-def test_a_consumer_that_is_subscribed_gets_a_write_at_once(ground: EcqGround, protocol: int) -> None:
+def test_a_subscribed_consumer_gets_a_write_at_once(ground: EcqGround, protocol: int) -> None:
     """In real time, without a sign; the position follows."""
     consumer = ground.consumer(protocol)
 
@@ -22,7 +22,7 @@ def test_a_consumer_that_is_subscribed_gets_a_write_at_once(ground: EcqGround, p
     consumer.leave()
 
 
-def test_what_came_before_the_subscription_comes_with_it_in_order(ground: EcqGround, protocol: int) -> None:
+def test_a_new_subscription_gets_pending_messages_in_order(ground: EcqGround, protocol: int) -> None:
     """The subscription says that it is ready."""
     consumer = Vehicle(ground, protocol=protocol)
     seqs = ground.write_all(consumer, [(f"k{n}", b"%d" % n) for n in range(5)])
@@ -35,7 +35,7 @@ def test_what_came_before_the_subscription_comes_with_it_in_order(ground: EcqGro
     consumer.leave()
 
 
-def test_a_resumed_session_gets_what_came_meanwhile_without_a_sign_or_a_subscription(ground: EcqGround, protocol: int) -> None:
+def test_a_resumed_session_gets_pending_messages_without_a_new_subscribe(ground: EcqGround, protocol: int) -> None:
     """The session holds the subscription."""
     consumer = ground.consumer(protocol)
     ground.leaves(consumer)
@@ -51,8 +51,8 @@ def test_a_resumed_session_gets_what_came_meanwhile_without_a_sign_or_a_subscrip
     consumer.leave()
 
 
-def test_a_resumed_session_is_served_where_nothing_is_known_of_its_subscription(ground: EcqGround, protocol: int) -> None:
-    """As where it subscribed before the dispatchers ran, or so long ago that its presence has gone."""
+def test_a_resumed_session_is_served_if_its_subscription_is_unknown(ground: EcqGround, protocol: int) -> None:
+    """The consumer subscribed before the dispatchers ran, or so long ago that its presence has expired."""
     consumer = ground.consumer(protocol)
     ground.leaves(consumer)
     with ground.platform.blocking() as redis:
@@ -67,7 +67,7 @@ def test_a_resumed_session_is_served_where_nothing_is_known_of_its_subscription(
 
 
 @pytest.mark.parametrize("sign", Sign)
-def test_a_sign_makes_good_for_a_subscription_that_nobody_told(ground: EcqGround, protocol: int, sign: Sign) -> None:
+def test_a_heartbeat_starts_delivery_if_the_subscribe_event_was_lost(ground: EcqGround, protocol: int, sign: Sign) -> None:
     """Events can be lost."""
     consumer = ground.consumer(protocol)
     with ground.platform.blocking() as redis:
@@ -82,7 +82,7 @@ def test_a_sign_makes_good_for_a_subscription_that_nobody_told(ground: EcqGround
     consumer.leave()
 
 
-def test_a_subscription_with_qos_0_starts_nothing(ground: EcqGround, protocol: int) -> None:
+def test_a_qos_0_subscription_gets_nothing(ground: EcqGround, protocol: int) -> None:
     """Nothing that is sent so would be acknowledged."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.listens(consumer.connect(subscribe=False), qos=0)
@@ -99,7 +99,7 @@ def test_a_subscription_with_qos_0_starts_nothing(ground: EcqGround, protocol: i
 
 
 @pytest.mark.parametrize("topic_filter", ["$ECQ/{}/#", "$ECQ/{}/+", "$ECQ/{}/a"])
-def test_any_filter_that_covers_the_topic_counts(ground: EcqGround, protocol: int, topic_filter: str) -> None:
+def test_any_filter_that_matches_the_topic_counts(ground: EcqGround, protocol: int, topic_filter: str) -> None:
     """The filter of a subscription is between the client and its broker."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.write(consumer, "a", b"1")
@@ -108,7 +108,7 @@ def test_any_filter_that_covers_the_topic_counts(ground: EcqGround, protocol: in
     consumer.leave()
 
 
-def test_after_unsubscribing_nothing_comes_until_it_listens_again(ground: EcqGround, protocol: int) -> None:
+def test_after_unsubscribe_nothing_is_sent_until_a_new_subscribe(ground: EcqGround, protocol: int) -> None:
     consumer = ground.consumer(protocol)
     consumer.unsubscribe(f"$ECQ/{consumer.vin}/#")
     ground.seen(consumer, ecq="no")
@@ -122,12 +122,12 @@ def test_after_unsubscribing_nothing_comes_until_it_listens_again(ground: EcqGro
     consumer.leave()
 
 
-def test_a_consumer_that_never_subscribed_costs_no_attempt(ground: EcqGround, protocol: int) -> None:
+def test_publishing_to_a_consumer_without_subscription_counts_no_attempt(ground: EcqGround, protocol: int) -> None:
     """One publish, which the broker has nobody for; then the queue waits for the subscription."""
     consumer = Vehicle(ground, protocol=protocol).connect(subscribe=False)
     ground.seen(consumer, connected="yes")
     ground.write(consumer, "a", b"1")
-    ground.seen(consumer, ecq="no")  # the broker had nobody to give it to
+    ground.seen(consumer, ecq="no")  # the broker had no subscriber
     assert ground.in_flight(consumer) is None
 
     ground.listens(consumer)
@@ -136,7 +136,7 @@ def test_a_consumer_that_never_subscribed_costs_no_attempt(ground: EcqGround, pr
     consumer.leave()
 
 
-def test_the_two_queues_of_a_vehicle_do_not_wait_for_each_other(ground: EcqGround, protocol: int) -> None:
+def test_the_two_queues_of_a_vehicle_are_independent(ground: EcqGround, protocol: int) -> None:
     consumer = Vehicle(ground, protocol=protocol)
     consumer.acks = False
     ground.listens(consumer.connect())
@@ -153,5 +153,5 @@ def test_the_two_queues_of_a_vehicle_do_not_wait_for_each_other(ground: EcqGroun
     assert keys_of(consumer.waits_for(3)[2:]) == ["b"]
     consumer.ack(consumer.got[2])
     ground.nothing_waiting(consumer)
-    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for that"
+    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for its acknowledgement"
     consumer.leave()

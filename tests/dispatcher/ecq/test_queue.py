@@ -1,4 +1,4 @@
-"""What a compacted queue holds: the newest of each key, what is acknowledged, and what a rewind brings back."""
+"""Content of a compacted queue: the newest message per key, acknowledged messages, and rewinds."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from tests.dispatcher.vehicle import Vehicle
 from tests.support.servers import wait_until
 
 
-def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGround, protocol: int) -> None:
+def test_a_thousand_writes_to_ten_keys_deliver_the_newest_of_each(ground: EcqGround, protocol: int) -> None:
     """The newest message of a key is its state."""
     consumer = Vehicle(ground, protocol=protocol)
     ground.write_all(consumer, [(f"k{n % 10}", b"%d" % n) for n in range(1000)])
@@ -24,9 +24,7 @@ def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGroun
     consumer.leave()
 
 
-def test_a_message_past_its_retention_expires_and_neither_a_subscription_nor_a_rewind_brings_it(
-    ground: EcqGround, protocol: int
-) -> None:
+def test_an_expired_message_is_never_sent_even_after_subscribe_or_rewind(ground: EcqGround, protocol: int) -> None:
     consumer = Vehicle(ground, protocol=protocol)
     old = ground.queue_aged(consumer, "a", timedelta(days=ground.settings.ecq_retention_days, seconds=1))
     young = ground.write(consumer, "b", b"young")
@@ -43,7 +41,7 @@ def test_a_message_past_its_retention_expires_and_neither_a_subscription_nor_a_r
     consumer.leave()
 
 
-def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(ground: EcqGround, protocol: int) -> None:
+def test_the_message_in_flight_completes_before_a_newer_one_of_its_key(ground: EcqGround, protocol: int) -> None:
     consumer = ground.consumer(protocol, acks=False)
     ground.write(consumer, "a", b"old")
     (old,) = consumer.waits_for(1)
@@ -60,7 +58,7 @@ def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(groun
     consumer.leave()
 
 
-def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground: EcqGround, protocol: int) -> None:
+def test_a_superseded_message_in_flight_is_not_sent_to_a_new_session(ground: EcqGround, protocol: int) -> None:
     consumer = ground.consumer(protocol, acks=False)
     ground.write(consumer, "a", b"old")
     consumer.waits_for(1)
@@ -75,7 +73,7 @@ def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground
     consumer.leave()
 
 
-def test_a_resumed_session_gets_what_was_in_flight_from_the_broker_and_no_second_copy(ground: EcqGround, protocol: int) -> None:
+def test_a_resumed_session_gets_the_message_in_flight_from_the_broker_once(ground: EcqGround, protocol: int) -> None:
     """One copy for each session."""
     consumer = ground.consumer(protocol, acks=False)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
@@ -106,7 +104,7 @@ def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, pro
     second.leave()
 
 
-def test_a_negative_acknowledgement_counts_and_its_message_stays_readable(ground: EcqGround) -> None:
+def test_a_negative_ack_counts_as_an_ack_and_the_message_stays_readable(ground: EcqGround) -> None:
     """The consumer has decided; the reason is kept."""
     consumer = ground.consumer(acks=False)
     seq = ground.write(consumer, "a", b"1")
@@ -117,7 +115,7 @@ def test_a_negative_acknowledgement_counts_and_its_message_stays_readable(ground
     consumer.leave()
 
 
-def test_large_and_empty_messages_come_as_they_were_written(ground: EcqGround, protocol: int) -> None:
+def test_large_and_empty_messages_arrive_unchanged(ground: EcqGround, protocol: int) -> None:
     consumer = Vehicle(ground, protocol=protocol)
     messages = [("empty", b""), ("nul", b"\0\xff\0"), ("large", bytes(range(256)) * 800), ("k" * 512, b"of a long key")]
     ground.write_all(consumer, messages)
@@ -127,7 +125,7 @@ def test_large_and_empty_messages_come_as_they_were_written(ground: EcqGround, p
     consumer.leave()
 
 
-def test_a_message_that_its_connection_cannot_take_is_passed_over_at_once(ground: EcqGround) -> None:
+def test_a_message_too_large_for_the_connection_is_skipped_at_once(ground: EcqGround) -> None:
     """No attempt can succeed while this connection lasts."""
     consumer = Vehicle(ground, largest_packet=256)
     seqs = ground.write_all(consumer, [("large", bytes(5_000)), ("larger", bytes(50_000)), ("small", b"1")])
@@ -139,7 +137,7 @@ def test_a_message_that_its_connection_cannot_take_is_passed_over_at_once(ground
     consumer.leave()
 
 
-def test_a_rewind_to_the_earliest_brings_back_what_is_live_in_order(ground: EcqGround, protocol: int) -> None:
+def test_a_rewind_to_earliest_resends_live_messages_in_order(ground: EcqGround, protocol: int) -> None:
     """Superseded messages are gone."""
     consumer, seqs = _served(ground, protocol, ["a", "b", "a", "c"])
 
@@ -150,7 +148,7 @@ def test_a_rewind_to_the_earliest_brings_back_what_is_live_in_order(ground: EcqG
     consumer.leave()
 
 
-def test_a_rewind_to_a_seq_brings_back_that_message_and_what_follows(ground: EcqGround, protocol: int) -> None:
+def test_a_rewind_to_a_seq_resends_from_that_message(ground: EcqGround, protocol: int) -> None:
     consumer, seqs = _served(ground, protocol, ["a", "b", "c", "d"])
 
     ground.rewind(consumer, str(seqs[2]))
@@ -160,7 +158,7 @@ def test_a_rewind_to_a_seq_brings_back_that_message_and_what_follows(ground: Ecq
     consumer.leave()
 
 
-def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround, protocol: int) -> None:
+def test_a_rewind_to_a_time_resends_later_writes(ground: EcqGround, protocol: int) -> None:
     """The time is in the seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     wait_until(lambda: ground.write(consumer, "later", b"") >> 22 > seqs[1] >> 22, what="a later millisecond")
@@ -174,7 +172,7 @@ def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround
     consumer.leave()
 
 
-def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alone(ground: EcqGround, protocol: int) -> None:
+def test_an_ack_sent_before_a_rewind_ends_only_its_own_message(ground: EcqGround, protocol: int) -> None:
     """Acknowledgements are matched by seq."""
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     consumer.acks = False
@@ -194,7 +192,7 @@ def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alo
     consumer.leave()
 
 
-def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(brisk: EcqGround) -> None:
+def test_an_unacknowledged_message_is_resent_with_its_seq(brisk: EcqGround) -> None:
     consumer = brisk.consumer(acks=False)
     seq = brisk.write(consumer, "a", b"1")
 
@@ -206,7 +204,7 @@ def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(bri
     consumer.leave()
 
 
-def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings_it_back(brisk: EcqGround) -> None:
+def test_a_message_is_skipped_after_its_last_attempt_and_a_rewind_resends_it(brisk: EcqGround) -> None:
     """One message must not hold up the others."""
     consumer = brisk.consumer(acks=False)
     first = brisk.write(consumer, "a", b"1")
@@ -221,7 +219,7 @@ def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings
 
 
 def _served(ground: EcqGround, protocol: int, keys: list[str]) -> tuple[Vehicle, list[int]]:
-    """A consumer that has acknowledged a message of each of these keys, and their seqs."""
+    """A consumer that has acknowledged one message for each of these keys, and their seqs."""
     consumer = ground.consumer(protocol)
     seqs = []
     for place, key in enumerate(keys, 1):

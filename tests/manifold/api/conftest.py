@@ -1,4 +1,4 @@
-"""One API for all tests that read."""
+"""One API for all read-only tests."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from tests.manifold.api.desk import Desk, desk_at
 
 @pytest.fixture(scope="session")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """For tests that isolate themselves by the names of vehicles and data."""
+    """A desk for tests that isolate themselves by names of vehicles and data."""
     with desk_at(tmp_path_factory.mktemp("desk")) as found:
         yield found

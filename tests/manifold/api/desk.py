@@ -1,4 +1,4 @@
-"""An API process over a Redis and a lake of its own, and what the tests ask of it."""
+"""An API process over its own Redis and lake, and queries to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,22 +24,22 @@ from tests.support.servers import Server, free_port, start_redis, start_service
 
 @dataclass(slots=True)
 class Desk:
-    """The servers, and the settings with which the API was started."""
+    """The servers and the settings of the API."""
 
     settings: Settings
     redis: Server
     api: Server
 
     def get(self, path: str, **query: object) -> httpx.Response:
-        """The answer of /api/v1."""
+        """The response under /api/v1."""
         return self.ask(f"/api/v1{path}", params=query or None)
 
     def ask(self, path: str, method: str = "GET", **how: Any) -> httpx.Response:
-        """The answer of any path."""
+        """The response to any path."""
         return httpx.request(method, f"{self.settings.api}{path}", timeout=30, trust_env=False, **how)
 
     def use(self, body: Callable[[Queues], Awaitable[Any]]) -> Any:
-        """What `body` does with the queues."""
+        """Run `body` with the queues."""
 
         async def run() -> Any:
             async with AsyncRedis.from_url(self.settings.redis) as client:
@@ -49,19 +49,19 @@ class Desk:
 
     @property
     def catalog(self) -> Catalog:
-        """The lake, opened anew."""
+        """The lake, opened again."""
         return open_catalog(self.settings)
 
 
 def settings_at(home: Path, redis_port: int, **more: Any) -> Settings:
-    """Settings of an API of its own; nobody else is there."""
+    """The settings of an API without any other service."""
     ports = {name: free_port() for name in ("api_port", "recorder_port", "signals_port")}
     return Settings(home=home, redis_port=redis_port, **(ports | {"api_timeout_seconds": 60.0} | more))
 
 
 @contextmanager
 def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[Server]:
-    """`python -m manifold.api`, from its first answer (from the first that says it is healthy) to the end of the block."""
+    """`python -m manifold.api`, from its first response (or first healthy one) to the end of the block."""
 
     def ready() -> bool:
         with suppress(httpx.TransportError):
@@ -78,7 +78,7 @@ def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[S
 
 @contextmanager
 def desk_at(folder: Path, **more: Any) -> Iterator[Desk]:
-    """A Redis, an empty lake and an API, which has the rights in Redis that it has in an environment; no more is asked."""
+    """A Redis, an empty lake and an API with the Redis rights of an environment; no command may be refused."""
     users = RedisUsers(folder / "users")
     redis = start_redis(folder / "redis", users=users.file)
     try:

@@ -1,4 +1,4 @@
-"""The page /api/v1/docs, in a browser that reaches nothing but loopback. PICTURES=1 draws its picture in docs/img."""
+"""The page /api/v1/docs in a browser limited to loopback. PICTURES=1 draws its picture in docs/img."""
 
 import os
 
@@ -14,7 +14,7 @@ from tests.support.servers import ROOT
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_page_describes_every_request_and_asks_no_other_host(desk: Desk) -> None:
+def test_the_page_describes_every_request_and_contacts_no_other_host(desk: Desk) -> None:
     document = desk.get("/openapi.json").json()
     with offline_page() as seen:
         seen.page.goto(f"{desk.settings.api}/api/v1/docs")
@@ -44,7 +44,7 @@ def test_the_page_runs_no_script(desk: Desk) -> None:
     assert "<script" not in answer.text
 
 
-def test_what_a_description_says_is_text_and_no_markup() -> None:
+def test_descriptions_are_escaped() -> None:
     about = {"title": "x", "version": "1", "description": "<img src=x> and `<b>`"}
     page = docs_page({"openapi": "3.1.0", "info": about, "paths": {}, "components": {"schemas": {}}})
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what it says is so. Requests are made up from it, and every answer is compared with it."""
+"""The OpenAPI document matches the API: requests are generated from it and every response is validated against it."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ ROUTES = (
     "/signals/{device_id}",
     "/signal-keys",
 )
-OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
-OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # which the AMQP door is asked for: in signals/test_dead_letter_api
+OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # tested in test_ecq
+OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # in signals/test_dead_letter_api
 bounded = settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -39,7 +39,7 @@ bounded = settings(
 
 @pytest.fixture(scope="module")
 def document(desk: Desk) -> Any:
-    """What the API says of itself, with queue statistics to be told."""
+    """The API's OpenAPI document, with queue statistics available."""
 
     async def count(queues: Any) -> None:
         await QueueStats(0).save(queues.redis, queues.policy)
@@ -48,7 +48,7 @@ def document(desk: Desk) -> Any:
     return desk.get("/openapi.json").json()
 
 
-def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures(document: Any) -> None:
+def test_every_route_documents_example_responses_and_failures(document: Any) -> None:
     assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES, *OF_DEAD_LETTERS)}
     for path in document["paths"].values():
         (operation,) = path.values()
@@ -60,7 +60,7 @@ def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures
         assert all(parameter["description"] for parameter in operation.get("parameters", ()))
 
 
-def test_every_field_of_an_answer_says_what_it_is(document: Any) -> None:
+def test_every_response_field_has_a_description(document: Any) -> None:
     fields = {
         f"{name}.{field}": about
         for name, schema in document["components"]["schemas"].items()
@@ -73,7 +73,7 @@ def test_every_field_of_an_answer_says_what_it_is(document: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["positive", "negative"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_what_is_asked_by_the_document_is_answered_as_it_says(desk: Desk, document: Any, route: str, kind: str) -> None:
+def test_responses_match_the_openapi_document(desk: Desk, document: Any, route: str, kind: str) -> None:
     schema = schemathesis.openapi.from_dict(document)
     operation = schema[f"/api/v1{route}"]["GET"]
     mode = schemathesis.GenerationMode(kind)

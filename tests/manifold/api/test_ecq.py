@@ -1,4 +1,4 @@
-"""`/ecq/{client_id}` and its rewind: a real broker and recorder, and an API beside them."""
+"""`/ecq/{client_id}` and its rewind, with a real broker and recorder."""
 
 import uuid
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ HERE = "/api/v1/ecq"
 
 @dataclass(slots=True)
 class Place:
-    """The API, and the recorder that takes what it publishes."""
+    """The API and the recorder that receives its publishes."""
 
     desk: Desk
     harness: Harness
@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with running_harness(folder) as harness:
         settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port)
         settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        assert harness.users is not None  # the recorder comes with its rights, and so does the API
+        assert harness.users is not None  # recorder and API log in with their own rights
         settings, as_api = (
             settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
             for user in ("tests", "api")
@@ -72,7 +72,7 @@ def client_id() -> str:
     return f"C-{uuid.uuid4().hex[:12]}"
 
 
-def test_a_queue_is_told_in_pages(place: Place, client_id: str) -> None:
+def test_a_queue_is_returned_in_pages(place: Place, client_id: str) -> None:
     seqs = [seq_of(wall_clock_ms() - 1000 + n, 0, 0) for n in range(5)]
     place.append(client_id, [(seq, f"k/{n}", b"x" * n) for n, seq in enumerate(seqs)], acked=seqs[0])
 
@@ -92,7 +92,7 @@ def test_a_queue_is_told_in_pages(place: Place, client_id: str) -> None:
     assert second["after"] is None
 
 
-def test_an_expired_message_is_told_with_when_and_why(place: Place, client_id: str) -> None:
+def test_an_expired_message_is_returned_with_time_and_reason(place: Place, client_id: str) -> None:
     old, young = (seq_of(wall_clock_ms() - days * 86_400_000, 0, 0) for days in (40, 1))
     place.append(client_id, [(old, "a", b"x"), (young, "b", b"x")])
 
@@ -139,7 +139,7 @@ def test_a_rewind_is_on_disk_when_it_is_answered(place: Place, client_id: str, t
         ([], "body=[]: input should be a valid dictionary"),
     ],
 )
-def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, client_id: str, body: Any, detail: str) -> None:
+def test_an_invalid_parameter_is_refused_with_value_and_remedy(place: Place, client_id: str, body: Any, detail: str) -> None:
     answer = place.rewind(client_id, body)
 
     assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM)
@@ -157,9 +157,7 @@ def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, clie
         (b"{", "body: is no JSON: Expecting property name enclosed in double quotes at character 1"),
     ],
 )
-def test_a_body_that_is_wrong_as_a_whole_is_refused_with_reason_and_place(
-    place: Place, client_id: str, content: bytes, detail: str
-) -> None:
+def test_an_invalid_body_is_refused_with_reason_and_location(place: Place, client_id: str, content: bytes, detail: str) -> None:
     headers = {"content-type": "application/json"}
     answer = place.desk.ask(f"{HERE}/{client_id}/rewind", "POST", content=content, headers=headers)
 
@@ -169,7 +167,7 @@ def test_a_body_that_is_wrong_as_a_whole_is_refused_with_reason_and_place(
 
 
 @pytest.mark.parametrize("client_id", ["w", "r", "sdv-recorder", "two%20words", "V" * 65, "%23"])
-def test_an_id_that_has_no_queue_is_refused(place: Place, client_id: str) -> None:
+def test_an_id_that_can_have_no_queue_is_refused(place: Place, client_id: str) -> None:
     answers = [place.desk.get(f"/ecq/{client_id}"), place.rewind(client_id, {"to": "earliest"})]
 
     assert [(answer.status_code, answer.headers["content-type"]) for answer in answers] == [(422, PROBLEM)] * 2
@@ -187,7 +185,7 @@ def test_an_id_that_has_no_queue_is_refused(place: Place, client_id: str) -> Non
         ({"content": iter([b" " * 40_000] * 2), "headers": {"content-type": "application/json"}}, 413),
     ],
 )
-def test_a_body_that_is_none_is_a_problem_and_no_rewind(place: Place, client_id: str, how: dict[str, Any], status: int) -> None:
+def test_a_malformed_body_is_a_problem_and_no_rewind(place: Place, client_id: str, how: dict[str, Any], status: int) -> None:
     answer = place.desk.ask(f"{HERE}/{client_id}/rewind", "POST", **how)
 
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
@@ -203,7 +201,7 @@ def test_a_rewind_is_posted(place: Place, client_id: str, method: str) -> None:
     assert "POST" in answer.json()["detail"]
 
 
-def test_without_a_broker_a_rewind_is_not_accepted_and_the_queue_is_told_all_the_same(place: Place, client_id: str) -> None:
+def test_without_a_broker_a_rewind_is_refused_and_the_queue_is_still_readable(place: Place, client_id: str) -> None:
     settings = place.desk.settings.model_copy(update={"mqtt_port": free_port(), "api_port": free_port()})
     place.append(client_id, [(seq_of(wall_clock_ms(), 0, 0), "k", b"")])
     with api_of(settings, settings.home / "alone.log") as api:
@@ -217,7 +215,7 @@ def test_without_a_broker_a_rewind_is_not_accepted_and_the_queue_is_told_all_the
 
 @pytest.mark.parametrize("kind", ["positive", "negative"])
 @pytest.mark.parametrize(("route", "method"), [("", "GET"), ("/rewind", "POST")])
-def test_what_is_asked_by_the_document_is_answered_as_it_says(place: Place, route: str, method: str, kind: str) -> None:
+def test_responses_match_the_openapi_document(place: Place, route: str, method: str, kind: str) -> None:
     schema = schemathesis.openapi.from_dict(place.desk.get("/openapi.json").json())
     operation = schema[f"/api/v1/ecq/{{client_id}}{route}"][method]
 

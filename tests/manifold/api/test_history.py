@@ -1,4 +1,4 @@
-"""What happened, over HTTP: a vehicle's history in pages, a request's triggers, data and its bytes, and the lake's own half."""
+"""History over HTTP: vehicles in pages, triggers of a request, data and its bytes, and the lake half."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ PAYLOAD = b"\x00\xff bytes"
 
 @pytest.fixture(scope="module")
 def told(desk: Desk) -> Desk:
-    """Four triggers in the lake, the first two delivered; a fifth in the queues alone."""
+    """Four triggers in the lake, the first two delivered; a fifth in the queues only."""
     ids = [
         {"vin": vin, "ts": datetime_of(seq), "request_id": REQUEST_ID, "seq": seq, "data_id": DATA_ID, "applied": True}
         for seq in SEQS[:4]
@@ -48,7 +48,7 @@ def told(desk: Desk) -> Desk:
     return desk
 
 
-def test_a_vehicles_history_comes_in_pages_newest_page_first_each_entry_once(told: Desk) -> None:
+def test_a_vehicle_history_is_paged_newest_first_each_entry_once(told: Desk) -> None:
     found: list[tuple[int, str]] = []
     asked: dict[str, int] = {}
     while True:
@@ -61,7 +61,7 @@ def test_a_vehicles_history_comes_in_pages_newest_page_first_each_entry_once(tol
     assert found == list(zip(SEQS, ["delivered", "delivered", "pending", "pending", "pending"], strict=True))
 
 
-def test_a_requests_triggers_come_in_pages_with_where_their_entries_stand(told: Desk) -> None:
+def test_triggers_of_a_request_are_paged_with_the_states_of_their_entries(told: Desk) -> None:
     page = told.get(f"/batches/{REQUEST_ID}", limit=3).json()
     rest = told.get(f"/batches/{REQUEST_ID}", limit=3, before=page["before"]).json()
     counted = told.get(f"/batches/{REQUEST_ID}", entries=0).json()
@@ -77,7 +77,7 @@ def test_a_requests_triggers_come_in_pages_with_where_their_entries_stand(told: 
     assert told.get("/batches/task_of_nobody").json() == {"request_id": "task_of_nobody", "batches": [], "before": None}
 
 
-def test_data_is_told_by_its_facts_and_given_byte_for_byte(told: Desk) -> None:
+def test_data_is_returned_with_its_metadata_and_unchanged_bytes(told: Desk) -> None:
     facts, payload = told.get(f"/data/{DATA_ID}").json(), told.get(f"/data/{DATA_ID}/payload")
 
     assert (facts["size_bytes"], facts["sha1"], facts["times_seen"]) == (len(PAYLOAD), hashlib.sha1(PAYLOAD).hexdigest(), 1)
@@ -87,7 +87,7 @@ def test_data_is_told_by_its_facts_and_given_byte_for_byte(told: Desk) -> None:
         assert "nothing is known of data data_of_nobody" in missing.json()["detail"]
 
 
-def test_the_lakes_half_is_told_as_the_lake_has_it(told: Desk) -> None:
+def test_the_lake_half_is_returned_as_stored(told: Desk) -> None:
     since = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
 
     entries = told.get("/lake/entries", vin=VIN, since=since).json()
@@ -101,7 +101,7 @@ def test_the_lakes_half_is_told_as_the_lake_has_it(told: Desk) -> None:
     assert {entry["vin"] for entry in triggers["entries"]} == {VIN, "HISTORY-2"}
 
 
-def test_the_console_shows_a_vehicle_a_page_at_a_time(told: Desk) -> None:
+def test_the_console_shows_a_vehicle_page_by_page(told: Desk) -> None:
     def page(*more: str) -> tuple[list[int], int | None]:
         command = [sys.executable, "-m", "manifold.console", "vin", "show", VIN, "--json", "--limit", "2", *more]
         env = {**os.environ, **environment(told.settings)}
@@ -120,7 +120,7 @@ def test_the_console_shows_a_vehicle_a_page_at_a_time(told: Desk) -> None:
 
 
 @pytest.mark.parametrize("words", [("vin", "show", VIN), ("batch", "show", REQUEST_ID)], ids=" ".join)
-def test_the_console_asks_it_and_so_loads_neither_lake_nor_archive_nor_redis(told: Desk, words: tuple[str, ...]) -> None:
+def test_the_console_calls_the_api_and_loads_neither_lake_archive_nor_redis(told: Desk, words: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "manifold.console", *words, "--json"],
         env={**os.environ, **environment(told.settings)},

@@ -1,4 +1,4 @@
-"""The service around the routes: health, token, metrics, what is refused and how, and its end."""
+"""The HTTP service around the routes: health, token, metrics, errors and shutdown."""
 
 import asyncio
 import socket
@@ -19,12 +19,12 @@ from tests.support.servers import Server, free_port, start_redis, wait_until
 PROBLEM = "application/problem+json"
 
 
-def test_it_is_healthy_where_redis_and_lake_answer(desk: Desk) -> None:
+def test_the_api_is_healthy_when_redis_and_lake_respond(desk: Desk) -> None:
     assert desk.ask("/healthz").json() == {"healthy": True, "redis": True, "lake": True}
 
 
-def test_it_is_healthy_after_redis_closed_its_idle_connections(own_redis: Server, tmp_path: Path) -> None:
-    """As Redis does with `timeout 1`."""
+def test_the_api_stays_healthy_after_redis_closed_idle_connections(own_redis: Server, tmp_path: Path) -> None:
+    """Redis closes idle connections with `timeout 1`."""
 
     async def health() -> list[object]:
         sources = Sources(settings_at(tmp_path, own_redis.port))
@@ -55,25 +55,25 @@ def test_it_is_healthy_after_redis_closed_its_idle_connections(own_redis: Server
         (f"/vins/V?limit={'9' * 5000}", 422, "…"),
     ],
 )
-def test_what_is_wrong_is_said_with_parameter_value_and_remedy(desk: Desk, path: str, status: int, detail: str) -> None:
+def test_an_error_names_parameter_value_and_remedy(desk: Desk, path: str, status: int, detail: str) -> None:
     answer = desk.get(path)
 
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     problem = answer.json()
     assert (problem["status"], problem["type"]) == (status, "about:blank")
-    assert problem["title"] == {404: "Not Found", 422: "Unprocessable Content"}[status], "the phrase of RFC 9110"
+    assert problem["title"] == {404: "Not Found", 422: "Unprocessable Content"}[status], "the reason phrase of RFC 9110"
     assert detail in problem["detail"]
     assert len(answer.content) < 2000
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD"])
-def test_it_can_only_be_read(desk: Desk, method: str) -> None:
+def test_the_api_is_read_only(desk: Desk, method: str) -> None:
     answer = desk.ask("/api/v1/vins/V", method)
 
     assert (answer.status_code, answer.headers["allow"], answer.headers["content-type"]) == (405, "GET", PROBLEM)
 
 
-def test_every_request_is_counted_by_its_route_and_not_by_what_it_names(desk: Desk) -> None:
+def test_requests_are_counted_by_route_and_not_by_path(desk: Desk) -> None:
     def counted() -> dict[tuple[str, str], float]:
         families = text_string_to_metric_families(desk.ask("/metrics").text)
         (family,) = [family for family in families if family.name == "manifold_api_requests"]
@@ -90,11 +90,11 @@ def test_every_request_is_counted_by_its_route_and_not_by_what_it_names(desk: De
     assert not any("COUNTED" in route for route, _ in after)
 
 
-def test_without_redis_and_lake_it_comes_up_says_so_and_serves_when_they_are_there(tmp_path: Path) -> None:
+def test_without_redis_and_lake_the_api_starts_reports_it_and_recovers(tmp_path: Path) -> None:
     port = free_port()
     settings = settings_at(tmp_path / "home", port)
     settings.home.mkdir()
-    (settings.home / "lake").write_text("no folder")  # so no catalog can be made in it
+    (settings.home / "lake").write_text("no folder")  # so no catalog can be created in it
     redis: Server | None = None
     try:
         with api_of(settings, tmp_path / "api.log", healthy=False):
@@ -116,7 +116,7 @@ def test_without_redis_and_lake_it_comes_up_says_so_and_serves_when_they_are_the
             redis.stop()
 
 
-def test_with_a_token_only_who_shows_it_is_answered_and_probes_are_told_no_details(tmp_path: Path) -> None:
+def test_a_token_is_required_and_probes_get_no_details(tmp_path: Path) -> None:
     with desk_at(tmp_path, api_host="127.0.0.1", http_token=SecretStr("t0ken")) as desk:
 
         def asked(path: str, **headers: str) -> httpx.Response:
@@ -135,7 +135,7 @@ def test_with_a_token_only_who_shows_it_is_answered_and_probes_are_told_no_detai
 
 
 @pytest.mark.parametrize(("setting", "named"), [("host", "MANIFOLD_HOST"), ("api_host", "MANIFOLD_API_HOST")])
-def test_beyond_loopback_it_does_not_start_without_a_token(tmp_path: Path, setting: str, named: str) -> None:
+def test_without_a_token_the_api_does_not_listen_beyond_loopback(tmp_path: Path, setting: str, named: str) -> None:
     settings = settings_at(tmp_path, 1, **{setting: "0.0.0.0"})
 
     refused = pytest.raises(RuntimeError, match=rf"ended with 2: api: {named}='0.0.0.0' is not loopback.*MANIFOLD_HTTP_TOKEN")
@@ -143,7 +143,7 @@ def test_beyond_loopback_it_does_not_start_without_a_token(tmp_path: Path, setti
         pass
 
 
-def test_a_port_that_is_taken_is_said_with_the_setting_to_change(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_the_setting_to_change(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = settings_at(tmp_path, 1, api_port=taken.getsockname()[1])
         refused = pytest.raises(RuntimeError, match=r"api: cannot listen on 127\.0\.0\.1:\d+ .*MANIFOLD_API_PORT")
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_is_said_with_the_setting_to_change(tmp_path: Path)
             pass
 
 
-def test_told_to_end_it_ends_with_status_0(tmp_path: Path) -> None:
+def test_on_sigterm_the_api_exits_with_status_0(tmp_path: Path) -> None:
     with desk_at(tmp_path) as desk:
         with httpx.Client(base_url=desk.settings.api, trust_env=False) as client:
             assert client.get("/healthz").status_code == 200  # and the connection stays open

@@ -1,4 +1,4 @@
-"""`/vins/{vin}`: presence, what waits, is parked, in flight and remembered; a page at a time."""
+"""`/vins/{vin}`: presence and entries that are pending, parked, in flight or remembered, page by page."""
 
 import time
 
@@ -20,11 +20,11 @@ NOW = time.time_ns() // 1_000_000
 
 
 def seqs(count: int) -> list[int]:
-    """Some that differ in their last bits only: as doubles they are all the same."""
+    """Seqs that differ in their last bits only: equal as doubles."""
     return [seq_of(NOW, 0, n) for n in range(count)]
 
 
-def test_a_vehicle_that_nobody_knows_has_an_empty_queue(desk: Desk) -> None:
+def test_an_unknown_vehicle_has_an_empty_queue(desk: Desk) -> None:
     assert desk.get("/vins/NOBODY").json() == {
         "vin": "NOBODY",
         "presence": None,
@@ -38,7 +38,7 @@ def test_a_vehicle_that_nobody_knows_has_an_empty_queue(desk: Desk) -> None:
     }
 
 
-def test_it_tells_where_each_entry_stands_and_whether_the_vehicle_is_here(desk: Desk) -> None:
+def test_a_vehicle_is_returned_with_entry_states_and_presence(desk: Desk) -> None:
     vin, (first, second, third, fourth) = "STANDING", seqs(4)
 
     async def body(queues: Queues) -> None:
@@ -87,7 +87,7 @@ def test_it_tells_where_each_entry_stands_and_whether_the_vehicle_is_here(desk: 
     assert (desk.get(f"/vins/{vin}").json()["presence"]["here"]) is False
 
 
-def test_pages_give_every_entry_once_in_order_also_where_redis_cannot_tell_their_seqs_apart(desk: Desk) -> None:
+def test_pages_list_each_entry_once_even_if_redis_scores_collide(desk: Desk) -> None:
     vin, wanted = "PAGES", [*seqs(7), seq_of(NOW + 1, 0, 0)]
 
     async def body(queues: Queues) -> None:
@@ -107,7 +107,7 @@ def test_pages_give_every_entry_once_in_order_also_where_redis_cannot_tell_their
     assert found == wanted
 
 
-def test_a_key_that_somebody_spoilt_is_named_and_no_error_of_ours(desk: Desk) -> None:
+def test_a_corrupt_key_is_named_without_an_internal_error(desk: Desk) -> None:
     with Redis(port=desk.redis.port) as redis:
         redis.set(keys.pending("SPOILT"), "something else")
 

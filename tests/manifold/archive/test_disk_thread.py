@@ -1,4 +1,4 @@
-"""The journal's thread: in order, with what was raised, to the end."""
+"""The disk thread of the journal: calls run in order, raise to the caller, and are drained on stop."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import pytest
 from manifold.archive.disk_thread import DiskThread
 
 
-def test_calls_run_in_their_order_and_come_back_with_what_they_return_or_raise() -> None:
+def test_calls_run_in_order_and_return_or_raise() -> None:
     thread, seen = DiskThread("test"), list[int]()
 
     def call(number: int) -> int:
@@ -29,7 +29,7 @@ def test_calls_run_in_their_order_and_come_back_with_what_they_return_or_raise()
     assert [answers[0], str(answers[1]), answers[2]] == [10, "no space left", 30]
 
 
-def test_one_that_fails_for_nobody_and_one_that_nobody_waits_for_any_more_do_not_stop_the_next() -> None:
+def test_a_failed_or_abandoned_call_does_not_stop_the_next() -> None:
     thread, may_go_on = DiskThread("test"), threading.Event()
 
     async def scenario() -> int:
@@ -44,7 +44,7 @@ def test_one_that_fails_for_nobody_and_one_that_nobody_waits_for_any_more_do_not
     thread.stop()
 
 
-def test_one_whose_loop_has_ended_meanwhile_does_not_stop_the_next() -> None:
+def test_a_call_whose_loop_has_ended_does_not_stop_the_next() -> None:
     thread, may_go_on, went_on = DiskThread("test"), threading.Event(), threading.Event()
 
     async def scenario() -> None:
@@ -60,7 +60,7 @@ def test_one_whose_loop_has_ended_meanwhile_does_not_stop_the_next() -> None:
     assert went_on.is_set()
 
 
-def test_stop_returns_when_all_is_done_and_nothing_more_is_taken() -> None:
+def test_stop_drains_the_queue_and_accepts_nothing_more() -> None:
     thread, done = DiskThread("test"), list[int]()
     for number in range(100):
         thread.submit(partial(done.append, number))
@@ -71,5 +71,5 @@ def test_stop_returns_when_all_is_done_and_nothing_more_is_taken() -> None:
         asyncio.run(thread.run(int, "7"))
 
 
-def test_one_that_was_never_used_can_be_stopped() -> None:
+def test_an_unused_thread_can_be_stopped() -> None:
     DiskThread("test").stop()

@@ -1,4 +1,4 @@
-"""Files of others: what a shape gives, what is made up for, and what is refused. Pure: bytes in, messages out."""
+"""Foreign file formats: accepted forms, defaults and refusals. Pure: bytes in, messages out."""
 
 import gzip
 import io
@@ -12,6 +12,7 @@ import pytest
 
 from manifold.archive.content import DERIVED, Unreadable
 from manifold.archive.formats import ENDS, decode
+from manifold.archive.lines import BYTE_ORDER_MARK
 from manifold.contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from manifold.contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from manifold.contracts.topics import TRIGGER
@@ -40,7 +41,7 @@ def rows_of(content: bytes, path: str = JSONL) -> list[dict[str, Any]]:
     return found
 
 
-def test_columns_that_nobody_knows_are_let_be_and_columns_that_are_missing_are_null() -> None:
+def test_unknown_columns_are_ignored_and_missing_columns_are_null() -> None:
     table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers"]).append_column("depot", pa.array([7]))
     (row,) = rows_of(parquet(table), "trigger/x.parquet")
     assert list(row) == SEGMENT_SCHEMA.names
@@ -57,15 +58,22 @@ def test_parquet_of_any_compression_is_read(compression: str) -> None:
     [
         pytest.param(pa.array([at(3)], pa.timestamp("ns", tz="Europe/Berlin")), id="another zone and unit"),
         pytest.param(pa.array([NOON_MS + 3]), id="milliseconds"),
+        pytest.param(pa.array([NOON_MS + 3], pa.uint64()), id="milliseconds without a sign"),
         pytest.param(pa.array([at(3).isoformat()]), id="text"),
         pytest.param(pa.array([at(3).replace(tzinfo=None)], pa.timestamp("ms")), id="no zone is UTC"),
     ],
 )
-def test_a_time_may_be_written_in_several_ways(received: pa.Array) -> None:
+def test_times_are_accepted_in_several_formats(received: pa.Array) -> None:
     table = pa.table({"topic": [TRIGGER], "payload": ["{}"], "received_at": received})
     (row,) = rows_of(parquet(table), "trigger/x.parquet")
     assert row["received_at"] == at(3)
     assert unix_ms_of(row["seq"]) == NOON_MS + 3
+
+
+def test_the_stream_is_that_of_the_folder_whatever_a_column_says() -> None:
+    table = to_arrow([trigger(1, ["V1"])])
+    for other in (table.drop_columns(["stream"]), table.set_column(2, "stream", pa.array(["x"]))):
+        assert rows_of(parquet(other), "trigger/x.parquet")[0]["stream"] == "trigger"
 
 
 def test_a_parquet_file_with_a_seq_needs_no_time() -> None:
@@ -73,12 +81,12 @@ def test_a_parquet_file_with_a_seq_needs_no_time() -> None:
     assert row["received_at"] == at(5)
 
 
-def test_a_seq_that_comes_twice_in_one_file_is_one_message() -> None:
+def test_a_seq_repeated_in_one_file_is_one_message() -> None:
     found = rows_of(lines(message(payload="first"), message(seq=seq_at(2)), message(payload="again")))
     assert [(row["seq"], row["payload"]) for row in found] == [(seq_at(1), b"first"), (seq_at(2), b"{}")]
 
 
-def test_without_a_seq_the_order_is_that_of_time_and_then_of_the_rows() -> None:
+def test_without_a_seq_messages_are_ordered_by_time_then_row() -> None:
     times = (5, 3, 5, 3)
     content = lines(*({"topic": TRIGGER, "payload": str(n), "received_at": NOON_MS + ms} for n, ms in enumerate(times)))
     found = sorted(rows_of(content), key=lambda row: row["seq"])
@@ -89,12 +97,12 @@ def test_without_a_seq_the_order_is_that_of_time_and_then_of_the_rows() -> None:
     assert {row["seq"] for row in found}.isdisjoint(row["seq"] for row in rows_of(content, "trigger/another.jsonl"))
 
 
-def test_no_seq_is_made_in_the_millisecond_that_is_skipped() -> None:
+def test_no_seq_is_made_in_the_skipped_millisecond() -> None:
     (row,) = rows_of(lines({"topic": TRIGGER, "payload": "{}", "received_at": SKIPPED_MS}))
     assert unix_ms_of(row["seq"]) == SKIPPED_MS + 1
 
 
-def test_a_line_that_is_no_message_is_refused_and_the_others_go_in() -> None:
+def test_a_line_that_is_not_a_message_is_refused_and_others_are_ingested() -> None:
     content = lines(
         message(), '{"topic": "x', message(seq=-1), "", message(payload=None), message(payload_base64="?", seq=seq_at(2))
     )
@@ -126,19 +134,30 @@ def test_no_line_stops_the_others(bad: str) -> None:
     assert found[1]["refused_because"] is None or found[1]["payload"] == bad.encode()
 
 
-def test_columns_of_one_name_are_no_segment() -> None:
+def test_a_first_line_that_begins_like_an_array_stops_no_other() -> None:
+    found = rows_of(lines("[" * 100_000, '["\\ud800"', message()))
+    assert [row["refused_because"] is None for row in found] == [True, False, False]
+
+
+def test_files_with_byte_order_marks_may_be_joined() -> None:
+    one, two = lines(message()), lines(message(seq=seq_at(2)))
+    found = rows_of(BYTE_ORDER_MARK + one + b"\n" + BYTE_ORDER_MARK + two)
+    assert [(row["seq"], row["refused_because"]) for row in found] == [(seq_at(1), None), (seq_at(2), None)]
+
+
+def test_duplicate_column_names_make_a_file_no_segment() -> None:
     table = to_arrow([trigger(1, ["V1"])])
     with pytest.raises(Unreadable):
         decode("trigger/x.parquet", parquet(table.append_column("topic", table["topic"])))
 
 
-def test_bytes_that_a_text_could_not_hold_are_not_taken_for_the_data() -> None:
+def test_bytes_that_text_cannot_hold_are_not_taken_as_data() -> None:
     content = lines(message(payload="a\ufffdb"))
     assert "base64" in rows_of(content, "data/depot.jsonl")[0]["refused_because"]
-    assert rows_of(content)[0]["refused_because"] is None  # a trigger says itself what it may hold
+    assert rows_of(content)[0]["refused_because"] is None  # a trigger decides itself what it may contain
 
 
-def test_headers_of_a_broker_cannot_speak_for_manifold() -> None:
+def test_broker_headers_cannot_impersonate_manifold() -> None:
     properties = {"User-Property": {"origin": "planning", "sdv-duplicate-of": "1"}}
     assert rows_of(lines(message(pub_props=properties)))[0]["headers"] == [("origin", "planning")]
 
@@ -147,9 +166,11 @@ def test_headers_of_a_broker_cannot_speak_for_manifold() -> None:
     ("path", "content", "word"),
     [
         pytest.param(JSONL, b"\x00\x01 not JSON", "no line of it", id="not JSON"),
-        pytest.param(JSONL, lines(message(), message(seq=None, received_at=NOON_MS)), "no seq although", id="seq here and there"),
+        pytest.param(
+            JSONL, lines(message(), message(seq=None, received_at=NOON_MS)), "no seq although", id="seq on some lines only"
+        ),
         pytest.param("trigger/x.jsonl.gz", gzip.compress(lines(message()))[:-9], "gzip", id="torn gzip"),
-        pytest.param("trigger/x.jsonl.zst", b"not zstd", "zstd", id="no zstd"),
+        pytest.param("trigger/x.jsonl.zst", b"not zstd", "zstd", id="not zstd"),
         pytest.param("trigger/x.parquet", b"", "Parquet", id="empty"),
         pytest.param(
             "trigger/x.parquet", parquet(pa.table({"topic": ["t"], "payload": ["p"]})), "one of them", id="neither seq nor time"
@@ -158,18 +179,18 @@ def test_headers_of_a_broker_cannot_speak_for_manifold() -> None:
             "trigger/x.parquet",
             parquet(pa.table({"topic": ["t"], "payload": ["p"], "received_at": [datetime(1999, 1, 1, tzinfo=UTC)]})),
             "2020",
-            id="a time that no seq holds",
+            id="a time out of range for a seq",
         ),
     ],
 )
-def test_a_file_that_is_no_segment_says_why(path: str, content: bytes, word: str) -> None:
+def test_a_file_that_is_not_a_segment_has_a_reason(path: str, content: bytes, word: str) -> None:
     with pytest.raises(Unreadable, match=word):
         decode(path, content)
 
 
 @pytest.mark.parametrize("column", ["topic", "refused_because", "headers"])
-def test_a_text_that_is_no_utf_8_makes_a_file_no_segment(column: str) -> None:
-    """Nothing else could be done with it: whoever made a Python text of it would end, and the run with it."""
+def test_invalid_utf_8_makes_a_file_no_segment(column: str) -> None:
+    """Such text would raise in any code that decodes it and end the run."""
     text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
     columns = {"topic": pa.array(["t"]), "payload": pa.array(["p"]), "seq": pa.array([seq_at(1)])}
     columns[column] = pa.MapArray.from_arrays([0, 1], pa.array(["name"]), text) if column == "headers" else text
@@ -178,20 +199,20 @@ def test_a_text_that_is_no_utf_8_makes_a_file_no_segment(column: str) -> None:
 
 
 @pytest.mark.parametrize("us", [-(2**62), -62_135_596_800_000_001, 253_402_300_800_000_000, 2**62])
-def test_an_instant_of_no_year_makes_a_file_no_segment(us: int) -> None:
+def test_an_instant_outside_the_calendar_makes_a_file_no_segment(us: int) -> None:
     instants = pa.array([0, us], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     columns = {"topic": ["t"] * 2, "payload": ["p"] * 2, "seq": [seq_at(1), seq_at(2)], "received_at": instants}
     with pytest.raises(Unreadable, match="no year"):
         decode("trigger/x.parquet", parquet(pa.table(columns)))
 
 
-def test_the_first_and_the_last_instant_are_some() -> None:
+def test_the_first_and_last_representable_instants_are_accepted() -> None:
     columns = {"topic": ["t"] * 2, "payload": ["p"] * 2, "seq": [seq_at(1), seq_at(2)], "received_at": list(ENDS)}
     found = rows_of(parquet(pa.table(columns)), "trigger/x.parquet")
     assert tuple(row["received_at"] for row in found) == ENDS
 
 
-def test_the_greatest_seq_is_one() -> None:
+def test_the_largest_seq_is_accepted() -> None:
     assert rows_of(lines(message(seq=MAX_SEQ, received_at=NOON_MS)))[0]["seq"] == MAX_SEQ
 
 

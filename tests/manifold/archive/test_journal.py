@@ -1,4 +1,4 @@
-"""Journal files: closed by size or age, never harmed by a disk that is full, recovered whole."""
+"""Journal files: closed by size or age, undamaged by a full disk, recovered completely."""
 
 import asyncio
 import resource
@@ -32,13 +32,13 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(question: Callable[[], bool]) -> None:
-    while not question():  # noqa: ASYNC110  # no event tells; bounded by `run`
+    while not question():  # noqa: ASYNC110  # no event to wait for; bounded by `run`
         await asyncio.sleep(0)
 
 
 @contextmanager
 def full_disk(limit: int) -> Iterator[None]:
-    """No file of this process may grow beyond `limit` bytes; root is not exempt."""
+    """Let no file of this process grow beyond `limit` bytes, root included."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -49,7 +49,7 @@ def full_disk(limit: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_file_closes_at_its_size_and_is_sealable_when_its_messages_are_settled(tmp_path: Path) -> None:
+def test_a_file_closes_at_its_size_and_is_sealable_once_settled(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = journal(tmp_path, max_bytes=100)
         first = await files.append([envelope(1, 200)])
@@ -66,7 +66,7 @@ def test_a_file_closes_at_its_size_and_is_sealable_when_its_messages_are_settled
     run(scenario)
 
 
-def test_a_file_closes_at_its_age_but_not_in_the_middle_of_a_write(tmp_path: Path) -> None:
+def test_a_file_closes_at_its_age_but_not_during_a_write(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = journal(tmp_path, max_age_s=0)
         files.rotate_if_old()
@@ -118,7 +118,7 @@ def test_a_note_that_does_not_fit_is_kept_in_memory_and_hides_no_later_message(t
     run(scenario)
 
 
-def test_recovery_cuts_the_torn_tail_and_keeps_notes(tmp_path: Path) -> None:
+def test_recovery_truncates_the_torn_tail_and_keeps_notes(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = journal(tmp_path)
         file = await files.append([envelope(1), envelope(2)])

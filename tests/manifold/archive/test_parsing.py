@@ -1,6 +1,8 @@
-"""What the parsers make of messages: the same verdicts as at the door, and no exception for any bytes."""
+"""The parsers of messages: the same decisions as at the recorder, and no exception for any bytes."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,9 +13,21 @@ from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser, fanout
 from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from manifold.contracts.messages import sha1_hex
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.outcomes import LATEST_MS, Outcome, OutcomeRecord
 from manifold.contracts.topics import FANOUT, TRIGGER
-from tests.pipelines.makers import NOON_MS, data, duplicate, ecq_ack, ecq_expired, envelope, inline, outcome, seq_at, trigger
+from tests.pipelines.makers import (
+    NOON_MS,
+    data,
+    duplicate,
+    ecq_ack,
+    ecq_expired,
+    ecq_rewind,
+    envelope,
+    inline,
+    outcome,
+    seq_at,
+    trigger,
+)
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
 
@@ -29,18 +43,18 @@ def test_a_trigger_names_each_of_its_vehicles_once() -> None:
     assert row["reason"] is None
 
 
-def test_a_large_trigger_is_cut_into_rows_of_ten_thousand_vehicles() -> None:
+def test_a_large_trigger_is_split_into_rows_of_ten_thousand_vehicles() -> None:
     found = rows(parsing.triggers, trigger(1, [f"V{n}" for n in range(25_000)]))
     assert [len(row["vins"]) for row in found] == [10_000, 10_000, 5_000]
     assert {row["seq"] for row in found} == {seq_at(1)}
 
 
-def test_each_row_says_how_many_of_its_vehicles_are_odd() -> None:
+def test_each_row_counts_its_invalid_vins() -> None:
     found = rows(parsing.triggers, trigger(1, ["1HGCM82633A004352", "V1"]), trigger(2, []), trigger(3, ["1HGCM82633A004352"]))
     assert [row["odd_vins"] for row in found] == [1, 0, 0]
 
 
-def test_an_expired_message_of_a_compacted_queue_is_told_from_an_acknowledged_one() -> None:
+def test_expired_and_acknowledged_compacted_messages_are_told_apart() -> None:
     found = rows(parsing.ecq, ecq_ack(5, "c1", 2), ecq_expired(6, "c1", 3))
     assert [(row["kind"], row["acked_seq"], row["reason"]) for row in found] == [
         ("acknowledged", seq_at(2), None),
@@ -48,7 +62,13 @@ def test_an_expired_message_of_a_compacted_queue_is_told_from_an_acknowledged_on
     ]
 
 
-def test_a_duplicate_brings_no_rows_but_is_not_refused() -> None:
+def test_a_rewind_in_the_last_millisecond_of_all_calendars_is_in_it() -> None:
+    late = replace(ecq_rewind(1, "C1"), received_at=datetime.max.replace(tzinfo=UTC))
+    (row,) = rows(parsing.ecq, late)
+    assert row["acked_ms"] == LATEST_MS
+
+
+def test_a_duplicate_produces_no_rows_and_is_not_refused() -> None:
     assert rows(parsing.triggers, duplicate(2, 1, ["V1"])) == []
 
 
@@ -62,7 +82,7 @@ def test_a_duplicate_brings_no_rows_but_is_not_refused() -> None:
         pytest.param(trigger(1, [f"V{n}" for n in range(25_001)]), "max_ids", id="too many ids"),
         pytest.param(inline(1, ["V1"], b"123456789"), "max_data_bytes", id="inline data too large"),
         pytest.param(envelope(1, Stream.TRIGGER, "$SDV-FANOUT/x", b"{}"), "unknown", id="unknown topic"),
-        pytest.param(trigger(1, ["V1"], refused_because="said the door"), "said the door", id="refused at the door"),
+        pytest.param(trigger(1, ["V1"], refused_because="said the door"), "said the door", id="refused by the recorder"),
     ],
 )
 def test_a_bad_trigger_is_refused_with_its_reason_and_bytes(message: Envelope, word: str) -> None:
@@ -73,12 +93,12 @@ def test_a_bad_trigger_is_refused_with_its_reason_and_bytes(message: Envelope, w
         assert row["vins"] is None
 
 
-def test_inline_data_comes_with_its_sha1_as_data_id() -> None:
+def test_inline_data_has_its_sha1_as_data_id() -> None:
     (row,) = rows(parsing.inline_data, trigger(1, ["V1"]), inline(2, ["V1"], b"hello"))
     assert (row["seq"], row["data_id"], row["payload"]) == (seq_at(2), sha1_hex(b"hello"), b"hello")
 
 
-def test_a_key_spelled_with_escapes_is_found_too() -> None:
+def test_a_key_spelled_with_escapes_is_found() -> None:
     payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": "aGk="}).replace('"data"', '"d\\u0061ta"').encode()
     (row,) = rows(parsing.inline_data, envelope(1, Stream.TRIGGER, TRIGGER, payload))
     assert row["payload"] == b"hi"
@@ -87,13 +107,13 @@ def test_a_key_spelled_with_escapes_is_found_too() -> None:
 @pytest.mark.parametrize(
     ("headers", "setting", "bytes_of_maps"),
     [
-        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="as the recorder took it: text"),
-        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="as the recorder took it: base64"),
-        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before there was text"),
-        pytest.param({}, "text", b"maps", id="of others: as it is set"),
+        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="from the recorder: text"),
+        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="from the recorder: base64"),
+        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before text was supported"),
+        pytest.param({}, "text", b"maps", id="foreign: as configured"),
     ],
 )
-def test_inline_data_is_what_it_was_when_it_came(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
+def test_inline_data_is_kept_unchanged(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
     payload = b'{"ids": ["V1"], "request_id": "r", "data": "maps"}'
     message = envelope(1, Stream.TRIGGER, FANOUT, payload, headers=headers)
     (row,) = rows(parsing.inline_data, message, limits=Limits(max_ids=1, max_data_bytes=8, inline=setting))
@@ -111,7 +131,7 @@ def test_data_is_accepted_or_refused_one_by_one() -> None:
     ]
 
 
-def test_an_outcome_says_how_its_entry_ended() -> None:
+def test_an_outcome_states_how_its_entry_ended() -> None:
     (row,) = rows(parsing.outcomes, outcome(9, "V1", 1, Outcome.FAILED))
     assert (row["vin"], row["entry_seq"], row["outcome"], row["ended_ms"]) == ("V1", seq_at(1), "failed", NOON_MS + 9)
 
@@ -120,16 +140,16 @@ def test_an_outcome_says_how_its_entry_ended() -> None:
     "change",
     [
         pytest.param({"vin": "V/1"}, id="no VIN"),
-        pytest.param({"seq": 1 << 70}, id="a seq that no column holds"),
+        pytest.param({"seq": 1 << 70}, id="a seq too large for the column"),
         pytest.param({"seq": True}, id="a seq that is a boolean"),
-        pytest.param({"ended_ms": 1 << 60}, id="an instant after all calendars"),
-        pytest.param({"dispatched_ms": "soon"}, id="an instant in words"),
-        pytest.param({"attempts": -1}, id="fewer than no attempts"),
+        pytest.param({"ended_ms": 1 << 60}, id="an instant after the calendar"),
+        pytest.param({"dispatched_ms": "soon"}, id="an instant as text"),
+        pytest.param({"attempts": -1}, id="negative attempts"),
         pytest.param({"reason": 7}, id="a reason that is a number"),
         pytest.param({"outcome": "eaten"}, id="an unknown outcome"),
     ],
 )
-def test_an_outcome_that_no_column_could_hold_is_refused(change: dict[str, object]) -> None:
+def test_an_outcome_that_fits_no_column_is_refused(change: dict[str, object]) -> None:
     good = outcome(9, "V1", 1)
     fields = json.loads(good.payload) | change
     (row,) = rows(parsing.outcomes, envelope(9, Stream.OUTCOME, good.topic, json.dumps(fields).encode()))
@@ -137,7 +157,7 @@ def test_an_outcome_that_no_column_could_hold_is_refused(change: dict[str, objec
     assert row["vin"] is None
 
 
-def test_half_a_character_in_a_reason_refuses_the_record() -> None:
+def test_a_lone_surrogate_in_a_reason_refuses_the_record() -> None:
     fields = json.loads(outcome(9, "V1", 1).payload)
     payload = json.dumps(fields | {"reason": "\ud800"}).encode()
     (row,) = rows(parsing.outcomes, envelope(9, Stream.OUTCOME, "outcomes/V1", payload))
@@ -161,7 +181,7 @@ HOSTILE = [
 @pytest.mark.parametrize(
     "value", [*("[" * n + "]" * n for n in range(970, 1000)), "9" * 4301, '"' + "x" * 100_000 + '"', "1e999"]
 )
-def test_no_depth_and_no_size_of_a_value_stops_the_others(shape: str, value: str) -> None:
+def test_no_nesting_depth_or_size_stops_the_others(shape: str, value: str) -> None:
     bad = (shape % value).encode()
     for parser, good in ((parsing.triggers, trigger(2, ["V2"])), (parsing.outcomes, outcome(2, "V2", 1))):
         found = rows(parser, envelope(1, good.stream, TRIGGER, bad), good)
@@ -173,7 +193,7 @@ def test_no_depth_and_no_size_of_a_value_stops_the_others(shape: str, value: str
 
 
 @pytest.mark.parametrize("name", ["triggers", "inline_data", "data", "outcomes"])
-def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_while_parsing_refuses_that_message_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -186,7 +206,7 @@ def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkey
         assert row["message"] == message.payload
 
 
-def test_a_file_of_which_reading_raises_anything_is_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_while_reading_makes_a_file_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("on purpose")
 

@@ -1,4 +1,4 @@
-"""Messages of signals by columns: each row says what the message alone would say, whatever lies beside it."""
+"""Columnar parsing of signal messages: each row equals that of the message parsed alone."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def status(sealing: Sealing, ms: int, kind: str) -> Envelope:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6))
-def test_raw_signals_side_by_side_are_read_as_each_alone(kinds: list[str], keys: DayKeys) -> None:
+def test_raw_signals_in_a_batch_parse_as_they_do_alone(kinds: list[str], keys: DayKeys) -> None:
     messages = [raw(Sealing(keys), ms, kind) for ms, kind in enumerate(kinds)]
     processing = parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS))
     for parser in (parsing.signals, processing):
@@ -81,7 +81,7 @@ def test_raw_signals_side_by_side_are_read_as_each_alone(kinds: list[str], keys:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=6))
-def test_statuses_side_by_side_are_read_as_each_alone(kinds: list[str], keys: DayKeys) -> None:
+def test_statuses_in_a_batch_parse_as_they_do_alone(kinds: list[str], keys: DayKeys) -> None:
     messages = [status(Sealing(keys), ms, kind) for ms, kind in enumerate(kinds)]
     assert rows(parsing.statuses, *messages) == [row for message in messages for row in rows(parsing.statuses, message)]
 
@@ -98,7 +98,9 @@ def test_statuses_side_by_side_are_read_as_each_alone(kinds: list[str], keys: Da
         ("key gone", None, "is gone"),
     ],
 )
-def test_what_one_message_comes_to(kind: str, reason: str | None, problem: str | None, keys: DayKeys) -> None:
+def test_a_signal_message_is_parsed_refused_or_reported_as_a_problem(
+    kind: str, reason: str | None, problem: str | None, keys: DayKeys
+) -> None:
     message = raw(Sealing(keys), 3, kind)
     (row,) = rows(parsing.signals, message)
     (made,) = rows(parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS)), message)

@@ -1,4 +1,4 @@
-"""The journal's records: whatever a crash leaves, complete records are read and nothing else."""
+"""Journal records: after any crash, exactly the complete records are read."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -29,7 +29,7 @@ ENVELOPES = st.lists(
 
 
 @given(ENVELOPES)
-def test_what_is_written_is_read(envelopes: list[Envelope]) -> None:
+def test_a_record_is_read_back_as_written(envelopes: list[Envelope]) -> None:
     raw = frames(envelopes)
     content = scan(raw)
     assert content.length == len(raw)
@@ -47,7 +47,7 @@ def test_a_tail_torn_at_any_byte_costs_only_the_torn_record(envelopes: list[Enve
 
 
 @given(ENVELOPES, st.integers(0, 64))
-def test_a_file_that_ends_in_zeros_has_no_more_records_than_were_written(envelopes: list[Envelope], zeros: int) -> None:
+def test_trailing_zeros_add_no_records(envelopes: list[Envelope], zeros: int) -> None:
     raw = frames(envelopes)
     assert scan(raw + bytes(zeros)).length == len(raw)
 

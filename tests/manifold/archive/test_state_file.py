@@ -1,4 +1,4 @@
-"""The few facts that outlive a door, saved by two threads."""
+"""The state that survives a restart, saved by two threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +10,7 @@ class Counted(ServiceState):
     saved: int | None = None
 
 
-def test_two_threads_that_save_at_once_never_leave_half_a_file(tmp_path: Path) -> None:
+def test_concurrent_saves_never_leave_half_a_file(tmp_path: Path) -> None:
     state = StateFile(tmp_path, Counted())
 
     def save(number: int) -> None:
@@ -27,5 +27,5 @@ def test_two_threads_that_save_at_once_never_leave_half_a_file(tmp_path: Path) -
     assert StateFile(tmp_path, Counted()).load().last_seq == 199
 
 
-def test_without_a_file_the_state_is_the_one_that_a_door_begins_with(tmp_path: Path) -> None:
+def test_without_a_file_the_state_is_the_initial_one(tmp_path: Path) -> None:
     assert StateFile(tmp_path, Counted(last_seq=7)).load() == Counted(last_seq=7)

@@ -3,7 +3,10 @@
 import gzip
 import io
 import os
-from datetime import timedelta, timezone
+import re
+import socket
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ import pytest
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
-from manifold.archive.probing import probe
+from manifold.archive.probing import probe, seqs_of
 from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
@@ -41,13 +44,13 @@ def test_an_archive_without_folders_has_no_segments(tmp_path: Path) -> None:
     assert Archive(f"file://{tmp_path}/nowhere").segments() == []
 
 
-def test_a_file_in_the_place_of_a_folder_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_reported_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / Stream.OUTCOME).write_bytes(b"x")
     with pytest.raises(Permanent, match=r"move it away: .*outcome"):
         Archive(f"file://{tmp_path}").segments()
 
 
-def test_a_store_that_is_away_is_said_with_its_address_and_the_settings() -> None:
+def test_an_unreachable_store_is_reported_with_address_and_settings() -> None:
     away = S3("http://127.0.0.1:9", "us-east-1", "key", "secret")
     with pytest.raises(Retryable, match=r"s3://lake/archive cannot be read: .*MANIFOLD_S3_"):
         Archive("s3://lake/archive", away).segments()
@@ -64,7 +67,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     assert [s.path for s in archive.find([path])] == [path]
 
 
-def test_a_long_interval_begins_with_the_day_of_its_instant_in_utc(tmp_path: Path) -> None:
+def test_a_long_interval_begins_with_its_utc_day(tmp_path: Path) -> None:
     before_midnight = write(tmp_path, trigger(-13 * HOUR, ["V1"]))  # 23:00 UTC
     east = timezone(timedelta(hours=5))
     start = at(-14 * HOUR).astimezone(east)
@@ -95,7 +98,42 @@ def test_an_interval_takes_the_segments_that_began_in_it(tmp_path: Path, start: 
     assert [s.path for s in listed] == [paths[ms] for ms in found]
 
 
-def test_a_file_with_a_name_of_its_own_begins_with_its_hour(tmp_path: Path) -> None:
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(FIRST, LAST, id="all of time"),
+        pytest.param(datetime(500, 1, 1, tzinfo=UTC), LAST, id="a year of three digits"),
+        pytest.param(datetime(50, 1, 1, tzinfo=UTC), at(1), id="a year of two digits"),
+    ],
+)
+def test_an_interval_may_begin_and_end_at_any_time(tmp_path: Path, start: datetime, end: datetime) -> None:
+    path = write(tmp_path, trigger(0, ["V1"]))
+    assert [s.path for s in Archive(f"file://{tmp_path}").segments(Interval(start, end))] == [path]
+
+
+@pytest.mark.parametrize("length", [timedelta(hours=3), timedelta(days=3)])
+def test_an_interval_may_reach_the_end_of_time(length: timedelta) -> None:
+    folders = list(Interval(LAST - length, LAST).folders())
+    assert folders[-1].startswith("dt=9999-12-31")
+    assert len(folders) == 4
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(FIRST.replace(tzinfo=timezone(timedelta(hours=5))), at(0), id="before the first instant of UTC"),
+        pytest.param(at(0), LAST.replace(tzinfo=timezone(timedelta(hours=-5))), id="after the last one"),
+    ],
+)
+def test_an_interval_outside_of_all_time_is_none(start: datetime, end: datetime) -> None:
+    with pytest.raises(ValueError, match="is no interval"):
+        Interval(start, end)
+
+
+def test_a_file_with_a_custom_name_begins_with_its_hour(tmp_path: Path) -> None:
     path = write(tmp_path, trigger(5, ["V1"]))
     strange = (tmp_path / path).rename((tmp_path / path).with_name("from-elsewhere.parquet"))
     (segment,) = Archive(f"file://{tmp_path}").segments(Interval(at(0), at(1)))
@@ -103,14 +141,14 @@ def test_a_file_with_a_name_of_its_own_begins_with_its_hour(tmp_path: Path) -> N
     assert segment.began_at == at(0)
 
 
-def test_a_probe_tells_how_much_a_segment_holds(tmp_path: Path) -> None:
+def test_a_probe_reports_how_much_a_segment_holds(tmp_path: Path) -> None:
     write(tmp_path, trigger(1, ["V1"]), trigger(7, ["V1"]))
     archive = Archive(f"file://{tmp_path}")
     (probed,) = probe(archive, archive.segments())
     assert (probed.messages, probed.first_seq, probed.last_seq, probed.problem) == (2, seq_at(1), seq_at(7), None)
 
 
-def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
+def test_a_probe_reports_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
     path = write(tmp_path, trigger(1, ["V1"]))
     whole = (tmp_path / path).read_bytes()
     (tmp_path / path).write_bytes(whole[: len(whole) // 2])
@@ -120,7 +158,87 @@ def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
     assert "not a whole Parquet file" in str(probed.problem)
 
 
-def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
+def with_bad_name(column: bytes) -> bytes:
+    """A Parquet file with a column whose name is no text."""
+    table = to_arrow([trigger(1, ["V1"])]).append_column("depot-of-someone", pa.array([7]))
+    sink = io.BytesIO()
+    pq.write_table(table, sink, store_schema=False)
+    return sink.getvalue().replace(b"depot-of-someone", column)
+
+
+ONE = to_arrow([trigger(1, ["V1"])])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(content_of(ONE.append_column("seq", ONE["seq"])), "seq .*more than once", id="two columns seq"),
+        pytest.param(content_of(ONE.append_column("topic", ONE["topic"])), "topic .*more than once", id="two columns topic"),
+        pytest.param(with_bad_name(b"depot-of-some\xffne"), "UnicodeDecodeError", id="a column whose name is no text"),
+        pytest.param(
+            content_of(ONE.set_column(0, "seq", pa.array([2**64 - 1], pa.uint64()))), "seq of type uint64", id="a seq of 64 bits"
+        ),
+        pytest.param(content_of(ONE.set_column(0, "seq", pa.array([-5]))), "seq is negative", id="a negative seq"),
+        pytest.param(
+            content_of(to_arrow([trigger(n, ["V1"]) for n in (1, 2)]).set_column(0, "seq", pa.array([1, None]))),
+            "without seq",
+            id="one seq is missing",
+        ),
+    ],
+)
+def test_a_probe_says_of_any_file_why_it_is_no_segment(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = "trigger/of-others.parquet"
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_bytes(content)
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert (probed.messages, probed.first_seq, probed.last_seq) == (0, None, None)
+    assert re.search(problem, str(probed.problem))
+    with pytest.raises(Unreadable):
+        decode(path, archive.read(path))
+
+
+def test_a_footer_that_pyarrow_cannot_make_sense_of_ends_no_process(tmp_path: Path) -> None:
+    table = pa.table({"seq": [seq_at(1)], "topic": ["t"], "payload": [b"{}"]})
+    optional, required = (
+        b"\x25\x02\x18\x03seq",
+        b"\x25\x00\x18\x03seq",
+    )  # the column in Thrift; its statistics are of an optional one
+    content = content_of(table)
+    assert content.count(optional) == 1
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content.replace(optional, required))
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert "not a whole Parquet file" in str(probed.problem)
+
+
+def test_a_footer_that_counts_other_rows_than_there_are_is_no_segment(tmp_path: Path) -> None:
+    content = content_of(to_arrow([trigger(n, ["V1"]) for n in range(50)]))
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    counted, wrong = b"\x16\x64", b"\x16\x66"  # 50 and 51 in Thrift
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content[:footer] + content[footer:].replace(counted, wrong))
+    archive = Archive(f"file://{tmp_path}")
+
+    (probed,) = probe(archive, archive.segments())
+
+    assert probed.messages == 0
+    assert probed.problem
+
+
+def test_the_seqs_of_a_file_with_two_such_columns_are_none(tmp_path: Path) -> None:
+    (tmp_path / "trigger").mkdir()
+    (tmp_path / "trigger/x.parquet").write_bytes(content_of(ONE.append_column("seq", ONE["seq"])))
+    with pytest.raises(Unreadable, match="more than once"):
+        seqs_of(Archive(f"file://{tmp_path}"), "trigger/x.parquet")
+
+
+def test_columns_that_only_the_recorder_writes_may_be_missing() -> None:
     table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers", "applied", "refused_because", "stream"])
     assert decode("trigger/x.parquet", content_of(table)).messages.schema.names == SEGMENT_SCHEMA.names
 
@@ -132,7 +250,7 @@ def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
         pytest.param(
             to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])),
             "column seq is of type string",
-            id="a seq in words",
+            id="a seq as text",
         ),
         pytest.param(
             to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([None], pa.int64())), "without seq", id="no seq"
@@ -142,7 +260,7 @@ def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
         ),
     ],
 )
-def test_a_parquet_file_that_is_no_segment_is_unreadable(table: pa.Table, word: str) -> None:
+def test_a_parquet_file_that_is_not_a_segment_is_unreadable(table: pa.Table, word: str) -> None:
     with pytest.raises(Unreadable, match=word):
         decode("trigger/x.parquet", content_of(table))
 
@@ -153,7 +271,7 @@ def hour_of(root: Path) -> Path:
     return folder
 
 
-def test_a_name_that_is_no_text_is_passed_by_and_the_rest_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_name_that_is_not_text_is_skipped_and_the_rest_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path, trigger(1, ["V1"]))
     (hour_of(tmp_path) / os.fsdecode(b"r\xfcck.txt")).touch()
     (tmp_path / "trigger" / os.fsdecode(b"\xff")).mkdir()
@@ -171,6 +289,37 @@ def test_links_multiply_no_message(tmp_path: Path) -> None:
     assert [segment.path for segment in Archive(f"file://{tmp_path}").segments()] == [path]
 
 
+@pytest.mark.parametrize("name", ["pipe.jsonl", "dt=2026-03-01/pipe.jsonl"])
+def test_what_is_neither_file_nor_folder_is_passed_by(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    os.mkfifo(tmp_path / "trigger" / name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "trigger" / "socket.jsonl"))
+        archive = Archive(f"file://{tmp_path}")
+
+        assert [segment.path for segment in archive.segments()] == [path]
+        assert [segment.path for segment in archive.find([f"trigger/{name}", "trigger/socket.jsonl", path])] == [path]
+
+
+def test_no_depth_of_folders_stops_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    folder = os.open(tmp_path / "trigger", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("deep.jsonl", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+
+    try:
+        deep, usual = [segment.path for segment in Archive(f"file://{tmp_path}").segments()]
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "trigger/d"], check=True)  # deeper than Python's own function takes away
+
+    assert (deep.count("/"), deep.rpartition("/")[2], usual) == (1201, "deep.jsonl", path)
+
+
 def test_an_archive_that_is_itself_a_link_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "real", trigger(1, ["V1"]))
     (tmp_path / "archive").symlink_to(tmp_path / "real", target_is_directory=True)
@@ -181,7 +330,7 @@ def test_an_archive_that_is_itself_a_link_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "folder", ["_temporary/0/task_0", ".spark-staging-1/dt=2026-03-01", "dt=2026-03-01/hour=12/_temporary/0"]
 )
-def test_what_a_writer_has_not_committed_is_not_read_however_deep_it_lies(tmp_path: Path, folder: str) -> None:
+def test_uncommitted_files_are_ignored_at_any_depth(tmp_path: Path, folder: str) -> None:
     unfinished = tmp_path / "trigger" / folder
     unfinished.mkdir(parents=True)
     pq.write_table(to_arrow([trigger(1, ["V1"])]), unfinished / "part-0.parquet")
@@ -190,7 +339,7 @@ def test_what_a_writer_has_not_committed_is_not_read_however_deep_it_lies(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["a.PARQUET", "a.pq", "a.ndjson", "a.JSONL", "a.jsonl.GZ"])
-def test_names_that_others_give_are_read(tmp_path: Path, name: str) -> None:
+def test_foreign_file_names_are_read(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, trigger(1, ["V1"]))
     content = (tmp_path / path).read_bytes()
     (tmp_path / path).unlink()
@@ -204,7 +353,7 @@ def test_names_that_others_give_are_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["_SUCCESS", "part-0", "sink.csv", ".hidden.parquet"])
-def test_other_files_are_no_segments(tmp_path: Path, name: str) -> None:
+def test_other_files_are_not_segments(tmp_path: Path, name: str) -> None:
     (hour_of(tmp_path) / name).write_bytes(b"x")
 
     assert Archive(f"file://{tmp_path}").segments() == []
@@ -219,20 +368,26 @@ LINE = b'{"topic": "$SDV-FANOUT/trigger", "seq": %d, "payload": "{}"%s}'
         pytest.param(b"\xef\xbb\xbf" + LINE % (7, b""), 1, id="a byte order mark"),
         pytest.param(LINE % (7, b', "received_at": "2026-03-01t12:00:00z"'), 1, id="a time in lower case"),
         pytest.param(
-            LINE % (7, b', "received_at": 1772366400000, "timestamp": "2026-11-24T11:00:00Z"'), 1, id="a field nobody needs"
+            LINE % (7, b', "received_at": 1772366400000, "timestamp": "2026-11-24T11:00:00Z"'), 1, id="an unknown field"
         ),
-        pytest.param(b"[" + b",\n".join(LINE % (seq, b"") for seq in (7, 8, 9)) + b"]\n", 3, id="an array, an element a line"),
-        pytest.param(b"[\n" + b",\n".join(LINE % (seq, b"") for seq in (7, 8)) + b"\n]\n", 2, id="an array between its brackets"),
+        pytest.param(
+            b"[" + b",\n".join(LINE % (seq, b"") for seq in (7, 8, 9)) + b"]\n", 3, id="an array with one element per line"
+        ),
+        pytest.param(
+            b"[\n" + b",\n".join(LINE % (seq, b"") for seq in (7, 8)) + b"\n]\n",
+            2,
+            id="an array with brackets on their own lines",
+        ),
     ],
 )
-def test_lines_that_others_write_are_messages(content: bytes, messages: int) -> None:
+def test_foreign_lines_are_messages(content: bytes, messages: int) -> None:
     found = decode("trigger/dt=2026-03-01/hour=12/a.jsonl", content).messages
 
     assert found["refused_because"].to_pylist() == [None] * messages
 
 
-def test_a_seq_that_is_no_integer_is_refused_with_its_column() -> None:
-    """Consecutive seqs become one as doubles, and two messages would vanish."""
+def test_a_seq_that_is_not_an_integer_is_refused_with_its_column() -> None:
+    """Consecutive seqs are equal as doubles, so two messages would collapse."""
     rows = to_arrow([trigger(1, ["V1"])])
     place = rows.schema.get_field_index("seq")
 
@@ -240,8 +395,8 @@ def test_a_seq_that_is_no_integer_is_refused_with_its_column() -> None:
         decode("trigger/a.parquet", content_of(rows.set_column(place, "seq", rows["seq"].cast(pa.float64(), safe=False))))
 
 
-def test_a_probe_counts_no_messages_where_seq_is_no_integer(tmp_path: Path) -> None:
-    """Else the ledger would hold more messages than the reader finds."""
+def test_a_probe_counts_no_messages_if_seq_is_not_an_integer(tmp_path: Path) -> None:
+    """Otherwise the ledger would count more messages than the reader finds."""
     rows = to_arrow([trigger(n, ["V1"]) for n in (1, 2, 3)])
     path = write(tmp_path, trigger(1, ["V1"]))
     place = rows.schema.get_field_index("seq")
@@ -253,7 +408,7 @@ def test_a_probe_counts_no_messages_where_seq_is_no_integer(tmp_path: Path) -> N
     assert (probed.messages, "column seq is of type double" in str(probed.problem)) == (0, True), probed
 
 
-def test_nanoseconds_are_cut() -> None:
+def test_nanoseconds_are_truncated() -> None:
     rows = to_arrow([trigger(1, ["V1"])])
     place = rows.schema.get_field_index("received_at")
     instants = pa.array([1_772_366_400_123_456_789], pa.timestamp("ns", tz="UTC"))

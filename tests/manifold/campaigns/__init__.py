@@ -1,1 +1,1 @@
-"""Tests of campaigns: tables for what the plan refuses, properties for what a campaign promises."""
+"""Tests of campaigns: tables for refused plans, properties for the promises of a campaign."""

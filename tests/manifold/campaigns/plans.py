@@ -1,4 +1,4 @@
-"""Plans and worlds that several tests start from."""
+"""Plans and worlds shared by several tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,12 @@ POLICY = Policy()
 
 
 def vins(number: int) -> tuple[str, ...]:
-    """So many vehicles."""
+    """This many VINs."""
     return tuple(f"VIN{place:05}" for place in range(number))
 
 
 def document(*, number: int = 10, **fields: Any) -> dict[str, Any]:
-    """The smallest plan for so many vehicles, with further fields."""
+    """The smallest plan for this many vehicles, plus further fields."""
     smallest = {
         "campaign": "maps-47",
         "data_id": "map_47",
@@ -30,12 +30,12 @@ def document(*, number: int = 10, **fields: Any) -> dict[str, Any]:
 
 
 def fleet_here(number: int, **how: Any) -> Fleet:
-    """A fleet that is connected all the time."""
+    """A fleet that is always connected."""
     return Fleet(dict.fromkeys(vins(number), ALWAYS), **how)
 
 
 def proposed(plan: dict[str, Any], fleet: Fleet, targets: Sequence[r.Target] = (), policy: Policy = POLICY) -> Simulation:
-    """A world in which the plan is proposed and approved at `NOW`."""
+    """A world whose plan is proposed and approved at `NOW`."""
     world, name = Simulation(fleet, policy, NOW), plan["campaign"]
     world.order(r.Propose(name, "author", plan=plan))
     if targets:

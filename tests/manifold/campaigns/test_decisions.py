@@ -1,8 +1,9 @@
-"""The orders of a campaign give its stage, and an order that does not fit has no effect and a reason."""
+"""Orders determine the stage of a campaign; an order that does not fit has no effect and a reason."""
 
 import pytest
 
-from manifold.campaigns.decisions import Decided, Stage, decide
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decisions import decide
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import seq_of
@@ -47,7 +48,7 @@ STAGES: list[tuple[Orders, Stage]] = [
 
 
 @pytest.mark.parametrize(("orders", "stage"), STAGES)
-def test_orders_give_the_stage(orders: Orders, stage: Stage) -> None:
+def test_orders_determine_the_stage(orders: Orders, stage: Stage) -> None:
     assert (decided(orders).stage, decided(orders).ignored) == (stage, ())
 
 
@@ -68,6 +69,9 @@ OBJECTIONS: list[tuple[Orders, r.Command, str]] = [
     (SECOND, r.Pass(NAME, "ann", wave=1, why="it is fine"), "wave 1 is the last; there is none to open"),
     (PAUSED, r.Pass(NAME, "ann", wave=0, why="it is fine"), "the campaign is paused, because paused by ann"),
     (RUNNING, r.Resume(NAME, "ann"), "the campaign is running, because it is approved"),
+    (RUNNING, r.Amend(NAME, "ann", plan=PLAN | {"data_id": "other"}), "data_id: is not what it was"),
+    (CANCELLED, r.Amend(NAME, "ann", plan=PLAN), "the campaign is cancelled"),
+    (PROPOSED, r.Retry(NAME, "ann"), "the campaign is proposed"),
     (TRIPPED, r.Resume(NAME, "ann"), "accept lacks r1; name the rules that tripped"),
     (CANCELLED, r.Resume(NAME, "ann"), "the campaign is cancelled, because cancelled by ann"),
     (RUNNING, r.Pause(NAME, "ann", if_version=3), "if_version 3: the campaign is at version 4; look at it again"),
@@ -89,13 +93,13 @@ def test_an_order_that_does_not_fit_has_no_effect_and_a_reason(before: Orders, o
     assert (after.stage, after.version, after.wave) == (known.stage, known.version, known.wave)
 
 
-def test_a_resume_counts_the_rules_that_it_accepts_from_its_own_seq() -> None:
+def test_a_resume_counts_its_accepted_rules_from_its_own_seq() -> None:
     resumed = decided([*TRIPPED, r.Resume(NAME, "ann", accept=("r1",))])
 
     assert (resumed.tripped, resumed.counts_from) == (frozenset(), {"r1": seq_of(NOW + len(TRIPPED), 0, 0)})
 
 
-def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
+def test_a_record_is_canonical_json_and_round_trips() -> None:
     order = r.Pass(NAME, "ann", why="it is fine", wave=2, counts={"known": 95, "released": 100}, token=TOKEN)
 
     payload = r.encode(order)
@@ -119,8 +123,10 @@ def test_a_record_is_canonical_json_and_comes_back_as_it_was() -> None:
         b'{"do":"pause","campaign":"a","by":"ann","token":"1"}',
         b'{"do":"pause","campaign":"a","by":"ann","speed":1}',
         b'{"do":"targets","campaign":"a","by":"ann","targets":[]}',
+        b'{"do":"retry","campaign":"a","by":"ann","ended":[]}',
+        b'{"do":"retry","campaign":"a","by":"ann","ended":["delivered"]}',
         b'{"do":"targets","campaign":"a","by":"ann","targets":[["a/b"]]}',
     ],
 )
-def test_what_is_no_record_is_refused(payload: bytes) -> None:
+def test_a_malformed_record_is_refused(payload: bytes) -> None:
     assert isinstance(r.decode(payload), Refused)

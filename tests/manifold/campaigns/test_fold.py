@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifold.campaigns.facts import Attempt, Ended, Ending, Fact, Recorded, Released, joined
-from manifold.campaigns.fold import Campaign, Standing, Status, fold, standing
-from manifold.campaigns.plan import Retry
+from manifold.campaigns.facts import Answer, Answered, Attempt, Ended, Ending, Fact, Recorded, Released, Silence, Terms, joined
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.standing import Standing, Status, standing
+from manifold.campaigns.success import Retry
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import seq_of, unix_ms_of
 from tests.manifold.campaigns.plans import NOW, document, vins
@@ -14,14 +15,19 @@ from tests.manifold.campaigns.plans import NOW, document, vins
 NAMES = vins(4)
 PLAN = document(number=4, waves=[{"name": "a", "size": 1}, {"name": "b", "size": "rest"}], retry={"times": 1, "after": "1h"})
 RULES = {"rules": [{"name": "r1", "count": ["failed"], "over": 1}]}
+ANSWERS = {"success": {"by": "answer", "within": "1m"}, "retry": {"times": 1, "after": "1h", "on": ["busy", "silent"]}}
 BY = ("maps-47", "campaigner/0")
 
 orders: st.SearchStrategy[r.Command] = st.sampled_from(
     [
         r.Propose("maps-47", "author", plan=PLAN),
         r.Propose("maps-47", "another", plan=PLAN | RULES),
+        r.Propose("maps-47", "eve", plan=PLAN | ANSWERS),
+        r.Silent(*BY, before_ms=NOW + 20_000),
+        r.Silent(*BY, before_ms=NOW + 60_000),
         r.AddTargets("maps-47", "author", targets=(r.Target("EXTRA", "Asia/Tokyo", "a"),)),
         r.Approve("maps-47", "ann"),
+        r.Approve("maps-47", "bob"),
         r.Approve("maps-47", "bob", wave=0),
         r.Start(*BY),
         r.Hold(*BY, wave=0),
@@ -35,6 +41,9 @@ orders: st.SearchStrategy[r.Command] = st.sampled_from(
         r.Fence(*BY, epoch=2),
         r.Cancel("maps-47", "ann"),
         r.Complete(*BY),
+        r.Retry("maps-47", "ann", ended=("failed", "expired")),
+        r.Amend("maps-47", "ann", plan=PLAN | {"retry": {"times": 2, "after": "2h"}}),
+        r.Amend("maps-47", "bob", plan={name: value for name, value in PLAN.items() if name != "retry"}),
     ]
 )
 RELEASES = tuple(seq_of(NOW + 30_000 * place, 0, 0) for place in range(3))
@@ -52,10 +61,13 @@ def histories(draw: st.DrawFn) -> list[Fact]:
     for _ in range(draw(st.integers(0, 12))):
         name, release, ending = draw(st.tuples(st.sampled_from(NAMES), st.sampled_from(RELEASES), st.sampled_from(Ending)))
         facts.append(Ended(seq_of(NOW - 20_000 + 5000 * next(numbers), 2, 0), name, release, ending))
+        if draw(st.booleans()):
+            answer = draw(st.sampled_from(Answer))
+            facts.append(Answered(seq_of(NOW - 20_000 + 5000 * next(numbers), 3, 0), name, release, answer))
     return facts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories(), st.data())
 def test_any_order_any_repetition_and_any_batches_give_the_same_state(facts: list[Fact], data: st.DataObject) -> None:
     mixed = data.draw(st.permutations(facts + facts[::2]))
@@ -66,19 +78,39 @@ def test_any_order_any_repetition_and_any_batches_give_the_same_state(facts: lis
     assert in_batches == fold(Campaign(), facts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories())
 def test_the_tallies_count_every_target_once(facts: list[Fact]) -> None:
     campaign = fold(Campaign(), facts)
 
     counted = [dict.fromkeys(Status, 0) for _ in campaign.tallies]
-    for vin, member in campaign.members.items():
-        counted[member.wave][campaign.standings[vin].status] += 1
-    assert [dict.fromkeys(Status, 0) | dict(tally) for tally in campaign.tallies] == counted
+    for vin in campaign.roster.vins:
+        counted[campaign.roster.wave_of(vin)][campaign.standing_of(vin).status] += 1
+    assert list(campaign.tallies) == counted
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_the_columns_say_what_the_attempts_of_each_target_say(facts: list[Fact]) -> None:
+    campaign = fold(Campaign(), facts)
+
+    attempts: dict[str, tuple[Attempt, ...]] = {}
+    for fact in facts:
+        if isinstance(fact, Released):
+            attempts |= {vin: joined(attempts.get(vin, ()), Attempt(fact.seq)) for vin in fact.vins}
+        elif isinstance(fact, Ended):
+            attempts[fact.vin] = joined(attempts.get(fact.vin, ()), Attempt(fact.release, fact.ending, fact.seq))
+        elif isinstance(fact, Answered):
+            word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
+            attempts[fact.vin] = joined(attempts.get(fact.vin, ()), word)
+    decided = campaign.decided
+    for vin in campaign.roster.vins:
+        expected = standing(attempts[vin], decided.terms) if vin in attempts else Standing(Status.WAITING)
+        assert campaign.standing_of(vin) == expected
 
 
 FIRST, SECOND = RELEASES[0], RELEASES[1]
-ONCE_MORE = Retry(times=1, after="1h")
+ONCE_MORE = Terms(Retry(times=1, after="1h"))
 # attempts, then the status and the release or record that made it so
 STANDINGS = [
     ([Attempt(FIRST)], Status.RELEASED, FIRST),
@@ -113,4 +145,41 @@ def test_a_failed_target_waits_for_its_retry_and_without_one_has_failed() -> Non
     failed = (Attempt(FIRST, Ending.FAILED, SECOND),)
 
     assert standing(failed, ONCE_MORE) == Standing(Status.WAITING, SECOND, unix_ms_of(SECOND) + 3_600_000)
-    assert standing(failed, None) == Standing(Status.FAILED, SECOND)
+    assert standing(failed, Terms()) == Standing(Status.FAILED, SECOND)
+
+
+ACKNOWLEDGED = Attempt(FIRST, Ending.DELIVERED, SECOND)
+BY_ANSWER = [
+    (ACKNOWLEDGED, (), Status.RELEASED, FIRST),  # its answer is awaited
+    (ACKNOWLEDGED, (Silence(9, unix_ms_of(SECOND) - 1), Silence(11, unix_ms_of(SECOND))), Status.SILENT, 11),
+    (Attempt(FIRST, Ending.DELIVERED, SECOND, Answer.DONE, 9), (Silence(7, NOW << 1),), Status.CONFIRMED, 9),
+    (Attempt(FIRST, None, 0, Answer.DONE, 9), (), Status.CONFIRMED, 9),  # the acknowledgement got lost
+    (Attempt(FIRST, Ending.WITHDRAWN, 7, Answer.DONE, 9), (), Status.CONFIRMED, 9),
+    (Attempt(FIRST, Ending.DELIVERED, 7, Answer.REFUSED, 9), (), Status.REJECTED, 9),
+    (Attempt(FIRST, Ending.DELIVERED, 7, Answer.BUSY, 9), (), Status.BUSY, 9),
+    (Attempt(FIRST, Ending.DELIVERED, 7, Answer.FAILED, 9), (), Status.FAILED, 9),
+    (Attempt(FIRST, Ending.FAILED, 7), (), Status.FAILED, 7),
+]
+
+
+@pytest.mark.parametrize(("attempt", "silences", "status", "since"), BY_ANSWER)
+def test_in_a_campaign_that_asks_for_answers_the_answer_settles(
+    attempt: Attempt, silences: tuple[Silence, ...], status: Status, since: int
+) -> None:
+    found = standing((attempt,), Terms(by_answer=True, silences=silences))
+
+    assert (found.status, found.since) == (status, since)
+
+
+def test_where_no_answers_are_asked_for_they_change_nothing() -> None:
+    refused = Attempt(FIRST, Ending.DELIVERED, 7, Answer.REFUSED, 9)
+
+    assert standing((refused,), Terms()) == Standing(Status.DELIVERED, 7)
+
+
+def test_the_strongest_answer_counts_whenever_it_came() -> None:
+    attempts: tuple[Attempt, ...] = (ACKNOWLEDGED,)
+    for answer, seq in [(Answer.DONE, 8), (Answer.BUSY, 7), (Answer.DONE, 9)]:
+        attempts = joined(attempts, Attempt(FIRST, answer=answer, answered=seq))
+
+    assert standing(attempts, Terms(by_answer=True)) == Standing(Status.CONFIRMED, 8)

@@ -77,11 +77,15 @@ REFUSALS = [
     (window(**{"from": "10pm"}), 'window.from "10pm": must be a time of day from 00:00 to 23:59'),
     (window(to="22:00"), 'window.to "22:00": must differ from the beginning'),
     (window(days=["monday"]), 'window.days[0] "monday": must be one of mon, tue, wed, thu, fri, sat, sun'),
+    ({"success": {"by": "answer"}}, "success.within null: belongs to answers, and to them alone"),
+    ({"success": {"within": "2h"}}, 'success.within "2h": belongs to answers, and to them alone'),
+    ({"success": {"by": "radio"}}, 'success.by "radio": must be one of ack, answer'),
+    ({"retry": {"times": 1, "after": "1h", "on": []}}, "retry.on 0 items: must list at least one outcome"),
     (window(days=[]), "window.days 0 items: must name at least one day"),
     (window(zone="Mars/Base"), 'window.zone "Mars/Base": must be a zone of the IANA database, such as "Europe/Berlin"'),
     (window(**{"else": "vehicle"}), 'window.else "vehicle": must be a zone of the IANA database'),
     (rule(count=[]), "rules[0].count 0 items: must list at least one outcome"),
-    (rule(count=["delivered"]), 'rules[0].count[0] "delivered": must be one of failed, rejected, silent'),
+    (rule(count=["delivered"]), 'rules[0].count[0] "delivered": must be one of failed, busy, rejected, silent'),
     (rule(over=-1), "rules[0].over -1: must be 0 or more vehicles"),
     (rule(over="2"), 'rules[0].over "2": must be a share'),
     (rule(at_least=0), "rules[0].at_least 0: must be at least 1 known vehicle"),
@@ -89,13 +93,13 @@ REFUSALS = [
     (rule(then="shout"), 'rules[0].then "shout": must be one of pause, cancel, alert'),
     ({"retry": {"times": 0, "after": "6h"}}, "retry.times 0: must be 1 to 20 further attempts"),
     ({"retry": {"times": 2}}, "retry.after is missing; every retry needs it"),
-    ({"retry": {"times": 2, "after": "6h", "on": ["silent"]}}, 'retry.on[0] "silent": must be one of failed'),
+    ({"retry": {"times": 2, "after": "6h", "on": ["expired"]}}, 'retry.on[0] "expired": must be one of failed'),
     ({"approve": {"people": 0}}, "approve.people 0: must be 1 to 9"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSALS, ids=[reason[:60] for _, reason in REFUSALS])
-def test_a_broken_rule_is_told_with_field_value_and_remedy(fields: dict[str, Any], reason: str) -> None:
+def test_a_broken_rule_is_reported_with_field_value_and_remedy(fields: dict[str, Any], reason: str) -> None:
     told = parse_plan(json.dumps(document(**fields)).encode())
 
     assert isinstance(told, Refused)
@@ -103,7 +107,7 @@ def test_a_broken_rule_is_told_with_field_value_and_remedy(fields: dict[str, Any
 
 
 @pytest.mark.parametrize("field", ["campaign", "data_id", "targets", "ends"])
-def test_a_required_field_is_named_when_it_is_missing(field: str) -> None:
+def test_a_missing_required_field_is_named(field: str) -> None:
     plan = document()
     del plan[field]
 
@@ -111,7 +115,7 @@ def test_a_required_field_is_named_when_it_is_missing(field: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"[1]", b"null", b"[" * 100_000])
-def test_what_is_no_json_object_is_refused(payload: bytes) -> None:
+def test_anything_but_a_json_object_is_refused(payload: bytes) -> None:
     assert isinstance(parse_plan(payload), Refused)
 
 
@@ -129,7 +133,7 @@ def test_the_smallest_plan_is_one_wave_without_rate_window_or_rules() -> None:
     assert (plan.away, plan.approve.people) == ("wait", 1)
 
 
-def test_the_identity_of_a_plan_does_not_depend_on_the_order_of_its_fields() -> None:
+def test_the_plan_identity_does_not_depend_on_field_order() -> None:
     plan = document(rate=60)
 
     assert plan_sha256(plan) == plan_sha256(dict(reversed(plan.items())))
@@ -141,7 +145,7 @@ def test_an_exponential_rate_grows_with_successes_up_to_its_limit(successes: int
     assert Rate(start=10, times=2, every=50, up_to=45).at(successes) == per_minute
 
 
-def test_a_rate_that_hardly_grows_is_known_at_once_after_many_successes() -> None:
+def test_a_slowly_growing_rate_is_computed_at_once_after_many_successes() -> None:
     assert Rate(start=10, times=1 + 1e-12, every=1, up_to=45).at(1 << 60) == 45
 
 
@@ -169,7 +173,7 @@ values = st.recursive(
 
 
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The paths of everything in a document."""
+    """The paths of all values in a document."""
     inner: list[tuple[str | int, object]] = []
     if isinstance(value, dict):
         inner = list(value.items())
@@ -180,9 +184,7 @@ def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
 
 @settings(deadline=None)
 @given(st.sampled_from(places(FULL)), values)
-def test_whatever_stands_in_a_field_the_plan_is_read_or_refused_in_one_sentence(
-    path: tuple[str | int, ...], value: object
-) -> None:
+def test_any_field_value_is_accepted_or_refused_in_one_sentence(path: tuple[str | int, ...], value: object) -> None:
     document_with = json.loads(json.dumps(FULL))
     inside = document_with
     for name in path[:-1]:

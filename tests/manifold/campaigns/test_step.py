@@ -3,15 +3,17 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from manifold.campaigns.decisions import Stage
-from manifold.campaigns.facts import Recorded, Released
-from manifold.campaigns.fold import Campaign, Status, fold
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.facts import Answer, Recorded, Released
+from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.membership import assign
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation
+from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
@@ -30,9 +32,10 @@ def releases(world: Simulation) -> list[Released]:
 
 
 def decisions(world: Simulation) -> list[r.Command]:
-    """What the campaigner decided after the start."""
+    """What the campaigner decided after the start, without what it had seen."""
     commands = [fact.command for fact in world.facts if isinstance(fact, Recorded)]
-    return [command for command in commands if command.by == POLICY.by and not isinstance(command, r.Start)]
+    mine = [command for command in commands if command.by == POLICY.by and not isinstance(command, r.Start)]
+    return [replace(command, seen=0) for command in mine]
 
 
 def first_wave(plan: dict[str, Any]) -> set[str]:
@@ -52,7 +55,9 @@ def test_nothing_happens_before_the_approval_and_the_start() -> None:
 
     starts = instant_ms("2026-12-02T00:00:00Z")
     assert step(world.campaign, NOW, vins(10), POLICY) == [Wake(starts)]
-    assert step(world.campaign, starts, vins(10), POLICY) == [Decide(r.Start("maps-47", POLICY.by))]
+    (effect,) = step(world.campaign, starts, vins(10), POLICY)
+    assert isinstance(effect, Decide)
+    assert effect.command == r.Start("maps-47", POLICY.by, seen=world.facts[-1].seq)
 
 
 def test_all_who_are_here_are_released_at_once_without_a_rate() -> None:
@@ -262,3 +267,73 @@ def test_a_campaign_whose_waves_do_not_fit_the_list_does_not_start() -> None:
 
     assert world.campaign.problem == "waves[2].size 5: no target is left for this wave; make it or others smaller"
     assert world.campaign.decided.stage is Stage.PROPOSED
+
+
+ANSWERS = {"by": "answer", "within": "2h"}
+
+
+def test_a_target_is_a_success_when_its_vehicle_answers_done() -> None:
+    world = proposed(document(success=ANSWERS), fleet_here(10, answer_ms=HOUR))
+
+    world.run(NOW + 1000)
+    assert (world.campaign.total(Status.RELEASED), world.campaign.total(Status.CONFIRMED)) == (10, 0)
+    world.run(NOW + DAY)
+
+    assert (world.campaign.decided.stage, world.campaign.total(Status.CONFIRMED)) == (Stage.COMPLETED, 10)
+
+
+def test_who_does_not_answer_within_the_time_is_silent_by_one_record() -> None:
+    answers = dict.fromkeys(vins(3))
+    world = proposed(document(success=ANSWERS), fleet_here(10, answers=answers))
+
+    world.run(NOW + 2 * HOUR)
+    assert world.campaign.total(Status.SILENT) == 0
+    world.run(NOW + DAY)
+
+    (silent,) = (decision for decision in decisions(world) if isinstance(decision, r.Silent))
+    assert silent.before_ms == NOW + 120_000  # a sixtieth of two hours; they had acknowledged at NOW + 1 s
+    assert (world.campaign.total(Status.SILENT), world.campaign.total(Status.CONFIRMED)) == (3, 7)
+    assert world.campaign.decided.stage is Stage.COMPLETED
+
+
+def test_who_is_busy_is_released_again_after_the_pause_and_not_before() -> None:
+    retry = {"times": 1, "after": "6h", "on": ["busy"]}
+    answers = {vins(2)[0]: Answer.BUSY, vins(2)[1]: Answer.REFUSED}
+    world = proposed(document(success=ANSWERS, retry=retry), fleet_here(10, answers=answers))
+
+    world.run(NOW + DAY)
+
+    times = [release.at_ms - NOW for release in releases(world) if vins(1)[0] in release.vins]
+    assert times == [0, 6 * HOUR + 2000]
+    assert sum(vins(2)[1] in release.vins for release in releases(world)) == 1
+    assert [world.campaign.status_of(vin) for vin in vins(3)] == [Status.BUSY, Status.REJECTED, Status.CONFIRMED]
+
+
+def test_who_was_silent_is_awaited_anew_after_its_retry() -> None:
+    retry = {"times": 1, "after": "6h", "on": ["silent"]}
+    world = proposed(document(number=1, success=ANSWERS, retry=retry), fleet_here(1, answers=dict.fromkeys(vins(1))))
+
+    world.run(NOW + DAY)
+
+    assert [type(decision) for decision in decisions(world)] == [r.Silent, r.Silent, r.Complete]
+    assert [release.at_ms - NOW for release in releases(world)] == [0, 8 * HOUR + 120_000]
+
+
+def test_a_gate_counts_answers_and_not_acknowledgements() -> None:
+    plan = two_waves(success="100%") | {"success": ANSWERS}
+    refuses = min(first_wave(plan))
+    world = proposed(plan, fleet_here(10, answers={refuses: Answer.REFUSED}))
+
+    world.run(NOW + DAY)
+
+    assert (len(releases(world)), world.campaign.decided.wave) == (1, 0)
+
+
+def test_silence_is_recorded_during_a_pause_too() -> None:
+    world = proposed(document(success=ANSWERS), fleet_here(10, answers=dict.fromkeys(vins(10))))
+    world.run(NOW + 2000)
+    world.order(r.Pause("maps-47", "ann"))
+
+    effects = step(world.campaign, NOW + 2 * HOUR + 120_000, vins(10), POLICY)
+
+    assert [type(effect.command) for effect in effects if isinstance(effect, Decide)] == [r.Silent]

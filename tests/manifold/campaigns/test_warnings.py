@@ -1,4 +1,4 @@
-"""A dry run warns of what is valid and may surprise its author."""
+"""A dry run warns about valid plans that may surprise their author."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -49,9 +49,9 @@ def test_a_dry_run_warns(fields: dict[str, Any], targets: Sequence[r.Target], ex
     ("window", "day", "skipped"),
     [
         (Window("02:00", "03:00"), date(2027, 3, 28), True),
-        (Window("02:00", "03:01"), date(2027, 3, 28), False),  # from 03:00 on
+        (Window("02:00", "03:01"), date(2027, 3, 28), False),  # open from 03:00 on
         (Window("02:00", "03:00"), date(2027, 3, 27), False),
-        (Window("02:00", "03:00", days=("mon",)), date(2027, 3, 28), False),  # a Sunday: there is none to skip
+        (Window("02:00", "03:00", days=("mon",)), date(2027, 3, 28), False),  # a Sunday, so nothing is skipped
         (Window("02:30", "01:00"), date(2027, 3, 28), False),
         (Window("02:00", "03:00"), date(2026, 10, 25), False),
     ],

@@ -27,14 +27,14 @@ SPANS = [
     (NIGHT, "Asia/Kolkata", "2026-12-01T21:00:00Z", True, "2026-12-01T23:30:00Z"),
     (NIGHT, "Europe/Berlin", "2027-03-27T23:00:00Z", True, "2027-03-28T03:00:00Z"),  # an hour shorter
     (NIGHT, "Europe/Berlin", "2026-10-24T22:00:00Z", True, "2026-10-25T04:00:00Z"),  # an hour longer
-    # the hour that the clock skips: no window on that day
+    # the skipped hour: no window on that day
     (Window("02:00", "03:00"), "Europe/Berlin", "2027-03-27T02:30:00Z", False, "2027-03-29T00:00:00Z"),
-    # a window that the clock enters by its jump opens with the jump
+    # a window entered by the clock's jump opens with the jump
     (Window("02:30", "05:00"), "Europe/Berlin", "2027-03-28T00:59:59Z", False, "2027-03-28T01:00:00Z"),
-    # the hour that comes twice belongs to it twice
+    # a repeated hour belongs to it twice
     (Window("02:00", "02:30"), "Europe/Berlin", "2026-10-25T00:10:00Z", True, "2026-10-25T00:30:00Z"),
     (Window("02:00", "02:30"), "Europe/Berlin", "2026-10-25T00:40:00Z", False, "2026-10-25T01:00:00Z"),
-    # the day is that on which the window begins
+    # the day on which the window begins counts
     (Window("22:00", "05:00", days=("fri",)), "UTC", "2026-12-05T04:59:00Z", True, "2026-12-05T05:00:00Z"),
     (Window("22:00", "05:00", days=("fri",)), "UTC", "2026-12-05T22:00:00Z", False, "2026-12-11T22:00:00Z"),
 ]
@@ -48,7 +48,7 @@ def test_a_window_is_open_by_the_wall_clock_of_the_zone(window: Window, zone: st
 
 
 def is_inside(window: Window, zone: str, now_ms: int) -> bool:
-    """The same question, asked of minutes on the wall: whether it is one of the window's, counted on from its beginning."""
+    """An independent implementation over wall-clock minutes, counted from the beginning of the window."""
     local = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(ZoneInfo(zone))
     minute = local.hour * 60 + local.minute
     first, last = (int(text[:2]) * 60 + int(text[3:]) for text in (window.opens, window.closes))

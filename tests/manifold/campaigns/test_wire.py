@@ -1,4 +1,4 @@
-"""A release is an ordinary trigger, and comes back from the record as the fact that it was."""
+"""A release is an ordinary trigger and is read back from the record as the same fact."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ names = st.lists(st.sampled_from(vins(20)), min_size=1, unique=True).map(tuple)
 
 @settings(deadline=None)
 @given(st.builds(Release, st.integers(0, 99), st.integers(1, 1 << 40), st.none() | st.integers(0, 1 << 45), names))
-def test_a_release_comes_back_from_its_trigger(release: Release) -> None:
+def test_a_release_round_trips_through_its_trigger(release: Release) -> None:
     plan = plan_of(document())
     assert isinstance(plan, Plan)
 
@@ -29,7 +29,7 @@ def test_a_release_comes_back_from_its_trigger(release: Release) -> None:
     assert released(7, trigger) == Released(7, release.wave, release.step, release.vins, release.until_ms)
 
 
-def test_a_trigger_of_the_platform_is_no_release() -> None:
+def test_a_platform_trigger_is_not_a_release() -> None:
     trigger = parse_trigger(b'{"ids": ["A"], "request_id": "r", "data_id": "d"}', max_ids=1, max_data_bytes=1)
 
     assert isinstance(trigger, Trigger)
@@ -37,5 +37,5 @@ def test_a_trigger_of_the_platform_is_no_release() -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_every_outcome_of_the_queues_is_an_ending(outcome: Outcome) -> None:
+def test_every_queue_outcome_is_an_ending(outcome: Outcome) -> None:
     assert ended(9, OutcomeRecord("A", 7, outcome, ended_ms=1)) == Ended(9, "A", 7, Ending(outcome.value))

@@ -1,4 +1,4 @@
-"""`manifold batch`: a page of a request_id that was used again and again, and a huge batch taken back in slices."""
+"""`manifold batch`: paging over a reused request_id, and cancelling a huge batch in slices."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from tests.manifold.console.test_commands import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT
 
-MANY = MAX_ENTRIES + 15_000  # vehicles of one trigger: the API does not tell them one by one
+MANY = MAX_ENTRIES + 15_000  # vehicles of one trigger, too many for the API to list
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def redis(platform: Settings) -> Iterator[Redis]:
 
 
 def in_lake(settings: Settings, request_id: str, vins: list[str], ago_s: int) -> int:
-    """A trigger of some time ago that only the lake knows, and no queue; its seq."""
+    """Store an old trigger in the lake only; return its seq."""
     seq = seq_of(time.time_ns() // 1_000_000 - ago_s * 1000, 1, 0)
     row = {"ts": datetime_of(seq), "request_id": request_id, "seq": seq, "data_id": "d", "applied": False}
     catalog = open_catalog(settings)
@@ -44,7 +44,7 @@ def in_lake(settings: Settings, request_id: str, vins: list[str], ago_s: int) ->
 
 
 @pytest.mark.slow
-def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_says_how_to_go_on(platform: Settings) -> None:
+def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_a_cursor(platform: Settings) -> None:
     run = uuid.uuid4().hex[:8]
     request_id, vins = f"task_page_{run}", [f"P-{run}-{n}" for n in range(3)]
     old = [in_lake(platform, request_id, vins, ago_s) for ago_s in (400 * 86400, 900, 600)]
@@ -72,7 +72,7 @@ def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_says_how_to_go_o
 
 
 @pytest.mark.slow
-def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_off(platform: Settings, redis: Redis) -> None:
+def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Settings, redis: Redis) -> None:
     run = uuid.uuid4().hex[:8]
     request_id, vins = f"task_huge_{run}", [f"H-{run}-{n}" for n in range(MANY)]
     older, newer = (in_lake(platform, request_id, vins, ago_s) for ago_s in (120, 60))
@@ -85,13 +85,13 @@ def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_of
     command = [sys.executable, "-m", "manifold.console", "batch", "cancel", request_id]
     env = {**os.environ, **environment(platform)}
     process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    while not is_cancelled(vins[1], newer):  # without a pause: there are some slices more, and none takes long
+    while not is_cancelled(vins[1], newer):  # without a pause: some slices follow, and none takes long
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130, said
     assert f"to continue: manifold batch cancel {request_id}" in said
-    assert not is_cancelled(vins[-1], older), "broken off, it goes no further"
+    assert not is_cancelled(vins[-1], older), "an interrupted cancellation stops"
 
     again: Any = json.loads(subprocess.check_output([*command, "--json"], env=env, cwd=ROOT))
     assert again == {
@@ -101,6 +101,6 @@ def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_of
         "before": None,
     }
     assert is_cancelled(vins[-1], older)
-    assert not is_cancelled(vins[0], older), "what had ended is left alone"
+    assert not is_cancelled(vins[0], older), "ended entries are left alone"
     one = ask(platform, "batch", "cancel", request_id, "--limit", "1", "--vin", vins[0], "--vin", vins[1])
     assert (one["entries"], one["before"]) == ({"cancelled": 1, "delivered": 1}, newer)

@@ -1,4 +1,4 @@
-"""Somebody else's broker, as `manifold doctor` sees it; here a Mosquitto with and without the tap and the access rules."""
+"""An external broker as `manifold doctor` sees it: a Mosquitto with and without the tap and access rules."""
 
 import asyncio
 import subprocess
@@ -20,7 +20,7 @@ def judged(port: int, **more: object) -> dict[str, Diagnostic]:
     return {finding.check: finding for finding in asyncio.run(probe(settings))}
 
 
-def test_a_broker_with_events_and_access_rules_is_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_with_events_and_access_rules_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 60.0)
     server = open_tap_server(tmp_path)
     try:
@@ -35,9 +35,7 @@ def test_a_broker_with_events_and_access_rules_is_fit(tmp_path: Path, monkeypatc
     }
 
 
-def test_a_broker_as_it_comes_tells_nothing_and_lets_everybody_do_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_broker_sends_no_events_and_has_no_access_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 1.0)
     with stopping(start_mosquitto(tmp_path)) as plain:
         found = judged(plain.port)
@@ -48,9 +46,7 @@ def test_a_broker_as_it_comes_tells_nothing_and_lets_everybody_do_everything(
     assert all("docs/guides/emqx.md" in found[name].remedy for name in ("broker's events", "broker's access rules"))
 
 
-def test_a_broker_that_is_away_or_knows_no_vehicle_without_a_password_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_broker_or_one_requiring_a_password_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 1.0)
     nobody = free_port()
     assert list(judged(nobody)) == ["broker"]
@@ -70,7 +66,7 @@ def test_a_broker_that_is_away_or_knows_no_vehicle_without_a_password_is_said(
     assert not wrong["broker"].passed
 
 
-def test_with_a_broker_of_somebody_elses_the_doctor_asks_neither_the_tap_nor_an_airflow_that_is_off(
+def test_with_an_external_broker_the_doctor_skips_the_tap_and_a_disabled_airflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 0.2)
@@ -91,15 +87,15 @@ def test_with_a_broker_of_somebody_elses_the_doctor_asks_neither_the_tap_nor_an_
         ({"mqtt_url": "mqtt://emqx:1884", "mqtt_vehicle_url": "mqtts://cars.example:8883"}, "mqtts://cars.example:8883"),
     ],
 )
-def test_status_tells_where_vehicles_find_the_broker(given: dict[str, str], told: str) -> None:
+def test_status_shows_the_address_of_the_broker_for_vehicles(given: dict[str, str], told: str) -> None:
     settings = Settings.model_validate(given)
 
     assert Addresses.of(settings).to_json()["mqtt"] == told
     assert Addresses.of(settings).to_json()["mqtt_services"] == given.get("mqtt_url", told)
 
 
-def test_over_tls_the_vehicle_is_not_played_and_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that asks vehicles for certificates shows their authority's, and knows no service there."""
+def test_over_tls_the_vehicle_probe_is_skipped_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that requires vehicle certificates shows a certificate of their CA and knows no service on that port."""
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 5.0)
     with stopping(start_mosquitto(tmp_path)) as plain:
         found = judged(plain.port, mqtt_vehicle_url="mqtts://cars.example:8883")

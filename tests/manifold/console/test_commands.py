@@ -1,4 +1,4 @@
-"""The `manifold` command as people and programs use it: output, JSON, errors on stderr, exit codes."""
+"""The `manifold` command: output, JSON, errors on stderr, exit status."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.servers import ROOT, wait_until
 
 
 def manifold(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command with nothing of the developer's own settings."""
+    """Run the command without the developer's own settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
     command = [sys.executable, "-m", "manifold.console", *arguments]
     return subprocess.run(
@@ -34,7 +34,7 @@ def ask(settings: Settings, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_masked() -> None:
+def test_settings_are_printed_with_their_source_and_secrets_masked() -> None:
     done = manifold("settings", "--json", env={"MANIFOLD_NODE": "7", "MANIFOLD_MQTT_PASSWORD": "hunter2"})
 
     rows = {row["name"]: row for row in json.loads(done.stdout)}
@@ -52,7 +52,7 @@ def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_
 
 
 @pytest.mark.parametrize("words", [["--help"], ["quarantine", "--help"], ["vin", "show", "V\u00dc"]])
-def test_a_terminal_that_cannot_show_a_character_gets_another_and_no_traceback(tmp_path: Path, words: list[str]) -> None:
+def test_a_terminal_that_lacks_a_character_gets_a_replacement(tmp_path: Path, words: list[str]) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "MANIFOLD_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, check=False, timeout=60
@@ -73,7 +73,7 @@ def test_a_terminal_that_cannot_show_a_character_gets_another_and_no_traceback(t
         "pipelines populate",
     ],
 )
-def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
+def test_an_invalid_setting_stops_every_process_with_name_value_and_remedy(module: str) -> None:
     command = [sys.executable, "-m", *module.split()]
     done = subprocess.run(
         command, env={**os.environ, "MANIFOLD_REDIS_PORT": "many"}, capture_output=True, text=True, check=False, cwd=ROOT
@@ -84,7 +84,7 @@ def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(modu
     assert "Traceback" not in done.stderr
 
 
-def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
+def test_status_without_a_platform_is_json_and_unhealthy(tmp_path: Path) -> None:
     done = manifold(
         "status", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
     )
@@ -99,7 +99,7 @@ def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
     assert not any(status["processes"].values())
 
 
-def test_status_names_no_address_of_what_is_not_part_of_the_platform(tmp_path: Path) -> None:
+def test_status_shows_no_address_of_external_services(tmp_path: Path) -> None:
     nowhere = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
 
     whole = manifold("status", env=nowhere).stdout
@@ -111,7 +111,7 @@ def test_status_names_no_address_of_what_is_not_part_of_the_platform(tmp_path: P
 
 
 @pytest.mark.slow
-def test_status_has_the_promised_keys(platform: Settings) -> None:
+def test_status_has_the_documented_keys(platform: Settings) -> None:
     status = ask(platform, "status")
 
     assert status["healthy"] is True
@@ -123,7 +123,7 @@ def test_status_has_the_promised_keys(platform: Settings) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_sent_can_be_asked_for_before_any_ingest(platform: Settings, tmp_path: Path) -> None:
+def test_a_sent_batch_can_be_shown_before_any_ingest(platform: Settings, tmp_path: Path) -> None:
     vin, request_id = f"ASK-{uuid.uuid4().hex[:8]}", f"task_ask_{uuid.uuid4().hex[:8]}"
     payload = tmp_path / "payload"
     payload.write_bytes(uuid.uuid4().bytes)
@@ -141,7 +141,7 @@ def test_what_was_sent_can_be_asked_for_before_any_ingest(platform: Settings, tm
 
 
 @pytest.mark.slow
-def test_an_entry_without_its_data_is_parked_once_its_turn_has_come(platform: Settings) -> None:
+def test_an_entry_without_its_data_is_parked_when_its_turn_comes(platform: Settings) -> None:
     vin = vins(1, seed=4711)[0]
 
     async def go_online() -> None:
@@ -156,7 +156,7 @@ def test_an_entry_without_its_data_is_parked_once_its_turn_has_come(platform: Se
 
 
 @pytest.mark.slow
-def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platform: Settings) -> None:
+def test_a_batch_is_cancelled_for_some_vehicles_and_then_for_all(platform: Settings) -> None:
     run = uuid.uuid4().hex[:8]
     request_id, away = f"task_cancel_{run}", [f"AWAY-{run}-{n}" for n in range(3)]
     ask(platform, "send", *away, "--data-id", f"never-{run}", "--request-id", request_id)
@@ -166,7 +166,7 @@ def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platf
     stranger = manifold("batch", "cancel", request_id, "--vin", "STRANGER", env=environment(platform))
 
     assert one["entries"] == {"cancelled": 1}
-    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "doing it again says the same"
+    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "a repetition prints the same"
     assert [entry["state"] for entry in ask(platform, "vin", "show", away[1])["entries"]] == ["cancelled"]
     (batch,) = ask(platform, "batch", "show", request_id)["batches"]
     assert batch["states"] == {"cancelled": 3}
@@ -175,7 +175,7 @@ def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platf
 
 
 @pytest.mark.slow
-def test_queues_and_fleet_are_told_from_the_statistics_and_each_queue_as_it_is_now(platform: Settings) -> None:
+def test_queues_and_fleet_come_from_statistics_and_a_queue_is_read_live(platform: Settings) -> None:
     run = uuid.uuid4().hex[:8]
     vin, request_ids = f"LONG-{run}", [f"task_{run}_{n}" for n in range(3)]
     seqs = [ask(platform, "send", vin, "--data-id", "d", "--request-id", request_id)[0]["seq"] for request_id in request_ids]
@@ -206,17 +206,17 @@ def test_a_running_platform_can_be_watched(platform: Settings) -> None:
     assert "delivered a second" in manifold("watch", "--count", "1", env=environment(platform)).stdout
 
 
-def test_receipts_that_a_bad_response_topic_prevents_are_watched() -> None:
+def test_watch_shows_receipts_blocked_by_a_bad_response_topic() -> None:
     assert RATES["receipts withheld"] == ("manifold_recorder_receipts_total", {"result": "foreign_topic"})
 
 
 @pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
-def test_what_is_watched_is_a_counter_that_is_documented(rate: str, counter: str) -> None:
+def test_every_watched_counter_is_documented(rate: str, counter: str) -> None:
     assert f"| `{counter}` | counter |" in (ROOT / "docs" / "reference" / "metrics.md").read_text(), rate
 
 
 @pytest.mark.slow
-def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_reason(platform: Settings, tmp_path: Path) -> None:
+def test_a_repeated_trigger_is_a_duplicate_and_a_bad_one_is_refused(platform: Settings, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_text(json.dumps({"ids": ["TWICE"], "request_id": f"task_{uuid.uuid4().hex[:8]}", "data_id": "d"}))
     bad.write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
@@ -234,7 +234,7 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
     ("arguments", "message"),
     [
         pytest.param(["send"], "there is nothing to send", id="nothing to send"),
-        pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
+        pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a missing file"),
         pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
         pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
         pytest.param(["queue", "peek", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN to peek at"),
@@ -243,9 +243,26 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
             ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
         ),
         pytest.param(["report"], "there is no report in", id="no report"),
+        pytest.param(
+            ["vin", "show", "V", "--before", "1" + "0" * 30],
+            "less than or equal to 9223372036854775807",
+            id="a seq that no one can have",
+        ),
+        pytest.param(
+            ["batch", "cancel", "r", "--before", "1" + "0" * 30],
+            "less than or equal to 9223372036854775807",
+            id="the same of a batch",
+        ),
+        pytest.param(["quarantine", "drop", "1" + "0" * 30], "no refused message has seq 1000", id="the same of a refusal"),
+        pytest.param(["quarantine", "show", "9" * 30], "no refused message has seq 9999", id="the same to look at"),
+        pytest.param(
+            ["lake", "check", "--days", "1e308"], "is no number of days since the year 1", id="more days than there are"
+        ),
+        pytest.param(["lake", "check", "--days", "inf"], "is no number of days since the year 1", id="endless days"),
+        pytest.param(["ecq", "write", "c", "k", "--data", "/no\\[/b]"], "cannot read /no\\[/b]", id="a name like markup"),
     ],
 )
-def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_a_user_error_is_one_line_with_a_remedy(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = manifold(*arguments, env={"MANIFOLD_HOME": str(tmp_path)})
 
     assert done.returncode != 0
@@ -253,7 +270,7 @@ def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], message
     assert "Traceback" not in done.stderr
 
 
-def test_a_platform_that_is_not_there_is_said_with_a_remedy(tmp_path: Path) -> None:
+def test_a_missing_platform_is_reported_with_a_remedy(tmp_path: Path) -> None:
     nowhere = {"MANIFOLD_HOME": str(tmp_path)} | {f"MANIFOLD_{name}_PORT": "2" for name in ("REDIS", "RECORDER", "API")}
 
     done = manifold("vin", "show", "V", env=nowhere)
@@ -262,7 +279,7 @@ def test_a_platform_that_is_not_there_is_said_with_a_remedy(tmp_path: Path) -> N
     assert "is the platform up? See `manifold status`" in done.stderr
 
 
-def test_the_doctor_says_a_remedy_for_all_that_is_missing(tmp_path: Path) -> None:
+def test_the_doctor_names_a_remedy_for_everything_missing(tmp_path: Path) -> None:
     done = manifold("doctor", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_REDIS_PORT": "2"})
 
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
@@ -272,7 +289,7 @@ def test_the_doctor_says_a_remedy_for_all_that_is_missing(tmp_path: Path) -> Non
     assert all(finding["remedy"] for finding in findings.values() if not finding["passed"])
 
 
-def test_airflow_is_not_asked_where_the_platform_was_never_up(tmp_path: Path) -> None:
+def test_airflow_is_not_probed_before_the_first_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "manifold.console", "airflow", "dags", "list"]
     done = subprocess.run(
         command, env={**os.environ, "MANIFOLD_HOME": str(tmp_path)}, capture_output=True, text=True, check=False, cwd=ROOT

@@ -1,4 +1,4 @@
-"""`manifold data show` as people and programs use it; what is pending past its retention is shown as expired."""
+"""`manifold data show`, and pending entries past their retention shown as expired."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ PAYLOAD = b"\x00\xffbytes"
 
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
-    """An empty home over the Redis that all share; no recorder answers."""
+    """An empty home over the shared Redis, without a recorder."""
     return Settings(
         home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
     )
@@ -39,7 +39,7 @@ def show(settings: Settings, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_what_the_queues_alone_have_is_shown_and_its_bytes_go_into_a_file(settings: Settings, tmp_path: Path) -> None:
+def test_data_known_only_to_the_queues_is_shown_and_written_to_a_file(settings: Settings, tmp_path: Path) -> None:
     data_id = f"queued-{uuid.uuid4().hex}"
     with connect(settings.redis) as redis:
         redis.set(keys.data(data_id), PAYLOAD, ex=60)
@@ -57,10 +57,10 @@ def test_what_the_queues_alone_have_is_shown_and_its_bytes_go_into_a_file(settin
     [
         pytest.param(["x" * 129], "must be 1 to 128 printable", id="too long"),
         pytest.param(["a/b"], "data_id 'a/b' must be 1 to 128 printable", id="no data_id"),
-        pytest.param(["x", "--output", "-", "--json"], "both write to stdout", id="two things on stdout"),
+        pytest.param(["x", "--output", "-", "--json"], "both write to stdout", id="two outputs on stdout"),
     ],
 )
-def test_what_cannot_be_shown_is_said_with_a_remedy(settings: Settings, arguments: list[str], says: str) -> None:
+def test_data_that_cannot_be_shown_is_reported_with_a_remedy(settings: Settings, arguments: list[str], says: str) -> None:
     done = manifold("data", "show", *arguments, env=environment(settings))
 
     assert done.returncode != 0
@@ -68,7 +68,7 @@ def test_what_cannot_be_shown_is_said_with_a_remedy(settings: Settings, argument
     assert os.linesep not in done.stderr.strip()
 
 
-def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_that(settings: Settings) -> None:
+def test_an_entry_past_its_retention_is_shown_as_expired_unless_in_flight(settings: Settings) -> None:
     vin, now = f"OLD-{uuid.uuid4().hex[:8]}", datetime.now(UTC)
     old, flying, young = (seq_of(int((now - timedelta(minutes=m)).timestamp() * 1000), 0, 0) for m in (90, 60, 1))
     with connect(settings.redis) as redis:
@@ -82,7 +82,7 @@ def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_th
     assert datetime_of(old) < now - timedelta(days=0.02) < datetime_of(young)
 
 
-def test_a_compacted_message_past_its_retention_is_shown_as_expired_with_when_and_why(settings: Settings) -> None:
+def test_an_expired_compacted_message_is_shown_with_time_and_reason(settings: Settings) -> None:
     client_id, now_ms = f"OLD-{uuid.uuid4().hex[:8]}", wall_clock_ms()
     old, young = (seq_of(now_ms - days * 86_400_000, 0, 0) for days in (3, 1))
     with connect(settings.redis) as redis:

@@ -1,10 +1,10 @@
-"""What `manifold demo` says that it starts."""
+"""The list of services that `manifold demo` starts."""
 
 from manifold.console._demo import start_of
 from manifold.settings import Settings
 
 
-def test_the_demo_names_no_broker_where_it_starts_none() -> None:
+def test_the_demo_names_no_broker_if_it_starts_none() -> None:
     own = start_of(Settings())
     of_others = start_of(Settings(mqtt_url="mqtt://broker.example:1883"))
 

@@ -1,4 +1,4 @@
-"""What `manifold doctor` says of the certificates that settings name: in an environment nobody else looks at the files."""
+"""`manifold doctor` on the certificates in the settings: nothing else checks the files in an environment."""
 
 import socket
 import ssl
@@ -19,29 +19,29 @@ from tests.stores.identities import new_identity
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """A certificate and its authority, both of which end tomorrow."""
+    """A certificate and its CA, both expiring tomorrow."""
     identity = new_identity("tomorrow")
     identity.write(tmp_path / "tls.crt", tmp_path / "tls.key")
     return {"certificate": str(tmp_path / "tls.crt"), "ca": str(identity.write_authority(tmp_path / "ca.crt"))}
 
 
 def settings(home: Path, certificate: str, ca: str, *, by: str) -> Settings:
-    """Settings that name the two files: for HTTP and the broker, or in the URL of a server."""
+    """Settings that name the two files, for HTTP and the broker or in a server URL."""
     urls = {
         "redis_url": f"rediss://u:p@redis:6379/0?ssl_ca_certs={ca}&ssl_certfile={certificate}",
         "signals_amqp_url": f"amqps://u:p@rabbitmq:5671/?cafile={ca}&certfile={certificate}",
         "catalog_uri": f"postgresql+psycopg://u:p@postgres/catalog?sslmode=verify-full&sslrootcert={ca}&sslcert={certificate}",
     }
     if by in urls:
-        return Settings(home=home, **{by: urls[by]})  # type: ignore[arg-type]  # all three are secret texts
-    return Settings(home=home, tls_ca=ca, **{by: certificate})  # type: ignore[arg-type]  # the name of a file
+        return Settings(home=home, **{by: urls[by]})  # type: ignore[arg-type]  # all three are secret strings
+    return Settings(home=home, tls_ca=ca, **{by: certificate})  # type: ignore[arg-type]  # a file name
 
 
 BY = ["http_certificate", "tls_certificate", "redis_url", "signals_amqp_url", "catalog_uri"]
 
 
 @pytest.mark.parametrize("by", BY)
-def test_what_is_about_to_end_is_named(by: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_an_expiring_certificate_is_named(by: str, files: dict[str, str], tmp_path: Path) -> None:
     found = certificates(settings(tmp_path, **files, by=by))
     assert found is not None
     tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}"
@@ -51,7 +51,9 @@ def test_what_is_about_to_end_is_named(by: str, files: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("by", BY)
-def test_what_holds_for_a_while_passes(by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_valid_for_longer_passes(
+    by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_doctor_certificates, "SPARE", timedelta(hours=1))
     found = certificates(settings(tmp_path, **files, by=by))
     assert found is not None
@@ -60,10 +62,10 @@ def test_what_holds_for_a_while_passes(by: str, files: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_server_that_shows_what_is_about_to_end_is_named(
+def test_a_server_with_an_expiring_certificate_is_named(
     newest: ssl.TLSVersion, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis reads its certificate once: renewed files say nothing of what it shows. It asks for a certificate, too."""
+    """Redis reads its certificate once, so a renewed file says nothing about the one in use. Redis also requires one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["certificate"], tmp_path / "tls.key")
     context.load_verify_locations(files["ca"])
@@ -83,7 +85,7 @@ def test_a_server_that_shows_what_is_about_to_end_is_named(
 
 @contextmanager
 def listening(context: ssl.SSLContext) -> Iterator[int]:
-    """A server that shakes hands with whoever comes, and says nothing; its port."""
+    """A server that completes TLS handshakes and then stays silent; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
@@ -98,7 +100,7 @@ def listening(context: ssl.SSLContext) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_what_cannot_be_read_is_named_and_without_certificates_nothing_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named_and_without_certificates_nothing_is_printed(tmp_path: Path) -> None:
     found = certificates(Settings(home=tmp_path, tls_ca="/nowhere/ca.crt"))
     assert found is not None
     assert (found.passed, found.seen) == (False, "/nowhere/ca.crt cannot be read")

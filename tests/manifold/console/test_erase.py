@@ -1,4 +1,4 @@
-"""`manifold vin erase` on a platform that is up: what is queued, recorded and archived is gone, and that is proved."""
+"""`manifold vin erase` on a running platform: queued, recorded and archived data is gone and verified."""
 
 import uuid
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.manifold.console.test_commands import ask, manifold
 
 
 def naming(folder: Path, vin: str) -> list[Path]:
-    """The segments below that name a vehicle."""
+    """The segments below a folder that name a vehicle."""
     return [file for file in folder.rglob("*.parquet") if vin in str(pq.read_table(file).to_pylist())]
 
 

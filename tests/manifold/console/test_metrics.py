@@ -13,7 +13,7 @@ ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_the_page_lists_every_metric_that_is_exposed_with_its_type(platform: Settings) -> None:
+def test_the_page_lists_every_exposed_metric_with_its_type(platform: Settings) -> None:
     exposed: dict[str, str] = {}
     for port in (platform.recorder_port, platform.tap_port, platform.dispatcher_port, platform.api_port):
         page = httpx.get(f"http://{platform.host}:{port}/metrics", timeout=10).text

@@ -1,4 +1,4 @@
-"""`manifold lake migrate`, and what `manifold doctor` says of a lake that needs it."""
+"""`manifold lake migrate`, and the doctor's check of a lake that needs it."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def old(settings: Settings) -> Iterator[Settings]:
-    """A lake that lacks a table, and of which this release changes another."""
+    """A lake without one table and with another that this release changes."""
     catalog = new_lake(settings)
     catalog.drop_table(ERASURES.identifier)
     with next_release() as define:
@@ -39,11 +39,11 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def finding(settings: Settings) -> Any:
-    """What the doctor says of the tables; the first few checks need no server."""
+    """The doctor's finding about the tables; the first few checks need no server."""
     return next(found for found in examine(settings) if found.check == "tables")
 
 
-def test_a_plan_is_shown_then_done_then_nothing_is_left(old: Settings) -> None:
+def test_a_plan_is_shown_then_executed_then_empty(old: Settings) -> None:
     code, text, _ = run("--plan")
     assert (code, "this would be done" in text, "rarely" in text) == (0, True, True)
     code, document, _ = run("--json")
@@ -55,7 +55,7 @@ def test_a_plan_is_shown_then_done_then_nothing_is_left(old: Settings) -> None:
     assert "every table is as this release makes it" in run()[1]
 
 
-def test_the_doctor_names_the_steps_that_are_due(old: Settings) -> None:
+def test_the_doctor_lists_due_migrations(old: Settings) -> None:
     found = finding(old)
     assert not found.passed
     assert found.seen.endswith(f"steps are due: {META.name}")

@@ -1,4 +1,4 @@
-"""Every command prints its own lines alone: nothing of a library, on success and on a user's mistake."""
+"""Every command prints only its own output: no library noise on success or on user errors."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from manifold.settings import Settings
 from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT, wait_until
 
-SPARK_S = 200  # of one command that starts a JVM, on a machine that may be busy
+SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
 OURS = re.compile(  # a log line, a step of `up`, an error
     r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
 )
-USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line refuses an option
+USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line rejects an option
 NOISE = re.compile(
     r"Traceback|nanobind|Warning|WARN|NOTE: |log4j|py4j|site-packages|:: loading|\bivy\b|it/s\]|\d%\||Calculating Metrics",
     re.IGNORECASE,
@@ -37,26 +37,26 @@ NOISE = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """One command: arguments with which it succeeds, and a mistake with what its error names (field, value, remedy)."""
+    """One command: arguments that succeed, and an error whose message must contain field, value and remedy."""
 
     succeeds: str
     mistake: str
     names: tuple[str, ...]
-    wrong: dict[str, str] | None = None  # settings of the mistake; it is made in an empty home
-    status: int = 0  # of success
+    wrong: dict[str, str] | None = None  # settings of the error case, which runs in an empty home
+    status: int = 0  # exit status on success
 
 
 NO_NUMBER = {"MANIFOLD_NODE": "many"}
 NO_JARS = {"MANIFOLD_JARS": "/no/such/folder"}
 WRONG_NUMBER = ("MANIFOLD_NODE", "many", "valid integer")
-NO_JAVA = {"JAVA_HOME": "/no/java"}  # whose absence spark-submit prints, too
+NO_JAVA = {"JAVA_HOME": "/no/java"}  # spark-submit also prints that it is missing
 WITHOUT_JAVA = ("/no/java", "set JAVA_HOME to Java 17")
 WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS")
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
 NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
 COUNT = ("--count", "greater than or equal to 1")
-# In this order, because a lake is checked before it is changed, and an erasure lets go of the history that a rollback needs.
+# In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
     "ingest": Case("--json", "--from 2026-01-02 --to 2026-01-01", ("--from and --to", "2026-01-02", "is no interval")),
     "report": Case("--json", "--run-id nobody", ("there is no report", "run manifold ingest")),
@@ -112,12 +112,12 @@ CASES = {
     "vin erase": Case(f"{GONE} --why because --yes --json", "erase*A B*--why*because", NO_VIN),
     "signals erase": Case(f"{DEVICE} --why because --yes --json", "erase*A B*--why*because", NO_DEVICE),
 }
-BY_FIXTURES = {"up", "demo"}  # tested by tests of their own
+BY_FIXTURES = {"up", "demo"}  # covered by their own tests
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A platform that is up, with one message of each kind in the lake."""
+    """A running platform with one message of each kind in the lake."""
 
     settings: Settings
     folder: Path
@@ -126,7 +126,7 @@ class Sandbox:
 
 
 def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in a plain environment: without settings of the developer, and options of the tests' JVMs."""
+    """Run a command in a plain environment: without the developer's settings, with the tests' JVM options."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MANIFOLD_", "JDK_", "PYTHON"))}
     command = [sys.executable, "-m", "manifold.console", *arguments]
     env = ours | {"COLUMNS": "200"} | env
@@ -134,7 +134,7 @@ def manifold(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProces
 
 
 def words(command: str, arguments: str, **named: str) -> list[str]:
-    """The command line; `*` separates arguments that have spaces."""
+    """The command line; `*` separates arguments that contain spaces."""
     if "*" in arguments:
         return [*command.split()[:-1], *arguments.split("*")]
     return [*command.split(), *arguments.format(**named).split()]
@@ -146,21 +146,21 @@ def assert_ours_alone(done: subprocess.CompletedProcess[str], *, json_too: bool,
     strange = [line for line in done.stderr.splitlines() if not any(kind.match(line) for kind in allowed)]
     assert strange == [], said
     if json_too:
-        json.loads(done.stdout)  # nothing stands beside the document
+        json.loads(done.stdout)  # the output is only the document
     else:
         assert [line for line in done.stdout.splitlines() if NOISE.search(line)] == [], said
 
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Up, with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
+    """A running platform with a batch, data, a refused trigger, a compacted message and a signal, all ingested."""
     folder = tmp_path_factory.mktemp("noise")
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)
     make_up(settings)
     certificates.create_missing(settings)
     (settings.home / "airflow").mkdir()
-    (settings.home / "airflow" / "airflow.db").touch()  # what `manifold airflow` looks for; `version` does not open it
+    (settings.home / "airflow" / "airflow.db").touch()  # `manifold airflow` checks for it; `version` does not open it
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")
@@ -202,7 +202,7 @@ def test_every_command_has_a_case() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S + 100)
 @pytest.mark.parametrize("command", CASES)
-def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: Sandbox, command: str) -> None:
+def test_a_successful_command_prints_only_its_result(sandbox: Sandbox, command: str) -> None:
     case = CASES[command]
     named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
     env = environment(sandbox.settings) if command != "down" else {"MANIFOLD_HOME": str(sandbox.folder / "empty")}
@@ -213,7 +213,7 @@ def test_a_command_that_succeeds_prints_its_result_and_nothing_else(sandbox: San
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: str, tmp_path: Path) -> None:
+def test_a_user_error_names_field_value_and_remedy(command: str, tmp_path: Path) -> None:
     (tmp_path / "a-file").write_text("")
     case, nowhere = (
         CASES[command],
@@ -230,7 +230,7 @@ def test_a_users_mistake_is_an_error_that_names_field_value_and_remedy(command: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S)
-def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: Sandbox) -> None:
+def test_a_demo_next_to_a_running_platform_fails_with_a_remedy(sandbox: Sandbox) -> None:
     done = manifold("demo", env=environment(sandbox.settings))
 
     assert done.returncode == 1
@@ -240,7 +240,7 @@ def test_a_demo_beside_a_running_platform_is_an_error_with_a_remedy(sandbox: San
 
 @pytest.mark.slow
 @pytest.mark.timeout(SPARK_S)
-def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_start_on_ports_in_use_fails_with_a_remedy(sandbox: Sandbox, tmp_path: Path) -> None:
     done = manifold("up", env=environment(sandbox.settings) | {"MANIFOLD_HOME": str(tmp_path)})
 
     assert done.returncode == 1
@@ -250,7 +250,7 @@ def test_a_start_on_ports_that_are_taken_is_an_error_with_a_remedy(sandbox: Sand
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_prints_its_steps_and_what_it_has_seen(tmp_path: Path) -> None:
+def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
     done = manifold("demo", env=environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True)))
 
     assert done.returncode == 0, done.stdout + done.stderr

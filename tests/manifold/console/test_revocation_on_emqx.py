@@ -1,4 +1,4 @@
-"""`manifold certificates revoke` where EMQX is the broker: it bans the vehicle, by its API."""
+"""`manifold certificates revoke` with EMQX: the vehicle is banned through its API."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.manifold.console.test_commands import manifold
 from tests.support.emqx_api import KEY, SECRET, EmqxApi, emqx_api
 from tests.support.servers import free_port
 
-VIN = "WVW%2F1"  # the percent sign must reach EMQX as one
+VIN = "WVW%2F1"  # EMQX must receive a literal percent sign
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def revoke(env: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def reconciled(api: EmqxApi, url: str) -> revocations.Reconciled:
-    """What a dispatcher does at its start."""
+    """Run the reconciliation of a starting dispatcher."""
     settings = Settings(emqx_api_url=api.url, emqx_api_key=KEY, emqx_api_secret=SecretStr(SECRET), redis_url=SecretStr(url))
 
     async def do() -> revocations.Reconciled:
@@ -49,7 +49,7 @@ def reconciled(api: EmqxApi, url: str) -> revocations.Reconciled:
     return asyncio.run(do())
 
 
-def test_a_revoked_vehicle_is_banned_until_it_is_undone(api: EmqxApi, env: dict[str, str], redis: Redis) -> None:
+def test_a_revoked_vehicle_is_banned_until_it_is_reinstated(api: EmqxApi, env: dict[str, str], redis: Redis) -> None:
     done = revoke(env, "--days", "10")
     assert (done.returncode, done.stderr) == (0, "")
     until = datetime.now(UTC) + timedelta(days=10)
@@ -66,13 +66,13 @@ def test_a_revoked_vehicle_is_banned_until_it_is_undone(api: EmqxApi, env: dict[
     assert revoke(env, "--undo").stdout == f"{VIN} was not revoked\n"
 
 
-def test_a_ban_without_an_end_stays(api: EmqxApi, env: dict[str, str]) -> None:
+def test_a_permanent_ban_stays(api: EmqxApi, env: dict[str, str]) -> None:
     api.bans[VIN] = {"as": "clientid", "who": VIN, "by": "mgmt_api", "until": "infinity"}
     assert "already" in revoke(env).stdout
     assert api.bans[VIN]["until"] == "infinity"
 
 
-def test_an_api_that_is_away_or_refuses_is_named_and_a_dispatcher_bans_later(api: EmqxApi, env: dict[str, str], url: str) -> None:
+def test_a_failing_api_is_named_and_a_dispatcher_bans_later(api: EmqxApi, env: dict[str, str], url: str) -> None:
     away = revoke(env | {"MANIFOLD_EMQX_API_URL": f"http://127.0.0.1:{free_port()}/api/v5"})
     assert away.returncode == 1
     assert f"{VIN} is on record as revoked, and EMQX may still let it in" in away.stderr
@@ -91,14 +91,14 @@ def test_an_api_that_is_away_or_refuses_is_named_and_a_dispatcher_bans_later(api
     assert reconciled(api, url) == revocations.Reconciled([], 1, [])
 
 
-def test_what_is_over_is_forgotten_and_without_a_record_emqx_is_not_asked(api: EmqxApi, url: str, redis: Redis) -> None:
+def test_expired_bans_are_forgotten_and_without_records_emqx_is_not_called(api: EmqxApi, url: str, redis: Redis) -> None:
     redis.hset(keys.REVOKED_VEHICLES, "gone", "1")
     assert reconciled(api, url) == revocations.Reconciled([], 0, ["gone"])
     assert reconciled(api, url) == revocations.Reconciled([], 0, [])
     assert api.requests == []
 
 
-def test_a_service_and_a_broker_without_an_api_are_refused(api: EmqxApi, env: dict[str, str]) -> None:
+def test_a_service_name_and_a_broker_without_an_api_are_refused(api: EmqxApi, env: dict[str, str]) -> None:
     service = manifold("certificates", "revoke", "sdv-pub-x", env=env)
     assert (service.returncode, api.requests) == (1, [])
     assert "acl.conf" in service.stderr
@@ -107,7 +107,7 @@ def test_a_service_and_a_broker_without_an_api_are_refused(api: EmqxApi, env: di
     assert "MANIFOLD_EMQX_API_URL" in nowhere.stderr
 
 
-def test_without_redis_the_vehicle_is_banned_all_the_same(api: EmqxApi, env: dict[str, str]) -> None:
+def test_without_redis_the_vehicle_is_still_banned(api: EmqxApi, env: dict[str, str]) -> None:
     done = revoke(env | {"MANIFOLD_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"})
     assert done.returncode == 1
     assert "EMQX bans it, but it is not on record" in done.stderr

@@ -1,4 +1,4 @@
-"""Properties of the catalog: one setting, flat, from the environment or the file; what is wrong is said without a value."""
+"""Catalog properties: one flat setting from the environment or the file; errors do not show values."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from manifold.settings import FILE_VARIABLE, Settings, load_settings
 VARIABLE = "MANIFOLD_CATALOG_PROPERTIES"
 
 
-def test_they_are_a_json_object_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_environment_they_are_a_json_object(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"credential": "me:s3cret", "rest.sigv4-enabled": true, "rest-page-size": 100}')
 
     settings = load_settings()
@@ -19,7 +19,7 @@ def test_they_are_a_json_object_in_the_environment(monkeypatch: pytest.MonkeyPat
     assert "s3cret" not in repr(settings)
 
 
-def test_they_are_a_table_in_the_file_whose_dots_nest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_file_they_are_a_table_and_dotted_keys_nest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "manifold.toml"
     file.write_text('[catalog_properties]\ntoken = "t"\nrest.sigv4-enabled = true\n"header.X-Site" = "a"\n')
     monkeypatch.setenv(FILE_VARIABLE, str(file))
@@ -27,7 +27,7 @@ def test_they_are_a_table_in_the_file_whose_dots_nest(tmp_path: Path, monkeypatc
     assert load_settings().catalog_options == {"token": "t", "rest.sigv4-enabled": "true", "header.X-Site": "a"}
 
 
-def test_they_come_on_top_of_what_the_store_needs() -> None:
+def test_they_extend_the_properties_that_the_store_needs() -> None:
     more = {"warehouse": "s3://lake/w", "s3_access_key": "key", "s3_secret_key": "secret", "s3_region": "eu-west-1"}
     options = Settings(**more, catalog_properties='{"s3.region": "eu-north-1", "token": "t"}').catalog_options  # type: ignore[arg-type]
 
@@ -38,14 +38,16 @@ def test_they_come_on_top_of_what_the_store_needs() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        pytest.param("s3cret", "must be a JSON object", id="no JSON"),
-        pytest.param('["s3cret"]', "must be a JSON object", id="no object"),
-        pytest.param('{"token": ["s3cret"]}', "token is none", id="no text"),
-        pytest.param('{"warehouse": "s3cret"}', "must not have warehouse, which is the setting warehouse", id="another setting"),
-        pytest.param('{"uri": "s3cret"}', "must not have uri, which is the setting catalog_uri", id="and one more"),
+        pytest.param("s3cret", "must be a JSON object", id="not JSON"),
+        pytest.param('["s3cret"]', "must be a JSON object", id="not an object"),
+        pytest.param('{"token": ["s3cret"]}', "token is none", id="not text"),
+        pytest.param(
+            '{"warehouse": "s3cret"}', "must not have warehouse, which is the setting warehouse", id="a setting of another name"
+        ),
+        pytest.param('{"uri": "s3cret"}', "must not have uri, which is the setting catalog_uri", id="two errors"),
     ],
 )
-def test_what_is_wrong_is_named_and_not_shown(value: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_property_is_named_without_its_value(value: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, value)
 
     with pytest.raises(SettingsError, match=rf"{VARIABLE}=\*\*\*: .*{why}") as wrong:
@@ -53,7 +55,7 @@ def test_what_is_wrong_is_named_and_not_shown(value: str, why: str, monkeypatch:
     assert "s3cret" not in str(wrong.value)
 
 
-def test_a_warehouse_that_only_a_rest_catalog_knows_lies_in_object_storage() -> None:
+def test_a_warehouse_known_only_to_a_rest_catalog_is_in_object_storage() -> None:
     named = Settings(catalog_type="rest", warehouse="fleet", s3_endpoint="http://s3.example")
     assert (named.warehouse_url, named.lake_on_s3) == ("fleet", True)
     assert named.catalog_options["s3.endpoint"] == "http://s3.example"

@@ -1,4 +1,4 @@
-"""Topics, tables, archive, outcomes, receipts, settings: what they promise to everyone."""
+"""Guarantees of topics, tables, archive, outcomes, receipts and settings."""
 
 import json
 from datetime import UTC, datetime
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from manifold.contracts import topics
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
@@ -25,7 +26,7 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, blacklist_cha
 
 
 @given(NAMES, NAMES)
-def test_what_a_topic_is_made_of_can_be_read_back(vin: str, request_id: str) -> None:
+def test_topics_parse_back_into_their_parts(vin: str, request_id: str) -> None:
     assert topics.request_of("agent", topics.request_topic("agent", vin, request_id)) == (vin, request_id)
     assert topics.sign_of(topics.sign_topic(vin, Sign.HEARTBEAT)) == (vin, Sign.HEARTBEAT)
     assert topics.event_of(topics.event_topic(BrokerEvent.ACKED, vin)) == (BrokerEvent.ACKED, vin)
@@ -36,11 +37,11 @@ def test_what_a_topic_is_made_of_can_be_read_back(vin: str, request_id: str) -> 
 @pytest.mark.parametrize(
     "topic", ["agent/V/proxy/response/r", "agent/V/proxy/request/r/x", "other/V/proxy/request/r", "agent", "agent/"]
 )
-def test_a_topic_that_is_not_a_request_is_none(topic: str) -> None:
+def test_a_topic_that_is_not_a_request_is_not_parsed(topic: str) -> None:
     assert topics.request_of("agent", topic) is None
 
 
-def test_a_prefix_of_several_levels_is_a_prefix() -> None:
+def test_a_prefix_may_have_several_levels() -> None:
     assert topics.request_of("fleet/eu", "fleet/eu/V/proxy/request/r") == ("V", "r")
 
 
@@ -54,11 +55,11 @@ def test_a_prefix_of_several_levels_is_a_prefix() -> None:
         pytest.param("1M8GDM9AXKPO42788", False, id="the letter O"),
     ],
 )
-def test_vins_by_iso_3779_have_seventeen_characters_and_a_check_digit(vin: str, right: bool) -> None:
+def test_iso_3779_vins_have_seventeen_characters_and_a_check_digit(vin: str, right: bool) -> None:
     assert is_iso_3779_vin(vin) is right
 
 
-def test_a_segment_gives_back_what_was_put_in() -> None:
+def test_a_segment_round_trips() -> None:
     at = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
     envelopes = [
         Envelope(1, at, Stream.TRIGGER, "$SDV-FANOUT/trigger", b"{}", headers={"a": "b"}, applied=True),
@@ -69,13 +70,13 @@ def test_a_segment_gives_back_what_was_put_in() -> None:
 
 
 @pytest.mark.parametrize(("header", "read"), [("17", 17), ("", 0), ("seventeen", 0), ("9" * 5000, 0)])
-def test_a_trigger_that_repeats_what_is_no_seq_repeats_something_all_the_same(header: str, read: int) -> None:
-    """An archive of others may say anything; a recorder that finds it among its own segments starts."""
+def test_a_duplicate_of_something_that_is_not_a_seq_is_still_a_duplicate(header: str, read: int) -> None:
+    """A foreign archive may contain anything; a recorder that reads it still starts."""
     now = datetime(2026, 3, 10, 11, 59, tzinfo=UTC)
     assert Envelope(1, now, Stream.TRIGGER, "topic", b"", headers={DUPLICATE_OF: header}).duplicate_of == read
 
 
-def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:
+def test_a_segment_belongs_to_the_hour_of_its_first_seq() -> None:
     ms = int(datetime(2026, 11, 21, 7, 59, 59, tzinfo=UTC).timestamp() * 1000)
     seq = seq_of(ms, 2, 0)
 
@@ -83,7 +84,7 @@ def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:
 
 
 @pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)
-def test_every_table_says_its_grain_in_columns_that_are_always_there(table: object) -> None:
+def test_every_table_states_its_grain_in_required_columns(table: object) -> None:
     from manifold.contracts.tables import Table
 
     assert isinstance(table, Table)
@@ -106,14 +107,36 @@ def test_every_table_says_its_grain_in_columns_that_are_always_there(table: obje
         reason=st.none() | st.text(),
     )
 )
-def test_an_outcome_survives_the_wire(record: OutcomeRecord) -> None:
+def test_an_outcome_round_trips(record: OutcomeRecord) -> None:
     assert OutcomeRecord.from_wire(record.to_wire()) == record
 
 
 @given(st.binary() | st.sampled_from([b"[]", b"{}", b'{"vin":1,"seq":2,"ended_ms":3,"outcome":"delivered"}']))
-def test_what_is_no_outcome_is_a_value_error(payload: bytes) -> None:
+def test_a_malformed_outcome_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match="not an outcome record"):
         OutcomeRecord.from_wire(payload)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vin": "V/1"},
+        {"vin": 1},
+        {"seq": 1 << 70},
+        {"seq": True},
+        {"ended_ms": 1 << 60},
+        {"ended_ms": -1},
+        {"ended_ms": 1.5},
+        {"dispatched_ms": "soon"},
+        {"attempts": [1]},
+        {"reason": 7},
+    ],
+)
+def test_an_outcome_that_nobody_could_hold_or_show_is_a_value_error(change: dict[str, object]) -> None:
+    good = {"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "failed"}
+    assert OutcomeRecord.from_wire(json.dumps(good).encode()).ended_ms == 1
+    with pytest.raises(ValueError, match=f"not an outcome record: {next(iter(change))} "):
+        OutcomeRecord.from_wire(json.dumps(good | change).encode())
 
 
 def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
@@ -122,7 +145,7 @@ def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
     assert wire == {"seq": 5, "status": "duplicate", "duplicate_of": 3, "reason": None}
 
 
-def test_broker_events_are_read_as_emqx_writes_them() -> None:
+def test_broker_events_are_parsed_as_emqx_writes_them() -> None:
     connected = {"event": "client.connected", "timestamp": 5, "clean_start": True, "expiry_interval": 300, "connected_at": 4}
     gone = {
         "timestamp": 9,
@@ -151,7 +174,7 @@ def test_broker_events_are_read_as_emqx_writes_them() -> None:
         assert read(BrokerEvent.CONNECTED, fields) == Connected("V", 4, True, 300, takes)  # type: ignore[arg-type]
 
 
-def test_a_subscription_says_with_which_qos_it_was_granted_and_one_that_does_not_counts_as_qos_1() -> None:
+def test_a_subscription_carries_its_granted_qos_and_defaults_to_qos_1() -> None:
     fields: dict[str, object] = {"timestamp": 7, "topic": "$ECQ/V/#"}
 
     def read(event: BrokerEvent, **more: object) -> object:
@@ -163,7 +186,7 @@ def test_a_subscription_says_with_which_qos_it_was_granted_and_one_that_does_not
     assert read(BrokerEvent.UNSUBSCRIBED, qos=1) == Subscribed("V", 7, "$ECQ/V/#", False, 1)  # type: ignore[arg-type]
 
 
-def test_a_dropped_delivery_says_on_which_topic_it_was() -> None:
+def test_a_dropped_delivery_carries_its_topic() -> None:
     fields = {"timestamp": 7, "topic": "$ECQ/V/a/b", "reason": "queue_full", "pub_props": {"User-Property": {"seq": "12"}}}
 
     dropped = parse_event(BrokerEvent.DELIVERY_DROPPED, "V", json.dumps(fields).encode())
@@ -171,7 +194,7 @@ def test_a_dropped_delivery_says_on_which_topic_it_was() -> None:
     assert dropped == DeliveryDropped("V", 7, 12, "queue_full", "$ECQ/V/a/b")  # type: ignore[arg-type]
 
 
-def test_of_what_a_vehicle_says_in_its_puback_only_so_much_is_kept() -> None:
+def test_the_reason_string_of_a_puback_is_truncated() -> None:
     fields = {"timestamp": 1, "topic": "t", "puback_props": {"Reason-String": "x" * 60_000}}
     acked = parse_event(BrokerEvent.ACKED, "V", json.dumps(fields).encode())
     assert isinstance(acked, Acked)
@@ -182,14 +205,14 @@ def test_of_what_a_vehicle_says_in_its_puback_only_so_much_is_kept() -> None:
     st.sampled_from(BrokerEvent),
     st.binary() | st.sampled_from([b"{}", b"[]", b'{"timestamp":"x"}', b'{"timestamp":1,"topic":2}']),
 )
-def test_an_event_that_cannot_be_read_is_a_value_error_and_nothing_else(event: BrokerEvent, payload: bytes) -> None:
+def test_an_unreadable_event_raises_only_value_error(event: BrokerEvent, payload: bytes) -> None:
     try:
         parse_event(event, "V", payload)
     except ValueError as exc:
         assert f"not a {event} event of V" in str(exc)
 
 
-def test_a_wrong_secret_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_secret_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "two words")
 
     with pytest.raises(SettingsError, match=r"MANIFOLD_HTTP_TOKEN=\*\*\*: .*letters, digits") as told:
@@ -197,7 +220,7 @@ def test_a_wrong_secret_is_named_without_its_value(monkeypatch: pytest.MonkeyPat
     assert "two words" not in str(told.value)
 
 
-def test_a_variable_of_an_earlier_version_is_understood_where_the_settings_own_is_not_given(
+def test_a_variable_of_an_earlier_version_is_a_fallback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MANIFOLD_EXPRESS", "false")
@@ -209,7 +232,7 @@ def test_a_variable_of_an_earlier_version_is_understood_where_the_settings_own_i
     assert source_of("direct_enqueue") == "MANIFOLD_DIRECT_ENQUEUE"
 
 
-def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_settings_are_named_together_with_value_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "manifold.toml"
     file.write_text("nonsense = 1\nnode = 5\n")
     monkeypatch.setenv("MANIFOLD_FILE", str(file))
@@ -225,9 +248,63 @@ def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: py
     assert f"nonsense in {file} is not a setting" in message
 
 
-def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "1000000"),
+        ("RETENTION_DAYS", "inf"),
+        ("HISTORY_RETENTION_DAYS", "1e308"),
+        ("SIGNALS_RETENTION_DAYS", "inf"),
+        ("COMPACT_SETTLED_DAYS", "1000000"),
+        ("ALERT_AFTER_SECONDS", "1e300"),
+        ("DEDUPE_WINDOW_SECONDS", "inf"),
+        ("SIGNALS_CONFIRM_SECONDS", "nan"),
+        ("MQTT_SESSION_EXPIRY_SECONDS", "4294967296"),
+        ("HOME", "~nobody-has-this-name/manifold"),
+        ("CATALOG_PROPERTIES", "[" * 50_000),
+        ("SIGNALS_HMAC_ACCEPTED", "[" * 50_000),
+        ("CATALOG_URI", "lake.db"),
+        ("ARCHIVE_URL", "archive"),
+        ("ARCHIVE_URL", "ftp://host/archive"),
+        ("ARCHIVE_URL", "s3://"),
+        ("MQTT_URL", "mqtt://host:99999"),
+        ("MQTT_URL", "mqtt://[::1"),
+        ("REDIS_URL", "host:6379"),
+        ("REDIS_URL", "redis://:top/secret@host:6379/0"),
+        ("SIGNALS_REDIS_URL", "redis://host:99999"),
+        ("SIGNALS_AMQP_URL", "http://host"),
+    ],
+)
+def test_a_value_that_would_fail_later_is_refused_when_it_is_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    with pytest.raises(SettingsError, match=f"MANIFOLD_{name}=") as told:
+        load_settings()
+    assert "secret@" not in str(told.value)
+    assert "top/" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_DAYS", "36500"),
+        ("ARCHIVE_URL", "file:///var/archive"),
+        ("ARCHIVE_URL", "s3://bucket/archive"),
+        ("MQTT_URL", "mqtts://[::1]:8883"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+        ("REDIS_URL", "rediss+cluster://user:a%2Fb@host"),
+        ("SIGNALS_AMQP_URL", "amqps://user:password@host/vhost"),
+        ("CATALOG_URI", "postgresql+psycopg2://user@host/lake"),
+    ],
+)
+def test_addresses_of_every_kind_are_read(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MANIFOLD_{name}", value)
+    found = getattr(load_settings(), name.lower())
+    assert (
+        found.get_secret_value() if isinstance(found, SecretStr) else f"{found:g}" if isinstance(found, float) else found
+    ) == value
+
+
+def test_environment_overrides_file_and_file_overrides_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "manifold.toml"
     file.write_text("node = 5\nmax_ids = 7\n")
     monkeypatch.setenv("MANIFOLD_FILE", str(file))
@@ -238,6 +315,6 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     assert (settings.node, settings.max_ids, settings.redis_port) == (6, 7, 6390)
 
 
-def test_recorders_are_those_that_are_named_else_the_one_of_this_host() -> None:
+def test_recorders_are_the_configured_ones_or_the_one_on_this_host() -> None:
     assert load_settings(host="h", recorder_port=7).recorders == ["http://h:7"]
     assert load_settings(recorder_urls="http://a:1/,https://b").recorders == ["http://a:1", "https://b"]

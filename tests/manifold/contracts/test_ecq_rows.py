@@ -1,4 +1,4 @@
-"""The state of a compacted queue: the same from its rows in any order, repeated, and compacted."""
+"""The state of a compacted queue is the same for its rows in any order, repeated, and compacted."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -38,27 +38,27 @@ def what(rows: list[StateRow]) -> tuple[object, ...]:
     [
         pytest.param([], None, [], id="nothing is recorded"),
         pytest.param([acked(3), acked(2)], 3, [2, 3], id="the position does not go back"),
-        pytest.param([acked(3), rewound(10, 3)], 2, [], id="a rewind brings back its first seq"),
-        pytest.param([acked(3), acked(2), rewound(10, 3)], 2, [2], id="a rewind leaves what is before its first seq"),
-        pytest.param([acked(3), rewound(10, 0)], 0, [], id="to the earliest"),
+        pytest.param([acked(3), rewound(10, 3)], 2, [], id="a rewind revives its first seq"),
+        pytest.param([acked(3), acked(2), rewound(10, 3)], 2, [2], id="a rewind keeps earlier messages acknowledged"),
+        pytest.param([acked(3), rewound(10, 0)], 0, [], id="to earliest"),
         pytest.param([acked(3), acked(4, 10), rewound(10, 0)], 4, [4], id="acknowledged after the rewind"),
-        pytest.param([acked(3), rewound(10, 0), acked(5)], 0, [], id="an acknowledgement of an earlier epoch comes late"),
-        pytest.param([rewound(10, 0), acked(150)], 150, [150], id="written after the rewind, its epoch forgotten"),
+        pytest.param([acked(3), rewound(10, 0), acked(5)], 0, [], id="a late acknowledgement of an earlier epoch"),
+        pytest.param([rewound(10, 0), acked(150)], 150, [150], id="written after a rewind whose epoch was forgotten"),
         pytest.param([rewound(10, 3)], None, [], id="rewound before anything was acknowledged"),
-        pytest.param([acked(3), rewound(10, 2), rewound(20, 9)], 1, [], id="a later rewind brings nothing of it back"),
+        pytest.param([acked(3), rewound(10, 2), rewound(20, 9)], 1, [], id="a later rewind does not revive it"),
         pytest.param([expired(3), acked(2)], 3, [2], id="an expired message moves the position"),
         pytest.param([expired(3), acked(3)], 3, [], id="acknowledged too late"),
     ],
 )
-def test_rows_come_to(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
+def test_rows_fold_to_the_state(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
     assert what(rows)[1] == position
     assert what(rows)[3] == acknowledged
     assert what(rows[::-1] + rows) == what(rows)
 
 
-def test_a_rewind_moves_the_position_and_brings_no_expired_message_back() -> None:
+def test_a_rewind_moves_the_position_and_revives_no_expired_message() -> None:
     state = RecordedState([expired(3, at=7), acked(2), rewound(10, 2), expired(3, epoch=10, at=9)])
-    assert state.expired_at(3) == acked(3, at=7).acked_at, "it expired once: the first time"
+    assert state.expired_at(3) == acked(3, at=7).acked_at, "the first expiry counts"
     assert (state.acked_seq, state.is_acknowledged(2), state.expired_at(2)) == (3, False, None)
     assert RecordedState([expired(3), rewound(10, 2)]).acked_seq == 1
 
@@ -74,7 +74,7 @@ def rows_of(epochs: list[int], at: datetime) -> st.SearchStrategy[StateRow]:
 
 
 OLD = st.lists(rows_of([0, 100, 200, 300], SETTLED - timedelta(hours=1)), max_size=12)
-# What is recorded later: of the last epoch that is settled, or later ones.
+# Later records: of the last settled epoch, or later ones.
 LATER = st.lists(rows_of([400, 500], NOON), max_size=8)
 LIVE = st.sets(st.sampled_from(SEQS))
 
@@ -91,14 +91,14 @@ def what_lives(rows: list[StateRow], live: set[int]) -> tuple[object, ...]:
 
 
 @given(OLD, st.randoms())
-def test_the_order_of_rows_and_their_repetition_change_nothing(rows: list[StateRow], random: object) -> None:
+def test_order_and_repetition_of_rows_do_not_matter(rows: list[StateRow], random: object) -> None:
     mixed = rows + rows[: len(rows) // 2]
     random.shuffle(mixed)  # type: ignore[attr-defined]  # Random
     assert what(mixed) == what(rows)
 
 
 @given(OLD, LIVE)
-def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live: set[int]) -> None:
+def test_recorded_state_equals_the_fold_of_its_rows(rows: list[StateRow], live: set[int]) -> None:
     acks = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.ACKNOWLEDGED]
     rewinds = [(row.epoch, row.acked_seq + 1) for row in rows if row.kind == StateKind.REWOUND]
     ended = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.EXPIRED]
@@ -110,7 +110,7 @@ def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live
 
 @given(OLD, LATER, LIVE)
 @example([acked(450, 100), acked(450, 0, at=1)], [rewound(400, 1)], set())
-def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
+def test_compacted_rows_fold_to_the_same_state_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
     once = compacted(old, live)
     assert what_lives(once, live) == what_lives(old, live)
     assert what_lives(once + later, live) == what_lives(old + later, live)
@@ -120,13 +120,13 @@ def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], late
 
 
 @given(OLD, LIVE)
-def test_what_a_compaction_adds_changes_nothing_before_rows_go(old: list[StateRow], live: set[int]) -> None:
+def test_compaction_output_changes_nothing_before_rows_are_removed(old: list[StateRow], live: set[int]) -> None:
     done = compact(old, live, settled_before=SETTLED)
     assert what(old + done.added) == what(old)
 
 
 @given(OLD, LIVE)
-def test_of_settled_rows_few_stay(old: list[StateRow], live: set[int]) -> None:
+def test_few_of_the_settled_rows_remain(old: list[StateRow], live: set[int]) -> None:
     assert len(compacted(old, live)) <= len(live) + 2
 
 

@@ -1,4 +1,4 @@
-"""Redis keys: those of one owner lie in one slot of a cluster, whatever its name."""
+"""Redis keys: all keys of an owner share a cluster slot, whatever its name."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def test_all_keys_of_an_owner_share_a_slot(vin: str) -> None:
 
 
 @given(VINS | BRACED)
-def test_a_key_tells_whose_it_is(vin: str) -> None:
+def test_a_key_names_its_owner(vin: str) -> None:
     assert keys.owner_of(keys.pending(vin)) == (vin, "pending")
     assert [keys.owner_of(key)[0] for key in keys.owner_keys(vin)] == [vin] * 7
     assert [keys.owner_of(key)[0] for key in keys.ecq_keys(vin)] == [vin] * 8

@@ -1,7 +1,8 @@
-"""Triggers and data: any bytes in, a message or a reason out."""
+"""Triggers and data: any bytes give a message or a reason."""
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ FIELDS = ("ids", "ids[0]", "request_id", "data_id", "data", "of nobody", "the wh
 )
 @example(depth=992, field="ids[0]", width=1, around=("[", "]"))
 @example(depth=993, field="request_id", width=1, around=("[", "]"))
-def test_no_depth_in_no_field_can_do_harm(depth: int, field: str, width: int, around: tuple[str, str]) -> None:
+def test_no_nesting_depth_in_any_field_does_harm(depth: int, field: str, width: int, around: tuple[str, str]) -> None:
     payload = payload_with(field, ",".join([around[0] * depth + "0" + around[1] * depth] * width))
     refused_or_trigger = parse(payload)
 
@@ -68,7 +69,7 @@ def test_no_depth_in_no_field_can_do_harm(depth: int, field: str, width: int, ar
 
 
 def payload_with(field: str, value: str) -> bytes:
-    """A trigger in which one field has this JSON for a value."""
+    """A trigger in which one field has this JSON value."""
     if field == "the whole":
         return f"[{value}]".encode()
     fields = {"ids": '["V1"]', "request_id": '"r"', "data_id": '"d"'}
@@ -76,7 +77,7 @@ def payload_with(field: str, value: str) -> bytes:
     return ("{" + ",".join(f'"{name}": {json_}' for name, json_ in fields.items()) + "}").encode()
 
 
-def test_whether_a_trigger_is_accepted_does_not_depend_on_how_deep_the_caller_stands() -> None:
+def test_acceptance_of_a_trigger_does_not_depend_on_the_stack_depth() -> None:
     nested = {**GOOD, "of nobody": json.loads("[" * 90 + "]" * 90)}
     too_many = {**GOOD, "of nobody": [[] for _ in range(MAX_PARTS)]}
 
@@ -88,13 +89,21 @@ def test_whether_a_trigger_is_accepted_does_not_depend_on_how_deep_the_caller_st
         assert isinstance(stand_on(frames, too_many), Refused)
 
 
-def test_a_vin_of_brackets_is_no_list() -> None:
+def test_a_vin_of_brackets_is_not_a_list() -> None:
     ids = [f'[{{"{n}"'.replace('"', "'") for n in range(200)]
 
     assert isinstance(parse({**GOOD, "ids": ids}), Trigger)
 
 
-def test_what_a_reason_repeats_is_short() -> None:
+@pytest.mark.parametrize("text", ['"' + '\\"' * 20_000 + "[" * 101, '"' * 40_001 + "[" * 101, "[" * 101 + '"' + "\\" * 40_001])
+def test_a_string_without_an_end_is_refused_at_once(text: str) -> None:
+    began = time.monotonic()
+
+    assert isinstance(parse(text.encode()), Refused)
+    assert time.monotonic() - began < 2, "the time is proportional to the length"
+
+
+def test_values_quoted_in_a_reason_are_truncated() -> None:
     long = "x" * 100_000
     for fields in (
         {**GOOD, "ids": [[0] * 100_000]},
@@ -114,7 +123,7 @@ def test_a_trigger_names_its_vins_once_and_in_order() -> None:
     assert parse({**GOOD, "ids": ["V2", "V1", "V2"]}) == Trigger(("V2", "V1"), "task_ota_1", "d1")  # type: ignore[arg-type]
 
 
-def test_an_inline_trigger_carries_its_data_and_its_data_id_is_their_sha1() -> None:
+def test_an_inline_trigger_has_the_sha1_of_its_data_as_data_id() -> None:
     data = b"\x00\x01firmware"
     trigger = parse({"ids": ["V1"], "request_id": "r", "data": base64.b64encode(data).decode()})
 
@@ -127,7 +136,7 @@ def test_an_inline_trigger_carries_its_data_and_its_data_id_is_their_sha1() -> N
         pytest.param(b"not json", "payload is not JSON", id="not JSON"),
         pytest.param(b"[]", "payload is a JSON list", id="not an object"),
         pytest.param({**GOOD, "ids": None}, "ids is missing", id="no ids"),
-        pytest.param({**GOOD, "ids": "V1"}, "ids is a string", id="ids is no list"),
+        pytest.param({**GOOD, "ids": "V1"}, "ids is a string", id="ids is not a list"),
         pytest.param({**GOOD, "ids": []}, "ids is empty", id="empty ids"),
         pytest.param({**GOOD, "ids": ["V1", 7]}, "ids[1] is a number (7)", id="a number among the VINs"),
         pytest.param({**GOOD, "ids": ["V1", "V 2"]}, 'ids[1] "V 2" must be', id="a space in a VIN"),
@@ -139,22 +148,24 @@ def test_an_inline_trigger_carries_its_data_and_its_data_id_is_their_sha1() -> N
         pytest.param({**GOOD, "request_id": 5}, "request_id is a number (5)", id="a number as request_id"),
         pytest.param({**GOOD, "request_id": [1, 2]}, "request_id is a list (2 items)", id="a list as request_id"),
         pytest.param({**GOOD, "ids": [{"vin": "V1"}]}, "ids[0] is a object (1 item)", id="an object among the VINs"),
-        pytest.param({**GOOD, "ids": ["\ud800"]}, 'ids[0] "\\ud800" must be', id="half a character"),
+        pytest.param({**GOOD, "ids": ["\ud800"]}, 'ids[0] "\\ud800" must be', id="a lone surrogate"),
         pytest.param(b'{"ids": ["V1"], "request_id": NaN, "data_id": "d"}', "request_id is a number (NaN)", id="not a number"),
         pytest.param(b'{"ids": ' + b"9" * 5000 + b"}", "payload is not JSON", id="a number of five thousand digits"),
         pytest.param(json.dumps(GOOD).encode("utf-16"), "payload is not JSON", id="UTF-16"),
-        pytest.param(b"[" * 101, "payload holds over 100 lists and objects", id="lists in lists"),
+        pytest.param(b"[" * 101, "payload holds over 100 lists and objects", id="nested lists"),
         pytest.param({**GOOD, "request_id": "a/b"}, 'request_id "a/b" must be', id="a slash in request_id"),
         pytest.param({**GOOD, "request_id": ""}, "request_id", id="empty request_id"),
         pytest.param({"ids": ["V1"], "request_id": "r"}, "data_id is missing", id="neither data_id nor data"),
         pytest.param({**GOOD, "data_id": True}, "data_id is a boolean", id="a boolean as data_id"),
         pytest.param({"ids": ["V1"], "request_id": "r", "data": "%"}, "data is not base64", id="data that is not base64"),
-        pytest.param({"ids": ["V1"], "request_id": "r", "data": 1}, "data is a number", id="data that is no string"),
+        pytest.param({"ids": ["V1"], "request_id": "r", "data": 1}, "data is a number", id="data that is not a string"),
         pytest.param({**GOOD, "data": ""}, "is not the SHA-1 of data", id="a data_id that names other bytes"),
-        pytest.param({**GOOD, "data": "", "data_id": {}}, "data_id is a object (0 items)", id="data_id beside data is no string"),
+        pytest.param(
+            {**GOOD, "data": "", "data_id": {}}, "data_id is a object (0 items)", id="data_id next to data is not a string"
+        ),
     ],
 )
-def test_what_is_wrong_is_refused_with_field_value_and_remedy(fields: Any, reason: str) -> None:
+def test_an_invalid_field_is_refused_with_value_and_remedy(fields: Any, reason: str) -> None:
     refused = parse(fields)
 
     assert isinstance(refused, Refused)
@@ -170,7 +181,7 @@ def test_limits_are_inclusive() -> None:
     assert isinstance(parse_data("d", b"123456", max_data_bytes=5), Refused)
 
 
-def test_the_digest_of_a_trigger_is_that_of_its_set_of_vins_and_its_ids() -> None:
+def test_a_trigger_digest_covers_its_set_of_vins_and_its_ids() -> None:
     same = {trigger_digest(["A", "B"], "r", "d"), trigger_digest(["B", "A", "B"], "r", "d")}
     other = {trigger_digest(["A"], "r", "d"), trigger_digest(["A", "B"], "r2", "d"), trigger_digest(["A", "B"], "r", "d2")}
 
@@ -178,7 +189,7 @@ def test_the_digest_of_a_trigger_is_that_of_its_set_of_vins_and_its_ids() -> Non
     assert len(other | same) == 4
 
 
-def test_inline_text_stands_for_itself_and_half_a_character_is_refused() -> None:
+def test_inline_text_is_taken_literally_and_a_lone_surrogate_is_refused() -> None:
     fields = {"ids": ["V"], "request_id": "r"}
     half = parse(fields | {"data": "\ud800"}, inline="text")
 
@@ -197,14 +208,14 @@ def _data(trigger: Trigger | Refused) -> bytes | None:
 RELEASE = {"wave": 2, "step": 418, "until": 1796174400000}
 
 
-def test_a_trigger_of_a_campaign_says_its_wave_step_and_window() -> None:
+def test_a_campaign_trigger_carries_wave_step_and_window() -> None:
     trigger = parse({**GOOD, "campaign": RELEASE})
 
     assert isinstance(trigger, Trigger)
     assert trigger.campaign == ReleasedBy(wave=2, step=418, until_ms=1796174400000)
 
 
-def test_the_step_of_a_campaign_makes_two_triggers_of_the_same_vehicles_differ() -> None:
+def test_campaign_steps_distinguish_triggers_of_the_same_vehicles() -> None:
     triggers = [parse({**GOOD, **more}) for more in ({}, {"campaign": RELEASE}, {"campaign": RELEASE | {"step": 419}})]
 
     assert len({trigger.digest for trigger in triggers if isinstance(trigger, Trigger)}) == 3
@@ -217,7 +228,7 @@ def test_the_step_of_a_campaign_makes_two_triggers_of_the_same_vehicles_differ()
 
 
 @pytest.mark.parametrize("campaign", ["spring", 7, None, ["a"]])
-def test_a_field_campaign_that_is_no_object_is_the_platforms_own(campaign: object) -> None:
+def test_a_campaign_field_that_is_not_an_object_is_ignored(campaign: object) -> None:
     trigger = parse({**GOOD, "campaign": campaign})
 
     assert isinstance(trigger, Trigger)
@@ -242,7 +253,7 @@ def test_a_malformed_release_is_refused_with_field_value_and_remedy(campaign: di
     assert told.reason.startswith(reason)
 
 
-def test_a_release_names_its_data_and_brings_none() -> None:
+def test_a_release_names_its_data_and_carries_none() -> None:
     told = parse({"ids": ["V1"], "request_id": "r", "data": "YQ==", "campaign": RELEASE})
 
     assert told == Refused("data is inline in a campaign's trigger; publish it once, and name it by data_id")

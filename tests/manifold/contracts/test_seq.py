@@ -1,4 +1,4 @@
-"""seq: unique, time-ordered, and never backwards."""
+"""seq: unique, time-ordered, never decreasing."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, cycle
@@ -33,7 +33,7 @@ def test_seq_strictly_increases_while_the_clock_steps_back_and_forth(steps: list
     assert {node_of(seq) for seq in seqs} == {node}
 
 
-def test_more_than_a_counter_of_seqs_in_one_millisecond_borrow_the_next_one() -> None:
+def test_a_counter_overflow_borrows_the_next_millisecond() -> None:
     source = SeqSource(0, clock_ms=lambda: EPOCH_MS + 10)
 
     seqs = [source.next() for _ in range(5000)]
@@ -42,13 +42,13 @@ def test_more_than_a_counter_of_seqs_in_one_millisecond_borrow_the_next_one() ->
     assert unix_ms_of(seqs[-1]) == EPOCH_MS + 11
 
 
-def test_a_restart_with_the_clock_in_the_past_goes_on_after_the_last_seq() -> None:
+def test_a_restart_with_the_clock_in_the_past_continues_after_the_last_seq() -> None:
     last = seq_of(EPOCH_MS + 10_000, 3, 7)
 
     assert SeqSource(3, after=last, clock_ms=lambda: EPOCH_MS).next() > last
 
 
-def test_no_seq_is_given_where_redis_would_order_ten_digits_before_nine() -> None:
+def test_no_seq_is_issued_in_the_skipped_millisecond() -> None:
     source = SeqSource(0, clock_ms=lambda: SKIPPED_MS)
 
     assert unix_ms_of(source.next()) == SKIPPED_MS + 1
@@ -63,7 +63,7 @@ def test_the_parts_of_a_seq_can_be_read_back(ms: int, node: int, counter: int) -
 
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2080, 1, 1)), st.integers(0, 10**6))
-def test_the_first_seq_at_an_instant_parts_before_from_after(naive: datetime, microseconds: int) -> None:
+def test_the_first_seq_of_an_instant_separates_before_from_after(naive: datetime, microseconds: int) -> None:
     instant = naive.replace(tzinfo=UTC) + timedelta(microseconds=microseconds)
     first = first_seq_at(instant)
 
@@ -71,7 +71,7 @@ def test_the_first_seq_at_an_instant_parts_before_from_after(naive: datetime, mi
     assert first == 0 or datetime_of(first - 1) < instant
 
 
-def test_an_instant_without_time_zone_and_a_node_out_of_range_are_refused() -> None:
+def test_naive_instants_and_node_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         first_seq_at(datetime(2026, 1, 1))
     with pytest.raises(ValueError, match=r"node=1024 is outside 0\.\.1023"):

@@ -1,4 +1,4 @@
-"""Messages of signals: what is read, what is refused and why, and the records of it."""
+"""Signal messages: what is parsed, what is refused and why, and the records of both."""
 
 import json
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ def body(**changes: object) -> bytes:
         {"payload": "A" * 1_048_576},
     ],
 )
-def test_what_the_contract_allows_is_read(changes: dict[str, object]) -> None:
+def test_valid_messages_are_parsed(changes: dict[str, object]) -> None:
     assert isinstance(parse_raw(body(**changes)), RawSignal)
 
 
@@ -75,9 +75,7 @@ def test_what_the_contract_allows_is_read(changes: dict[str, object]) -> None:
         ({"other": 1}, Code.SCHEMA_ERROR, "other"),
     ],
 )
-def test_what_it_does_not_allow_is_refused_with_its_code_and_the_field(
-    changes: dict[str, object], code: Code, names: str
-) -> None:
+def test_an_invalid_message_is_refused_with_code_and_field(changes: dict[str, object], code: Code, names: str) -> None:
     refused = parse_raw(body(**changes))
     assert isinstance(refused, Refusal)
     assert refused.code is code
@@ -85,14 +83,14 @@ def test_what_it_does_not_allow_is_refused_with_its_code_and_the_field(
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[" * 5000, body()[:-1], body() + b"x"])
-def test_what_is_no_json_is_malformed(raw: bytes) -> None:
+def test_anything_but_json_is_malformed(raw: bytes) -> None:
     refused = parse_raw(raw)
     assert isinstance(refused, Refusal)
     assert refused.code is Code.MALFORMED_JSON
 
 
 @pytest.mark.parametrize("raw", [b"null", b"7", b"[]", b'"text"'])
-def test_json_that_is_no_object_breaks_the_schema(raw: bytes) -> None:
+def test_json_other_than_an_object_violates_the_schema(raw: bytes) -> None:
     refused = parse_raw(raw)
     assert isinstance(refused, Refusal)
     assert refused.code is Code.SCHEMA_ERROR
@@ -105,7 +103,7 @@ def test_no_refusal_repeats_the_payload() -> None:
         assert "SECRET" not in refused.reason
 
 
-def test_the_status_of_a_device_is_read_or_refused() -> None:
+def test_a_device_status_is_parsed_or_refused() -> None:
     good = {"deviceId": "d", "status": "low_battery", "lastSeen": "2024-01-01T00:00:00Z", "health": {"uptime": 3, "x": 1}}
     said = parse_status(json.dumps(good).encode())
     assert isinstance(said, DeviceStatus)
@@ -115,7 +113,7 @@ def test_the_status_of_a_device_is_read_or_refused() -> None:
         assert refused.code is Code.SCHEMA_ERROR
 
 
-def test_the_idempotency_key_is_that_of_the_text_that_was_sent() -> None:
+def test_the_idempotency_key_covers_the_text_as_sent() -> None:
     one, same, other = parse_raw(body()), parse_raw(body(metadata={"battery": 3})), parse_raw(body(payload="Yg=="))
     assert isinstance(one, RawSignal)
     assert isinstance(same, RawSignal)
@@ -125,7 +123,7 @@ def test_the_idempotency_key_is_that_of_the_text_that_was_sent() -> None:
     assert canonical_json({"deviceId": "device-123", "payload": "YQ==", "capturedAt": GOOD["capturedAt"]}) == text
 
 
-def test_records_keep_every_field_but_the_payload_in_the_clear() -> None:
+def test_records_keep_every_field_but_the_payload_in_plaintext() -> None:
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     signal = parse_raw(body(metadata={"location": PLACE, "battery": 3, "signalStrength": -7}, correlationId=ID))
     assert isinstance(signal, RawSignal)
@@ -149,7 +147,7 @@ def test_records_keep_every_field_but_the_payload_in_the_clear() -> None:
     assert from_arrow(to_arrow([raw, said, bad])) == [raw, said, bad]
 
 
-def test_the_error_and_the_processed_message_are_as_the_contract_has_them() -> None:
+def test_error_and_processed_message_match_the_contract() -> None:
     at = datetime(2024, 1, 1, tzinfo=UTC)
     report = ErrorReport.of(Refusal(Code.SIZE_ERROR, "too large", "send less"), at=at, correlation_id=ID, retry_count=2)
     assert json.loads(report.to_json()) == {

@@ -38,7 +38,7 @@ def reading(value: object, kind: object = "temperature", unit: object = "celsius
         (-41, ("temperature_low", "low")),
     ],
 )
-def test_a_reading_outside_of_its_bounds_is_an_anomaly(value: float, anomaly: tuple[str, str] | None) -> None:
+def test_a_reading_out_of_bounds_is_an_anomaly(value: float, anomaly: tuple[str, str] | None) -> None:
     found = said({"readings": [reading(value)]})
     assert [r["value"] for r in found["readings"]] == [value]
     assert [(a["type"], a["severity"]) for a in found["anomalies"]] == ([anomaly] if anomaly else [])
@@ -47,7 +47,7 @@ def test_a_reading_outside_of_its_bounds_is_an_anomaly(value: float, anomaly: tu
 @pytest.mark.parametrize(
     ("unit", "judged"), [("celsius", True), ("°C", True), ("C", True), ("fahrenheit", False), ("kelvin", False)]
 )
-def test_bounds_are_about_one_unit(unit: str, judged: bool) -> None:
+def test_bounds_apply_to_one_unit(unit: str, judged: bool) -> None:
     assert bool(said({"readings": [reading(500, unit=unit)]})["anomalies"]) is judged
 
 
@@ -69,7 +69,7 @@ def test_bounds_are_about_one_unit(unit: str, judged: bool) -> None:
         reading(1, confidence="0.5"),
     ],
 )
-def test_what_is_no_reading_is_left_out_and_said(entry: object) -> None:
+def test_invalid_readings_are_skipped_and_reported(entry: object) -> None:
     found = said({"readings": [entry, reading(1, confidence=0.5)]})
     assert [r["value"] for r in found["readings"]] == [1]
     assert [(a["type"], a["severity"], a["description"]) for a in found["anomalies"]] == [
@@ -93,11 +93,11 @@ def test_what_is_no_reading_is_left_out_and_said(entry: object) -> None:
         b"[" * 9999,
     ],
 )
-def test_anything_else_has_no_readings(payload: bytes) -> None:
+def test_other_payloads_have_no_readings(payload: bytes) -> None:
     assert process(payload, BOUNDS) == NO_DATA
 
 
-def test_a_track_comes_to_points_speeds_and_distance() -> None:
+def test_a_track_yields_points_speeds_and_distance() -> None:
     track = [[762, [51.339764, 12.339223833333334, 1.2]], [1766, [51.33977733333333, 12.339211833333334, 1.6]]]
     found = said({"data": track, "time": 1735683480000})
     named = {r["name"]: (r["value"], r["unit"]) for r in found["readings"]}
@@ -119,7 +119,7 @@ def test_a_track_comes_to_points_speeds_and_distance() -> None:
         ([[10**400, [0, 0, 1]], [1, [0, -(10**400), 1]], [1, [0, 0, 10**400]], [1, [0, 0, 1]]], 1, ["point_unreadable"]),
     ],
 )
-def test_points_that_are_none_are_left_out_and_said(data: list[Any], points: int, anomalies: list[str]) -> None:
+def test_invalid_points_are_skipped_and_reported(data: list[Any], points: int, anomalies: list[str]) -> None:
     found = said({"data": data, "time": 1})
     assert found["readings"][0]["value"] == points
     assert [a["type"] for a in found["anomalies"]] == anomalies
@@ -135,7 +135,7 @@ def test_points_that_are_none_are_left_out_and_said(data: list[Any], points: int
         ((52.52, 13.405), (48.8566, 2.3522), 877_463),
     ],
 )
-def test_distance_by_haversine(a: tuple[float, float], b: tuple[float, float], metres: float) -> None:
+def test_distance_is_haversine(a: tuple[float, float], b: tuple[float, float], metres: float) -> None:
     assert haversine_m(Point(*a, 0), Point(*b, 0)) == pytest.approx(metres, rel=1e-5)
 
 
@@ -151,7 +151,7 @@ JSON = st.recursive(
 
 
 @given(st.binary() | st.fixed_dictionaries({"readings": JSON}) | st.fixed_dictionaries({"data": JSON | TRACKS, "time": JSON}))
-def test_no_payload_makes_it_fail_and_the_same_gives_the_same(value: object) -> None:
+def test_processing_never_fails_and_is_deterministic(value: object) -> None:
     payload = value if isinstance(value, bytes) else json.dumps(value).encode()
     found = process(payload, BOUNDS)
     assert found == process(payload, BOUNDS)
@@ -160,7 +160,7 @@ def test_no_payload_makes_it_fail_and_the_same_gives_the_same(value: object) -> 
 
 
 @pytest.mark.parametrize("text", ["x", "heat=1..2 c", "temperature=2..1 c", "temperature=1..2", "temperature=nan..1 c"])
-def test_a_bound_that_is_none_is_named(text: str) -> None:
+def test_an_invalid_bound_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=r"bound|smaller"):
         read_bounds(text)
 
@@ -173,7 +173,7 @@ def test_bounds_are_a_table_by_type() -> None:
     assert read_bounds("") == {}
 
 
-def test_the_suite_of_the_table_knows_every_anomaly() -> None:
+def test_the_table_suite_knows_every_anomaly() -> None:
     import re
 
     from expectations import load_suites
@@ -196,13 +196,11 @@ CORPUS = (
     b'{"data": [[0, [48.1, 11.5, 30]], [1, [48.2, 11.6, 400]], [2, "none"]], "time": "2026-01-01T00:00:00Z"}',
     b'{"data": [], "time": 0}',
 )
-RESULTS = {1: "7c13abd91b4a39b9a6bb6e52608f9a74e77100b5eecb48bcf15f8718e047d71b"}  # of the corpus, by the version of the rules
+RESULTS = {1: "7c13abd91b4a39b9a6bb6e52608f9a74e77100b5eecb48bcf15f8718e047d71b"}  # digest of the corpus by version of the rules
 
 
-def test_rules_that_give_other_results_have_another_version() -> None:
-    """Rows of the lake say by `rules` who made them: raise RULES with whatever changes this digest, and add a line above."""
+def test_rules_with_different_results_have_a_new_version() -> None:
+    """`rules` in the lake identifies the version: if this digest changes, raise RULES and add a line above."""
     made = json.dumps([process(payload, BOUNDS).to_builtins() for payload in CORPUS])
-    rounded = json.loads(
-        made, parse_float=lambda text: round(float(text), 6)
-    )  # libraries of mathematics differ in the last digits
+    rounded = json.loads(made, parse_float=lambda text: round(float(text), 6))  # maths libraries differ in the last digits
     assert RESULTS[RULES] == hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()

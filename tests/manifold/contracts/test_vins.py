@@ -1,4 +1,4 @@
-"""VINs are judged many at once, by their bytes, as the contracts judge one."""
+"""Batch checks of VINs by their bytes agree with the single check of the contracts."""
 
 import pyarrow as pa
 import pytest
@@ -18,15 +18,15 @@ def agree(vins: list[str]) -> None:
 
 
 @pytest.mark.parametrize("vins", [ALL, FILLED, RIGHT, [], ["x"]], ids=["all", "of one length", "right", "none", "one"])
-def test_many_vins_at_once_are_judged_as_one_by_one(vins: list[str]) -> None:
+def test_batch_and_single_vin_checks_agree(vins: list[str]) -> None:
     agree(vins)
 
 
 @given(st.lists(st.one_of(st.sampled_from(ALL), st.text(max_size=20))))
-def test_whatever_stands_beside_a_vin_says_nothing_about_it(vins: list[str]) -> None:
+def test_neighbouring_values_do_not_affect_a_vin(vins: list[str]) -> None:
     agree([vin for vin in vins if vin.isprintable()])
 
 
-def test_a_part_of_an_array_is_judged_by_its_own_bytes() -> None:
+def test_an_array_slice_is_checked_by_its_own_bytes() -> None:
     part = pa.array(ALL)[3:-2]
     assert are_iso_3779(part).tolist() == [is_iso_3779_vin(vin) for vin in ALL[3:-2]]

@@ -1,4 +1,4 @@
-"""What was published under a data_id is found wherever it lies, and no message counts twice."""
+"""Data is found by data_id wherever it is stored, and no message counts twice."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ PAYLOAD = b"\x00\xffbytes"
 
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
-    """An empty home over the Redis that all share; no recorder answers."""
+    """An empty home over the shared Redis, without a recorder."""
     return Settings(
         home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
     )
@@ -38,14 +38,14 @@ def find(settings: Settings, data_id: str) -> DataHistory | None:
 
 
 def found(settings: Settings, data_id: str) -> dict[str, object]:
-    """What `data show` tells, without a process."""
+    """The result of `data show`, without a process."""
     seen = find(settings, data_id)
     assert seen is not None
     return seen.facts(data_id) | {"data": seen.payload}
 
 
 def archive(settings: Settings, stream: Stream, *messages: tuple[int, str, bytes, dict[str, str], str | None]) -> str:
-    """A segment of messages: minutes ago, topic, payload, headers, why refused. Its path."""
+    """Write a segment of messages (age in minutes, topic, payload, headers, refusal reason); return its path."""
     envelopes: list[Envelope] = []
     for minutes, topic, payload, headers, refused in messages:
         at = NOW - timedelta(minutes=minutes)
@@ -62,7 +62,7 @@ def minutes_ago(minutes: int) -> datetime:
     return NOW - timedelta(minutes=minutes)
 
 
-def test_data_is_told_from_the_archive_with_each_time_it_was_published(settings: Settings) -> None:
+def test_data_is_found_in_the_archive_with_each_publication_time(settings: Settings) -> None:
     topic = data_topic("map-7")
     archive(
         settings,
@@ -84,7 +84,7 @@ def test_data_is_told_from_the_archive_with_each_time_it_was_published(settings:
     }
 
 
-def test_inline_data_is_found_by_its_sha1_and_a_repeated_trigger_counts(settings: Settings) -> None:
+def test_inline_data_is_found_by_sha1_and_repeated_triggers_count(settings: Settings) -> None:
     inline = json.dumps({"ids": ["V"], "request_id": "r", "data": base64.b64encode(PAYLOAD).decode()}).encode()
     archive(settings, Stream.TRIGGER, (30, TRIGGER, inline, {}, None), (20, TRIGGER, inline, {DUPLICATE_OF: "1"}, None))
 
@@ -93,7 +93,7 @@ def test_inline_data_is_found_by_its_sha1_and_a_repeated_trigger_counts(settings
     assert (shown["times_seen"], shown["size_bytes"]) == (2, len(PAYLOAD))
 
 
-def test_the_lake_and_what_it_has_not_taken_in_are_added_up_and_nothing_counts_twice(settings: Settings) -> None:
+def test_lake_and_pending_segments_are_merged_without_double_counting(settings: Settings) -> None:
     topic, old = data_topic("map-8"), NOW - timedelta(days=40)
     taken_in = archive(settings, Stream.DATA, (30, topic, PAYLOAD, {}, None))
     archive(settings, Stream.DATA, (10, topic, PAYLOAD, {}, None))
@@ -109,5 +109,5 @@ def test_the_lake_and_what_it_has_not_taken_in_are_added_up_and_nothing_counts_t
     assert shown["data"] == PAYLOAD
 
 
-def test_what_nobody_has_is_not_found(settings: Settings) -> None:
+def test_unknown_data_is_not_found(settings: Settings) -> None:
     assert find(settings, "never-sent") is None

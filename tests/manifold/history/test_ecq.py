@@ -1,4 +1,4 @@
-"""A compacted queue, as it is asked for: from Redis alone where that is whole; else by what archive and lake have, too."""
+"""A compacted queue as it is queried: from Redis alone if fully loaded, otherwise from archive and lake too."""
 
 import uuid
 from collections.abc import Iterator
@@ -49,13 +49,13 @@ def at(n: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Redis whose mark of being loaded these tests set and take away."""
+    """A Redis whose loaded mark these tests set and remove."""
     with stopping(start_redis(tmp_path_factory.mktemp("redis"))) as server:
         yield server
 
 
 class Place:
-    """A home of its own, and a client id that nobody else has."""
+    """A home and a client id of its own."""
 
     def __init__(self, home: Path, redis: Redis, port: int) -> None:
         self.redis, self.client_id = redis, f"C-{uuid.uuid4().hex[:12]}"
@@ -105,7 +105,7 @@ class Place:
     def in_lake(
         self, *messages: tuple[int, str, bytes], acked: tuple[int, ...] = (), kind: StateKind = StateKind.ACKNOWLEDGED
     ) -> None:
-        """Writes (seq, key, payload), and which of them were acknowledged, or expired."""
+        """Store writes (seq, key, payload) and which of them were acknowledged or expired."""
         catalog = open_catalog(self.settings)
         ensure_tables(catalog)
         mine = {"client_id": self.client_id}
@@ -124,7 +124,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, server: Server) -> Iterator[Place]:
-    """Nothing is loaded; no recorder and no API answer."""
+    """A place whose queues are not loaded, without recorder and API."""
     with Redis(port=server.port) as redis:
         redis.delete(keys.LOADED)
         yield Place(tmp_path, redis, server.port)
@@ -134,7 +134,7 @@ def stands(queue: CompactedQueue) -> list[tuple[str, int, str]]:
     return [(entry.key, entry.seq, entry.state) for entry in queue.entries]
 
 
-def test_a_whole_redis_answers_alone_and_the_answer_is_as_it_is_promised(place: Place) -> None:
+def test_a_fully_loaded_redis_answers_alone_in_the_documented_form(place: Place) -> None:
     place.loaded()
     owner = Owner(place.client_id)
     place.do(
@@ -157,17 +157,17 @@ def test_a_whole_redis_answers_alone_and_the_answer_is_as_it_is_promised(place: 
             {"key": "seat", "seq": seq(3), "ts": at(3).isoformat(), "size_bytes": 300, "state": "pending"},
         ],
     }
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
-def test_of_a_client_that_nobody_knows_nothing_is_told(place: Place) -> None:
+def test_an_unknown_client_has_no_queue(place: Place) -> None:
     place.loaded()
 
     assert place.show() == CompactedQueue(place.client_id, None, None, None, [])
 
 
 @pytest.mark.parametrize("without", ["wiped", "away"])
-def test_without_redis_archive_and_lake_tell_what_they_come_to(place: Place, without: str) -> None:
+def test_without_redis_the_queue_is_rebuilt_from_archive_and_lake(place: Place, without: str) -> None:
     settings = place.settings if without == "wiped" else place.settings.model_copy(update={"redis_port": free_port()})
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"), (seq(3), "c", b"333"), (seq(4), "d", b""), acked=(seq(1), seq(2)))
     taken_in = place.archived(place.write(5, "a", b"of a segment that the lake has taken in"))
@@ -188,7 +188,7 @@ def test_without_redis_archive_and_lake_tell_what_they_come_to(place: Place, wit
     assert (found.last_seq, found.acked_seq, found.acked_at) == (seq(6), seq(2), at(9))
 
 
-def test_a_redis_that_refuses_the_login_is_not_taken_for_one_that_is_away(place: Place) -> None:
+def test_a_refused_login_is_not_mistaken_for_an_outage(place: Place) -> None:
     place.redis.config_set("requirepass", "right")
     try:
         with pytest.raises(AuthenticationError):
@@ -198,7 +198,7 @@ def test_a_redis_that_refuses_the_login_is_not_taken_for_one_that_is_away(place:
         place.redis.config_set("requirepass", "")
 
 
-def test_what_redis_does_not_hold_the_bytes_of_has_its_size_from_archive_and_lake(place: Place) -> None:
+def test_the_size_of_bytes_missing_in_redis_comes_from_archive_and_lake(place: Place) -> None:
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"))
     place.archived(place.write(3, "c", b"333"))
     place.do(Load(0, seq(1), HOUR_AGO_MS, [Loaded(seq(1), "a", True), Loaded(seq(2), "b", False), Loaded(seq(3), "c", False)]))
@@ -211,8 +211,8 @@ def test_what_redis_does_not_hold_the_bytes_of_has_its_size_from_archive_and_lak
     ]
 
 
-def test_redis_is_right_about_what_it_has_and_what_it_lacks_is_added(place: Place) -> None:
-    """As where only the pipelines populate: of the newest message of a key it does not know yet."""
+def test_redis_wins_and_gaps_are_filled_from_archive_and_lake(place: Place) -> None:
+    """Like a site where only pipelines populate: Redis does not know the newest message of a key yet."""
     settings = place.settings.model_copy(update={"direct_enqueue": False})
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"), acked=(seq(1),))
     place.archived(place.write(4, "b", b"4444"), place.write(5, "new", b"5"))
@@ -228,13 +228,11 @@ def test_redis_is_right_about_what_it_has_and_what_it_lacks_is_added(place: Plac
         ("new", seq(5), "pending"),
         ("c", seq(9), "pending"),
     ]
-    assert found.acked_seq == 0, "the rewind is on its way to the archive"
+    assert found.acked_seq == 0, "the rewind is not in the archive yet"
 
 
 @pytest.mark.parametrize(("kept_days", "state"), [(None, "expired"), (3.5, "expired"), (5, "pending"), (0, "pending")])
-def test_a_message_is_there_for_its_retention_and_a_pending_one_for_its_own(
-    place: Place, kept_days: float | None, state: str
-) -> None:
+def test_acknowledged_and_pending_messages_have_their_own_retention(place: Place, kept_days: float | None, state: str) -> None:
     old, older = seq(1, days_ago=3), seq(1, days_ago=4)
     place.in_lake((old, "a", b"1"), (older, "b", b"22"), (seq(3), "c", b""), acked=(old, seq(3)))
 
@@ -243,7 +241,7 @@ def test_a_message_is_there_for_its_retention_and_a_pending_one_for_its_own(
     assert stands(found) == [("b", older, state), ("c", seq(3), "delivered")]
 
 
-def test_an_expired_message_is_told_with_when_and_why_and_no_rewind_brings_it_back(place: Place) -> None:
+def test_an_expired_message_is_shown_with_its_reason_and_is_not_revived(place: Place) -> None:
     place.in_lake((seq(1), "a", b"1"), acked=(seq(1),), kind=StateKind.EXPIRED)
     place.archived(place.write(2, "b", b"22"), place.write(3, "c", b""), place.expired(7, 2), place.rewind(8, "earliest"))
 
@@ -260,8 +258,8 @@ def test_an_expired_message_is_told_with_when_and_why_and_no_rewind_brings_it_ba
 
 
 @pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
-def test_redis_alone_tells_that_a_pending_message_has_expired(place: Place, page: Page) -> None:
-    """The dispatchers are about to end it; nothing sends it any more."""
+def test_redis_alone_shows_that_a_pending_message_has_expired(place: Place, page: Page) -> None:
+    """The dispatchers are about to end it; it is not sent any more."""
     place.loaded()
     old = seq(1, days_ago=3)
     place.do(Append(old, "a", b"1"), Append(seq(2), "b", b""))
@@ -269,11 +267,11 @@ def test_redis_alone_tells_that_a_pending_message_has_expired(place: Place, page
     first, second = place.show(page).entries
 
     assert (first.state, first.ended_at, second.state) == ("expired", first.ts + timedelta(days=2), "pending")
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
 @pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
-def test_a_message_that_has_just_expired_is_told_beside_what_is_still_in_redis(place: Place, page: Page) -> None:
+def test_a_just_expired_message_is_shown_together_with_live_ones(place: Place, page: Page) -> None:
     place.loaded()
     owner, old = Owner(place.client_id), seq(1, days_ago=3)
     place.in_lake((old, "a", b"1"), (seq(2), "b", b""))
@@ -286,7 +284,7 @@ def test_a_message_that_has_just_expired_is_told_beside_what_is_still_in_redis(p
 
 
 def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:
-    """All entries, asked for page by page, and how many pages that took."""
+    """All entries, read page by page, and the number of pages."""
     told: list[LiveMessage] = []
     page, pages = place.show(Page(limit=limit)), 1
     while page.after is not None:
@@ -296,8 +294,8 @@ def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_long_queue_is_told_in_pages_by_redis_alone_and_by_all_that_is_known(place: Place, is_whole: bool) -> None:
-    """Neighbouring seqs, which are one number to a sorted set; some acknowledged, one in flight that is superseded."""
+def test_paging_a_long_queue_agrees_between_redis_and_all_sources(place: Place, is_whole: bool) -> None:
+    """Neighbouring seqs, which collide as sorted-set scores; some acknowledged, one superseded in flight."""
     place.loaded()
     place.in_lake((seq(0), "k0", b""))
     n, owner = 300, Owner(place.client_id)
@@ -309,7 +307,7 @@ def test_a_long_queue_is_told_in_pages_by_redis_alone_and_by_all_that_is_known(p
         Subscription(1, claim=True),
         Append(seq(2), f"k{seqs[1]}", b"newer than what is in flight"),
     )
-    if not is_whole:  # then archive and lake are asked, and the whole queue is read, some keys a call
+    if not is_whole:  # then archive and lake are read too, and the whole queue in batches of keys
         place.do(Load(0, None, None, [Loaded(seq(0), "k0", False)]))
     old = [] if is_whole else [("k0", seq(0), "pending")]
     expected = [(f"k{each}", each, "pending" if i % 3 else "delivered") for i, each in enumerate(seqs) if i != 1]
@@ -324,7 +322,7 @@ def test_a_long_queue_is_told_in_pages_by_redis_alone_and_by_all_that_is_known(p
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["twice", "late"])
-def test_what_was_acknowledged_twice_or_late_and_superseded_needs_no_archive(place: Place, late: bool) -> None:
+def test_acks_repeated_late_or_of_superseded_messages_need_no_archive(place: Place, late: bool) -> None:
     place.loaded()
     owner, kept = Owner(place.client_id), 5
     place.do(
@@ -341,11 +339,11 @@ def test_what_was_acknowledged_twice_or_late_and_superseded_needs_no_archive(pla
     told, _ = paged(place, limit=2)
 
     assert [entry.seq for entry in told] == [*(seq(10 + n) for n in range(kept)), seq(20)]
-    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+    assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
 class Written(Redis):
-    """A client of a Redis into which somebody else writes two messages whenever it is asked something."""
+    """A client of a Redis into which another client writes two messages before each command."""
 
     appends: Iterator[Append]
     place: Place | None = None
@@ -361,10 +359,8 @@ class Written(Redis):
         self._pool = pool
 
 
-def test_a_queue_that_is_written_faster_than_it_is_read_is_told_all_the_same(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its seqs one would run after it forever; here until nothing is left to write."""
+def test_a_queue_written_faster_than_it_is_read_can_still_be_paged(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paging by seq would never end; here it ends when nothing is left to write."""
     monkeypatch.setattr("manifold.history.ecq_from_queues.MESSAGE_BATCH_SIZE", 1)
     place.loaded()
     first, endless = 20, 3000
@@ -377,8 +373,8 @@ def test_a_queue_that_is_written_faster_than_it_is_read_is_told_all_the_same(
     assert sorted(entry.key for entry in queue.entries) == sorted(f"k{n}" for n in range(first))
 
 
-def test_a_page_of_large_messages_is_a_short_one(place: Place) -> None:
-    """Their bytes are read for the keys before them, so Redis would stand still for a long page of them."""
+def test_a_page_of_large_messages_is_short(place: Place) -> None:
+    """Payload bytes are read for the keys before them, so a long page would block Redis."""
     place.loaded()
     place.do(*(Append(seq(each), f"k{each}", b"x" * (1 << 20)) for each in range(10)))
 

@@ -1,4 +1,4 @@
-"""The history of an entry, as it travels."""
+"""The JSON form of an entry's history."""
 
 from datetime import UTC, datetime
 
@@ -9,13 +9,13 @@ from manifold.history.entry import EntryHistory
 SEQ = seq_of(1_800_000_000_000, 1, 2)
 
 
-def test_an_entry_comes_back_from_json_as_it_was_shown() -> None:
+def test_an_entry_round_trips_through_json() -> None:
     at = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     for life in (EntryHistory("V", SEQ, "r", "d"), EntryHistory("V", SEQ, "r", "d", "delivered", at, at, None, 2, "said")):
         assert EntryHistory.from_json("V", life.to_json()) == life
 
 
-def test_an_outcome_ends_an_entry_and_only_a_delivery_was_acknowledged() -> None:
+def test_an_outcome_ends_an_entry_and_only_a_delivery_is_acknowledged() -> None:
     life = EntryHistory("V", SEQ, "r", "d")
     ms = unix_ms_of(SEQ) + 5
 

@@ -1,4 +1,4 @@
-"""The service that is asked for the lake's half may be another program, at the address where the API should be."""
+"""The service at the API's address may be another program."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 @contextmanager
 def answering(body: bytes) -> Iterator[Settings]:
-    """Settings whose API answers everything so."""
+    """Settings whose API answers every request with this body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -23,7 +23,7 @@ def answering(body: bytes) -> Iterator[Settings]:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Nobody reads it."""
+            """Suppress request logging."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -34,11 +34,11 @@ def answering(body: bytes) -> Iterator[Settings]:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"ingested"', b"<html>", b"\xff"])
-def test_whoever_answers_something_else_is_not_the_service(body: bytes) -> None:
+def test_a_server_that_answers_otherwise_is_not_the_api(body: bytes) -> None:
     with answering(body) as settings:
         assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") is None
 
 
-def test_what_the_service_tells_is_told() -> None:
+def test_an_answer_of_the_api_is_used() -> None:
     with answering(b'{"entries": [], "ingested": []}') as settings:
         assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") == {"entries": [], "ingested": []}

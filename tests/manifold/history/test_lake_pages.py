@@ -1,4 +1,4 @@
-"""A page of a request_id costs what it shows, and the pages together show every trigger once."""
+"""The cost of a page of a request_id depends on its length, and the pages list every trigger once."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -35,7 +35,7 @@ def entries(of: int, vins: Sequence[str], request_id: str = "task") -> list[dict
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """Days on which every trigger had the same request_id; a file a day, rows in the order of VINs."""
+    """Days on which every trigger had the same request_id; one file per day, rows in VIN order."""
     catalog = new_lake(Settings(home=tmp_path))
     for day in range(DAYS):
         rows = [row for n in range(ONE_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
@@ -47,7 +47,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each file has that is read from here on."""
+    """The row count of each file read from here on."""
     read: list[int] = []
     to_table = ArrowScan.to_table
 
@@ -66,7 +66,7 @@ def pages(catalog: Catalog, request_id: str = "task", **bounds: int) -> list[lis
         found.append([batch.seq for batch in page.batches])
         if page.before is None:
             return found
-        assert page.before < before, "each page goes on"
+        assert page.before < before, "each page continues the previous one"
         before = page.before
 
 
@@ -75,39 +75,37 @@ EVERY = sorted(seq(day, n) for day in range(DAYS) for n in range(ONE_DAY))
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 15, 100])
 @pytest.mark.parametrize("rows", [1, 25, 10_000])
-def test_the_pages_together_have_every_trigger_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
+def test_the_pages_list_every_trigger_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
     found = pages(catalog, limit=limit, rows=rows)
 
     assert [one for page in reversed(found) for one in page] == EVERY
     assert all(len(page) <= limit for page in found)
 
 
-def test_a_trigger_that_is_the_newest_of_its_file_is_not_lost_between_two_pages(catalog: Catalog) -> None:
+def test_the_newest_trigger_of_a_file_is_not_lost_between_two_pages(catalog: Catalog) -> None:
     found = pages(catalog, "another", limit=100, rows=1)
 
     assert [one for page in reversed(found) for one in page] == [seq(day, 9) for day in range(DAYS)]
 
 
-def test_a_page_reads_no_file_behind_it(catalog: Catalog, read_files: list[int]) -> None:
+def test_a_page_reads_no_file_beyond_it(catalog: Catalog, read_files: list[int]) -> None:
     page = read_page(catalog, "task", Bounds(limit=2, entries=0))
 
     assert [batch.seq for batch in page.batches] == EVERY[-2:]
-    assert read_files == [10, 1], "the newest day's entries, and outcomes of the file that may have theirs"
+    assert read_files == [10, 1], "entries of the newest day, and outcomes of the file that may contain theirs"
 
 
-def test_where_nothing_is_found_the_answer_comes_after_so_many_rows_and_says_how_far_back_it_came(
-    catalog: Catalog, read_files: list[int]
-) -> None:
+def test_a_search_without_hits_stops_at_a_row_limit_and_says_how_far_it_got(catalog: Catalog, read_files: list[int]) -> None:
     page = read_page(catalog, "zzz", Bounds(rows=20))
     assert page.batches == []
-    assert page.before is None, "the files' own statistics know that there is no such request_id"
+    assert page.before is None, "file statistics exclude this request_id"
 
     page = read_page(catalog, "bnother", Bounds(rows=20))
     assert (page.batches, read_files) == ([], [10, 10])
     assert page.before == seq(2, 9) + 1
 
 
-def test_entries_are_counted_by_how_they_ended_and_told_one_by_one_where_they_are_few(catalog: Catalog) -> None:
+def test_entries_are_counted_by_outcome_and_listed_if_there_are_few(catalog: Catalog) -> None:
     page = read_page(catalog, "task", Bounds(limit=3, entries=7))
 
     assert page.batches[-1] == BatchHistory(seq(4, 2), f"d{seq(4, 2)}", 3, {"delivered": 1, "open": 2})
@@ -123,11 +121,11 @@ def test_entries_are_counted_by_how_they_ended_and_told_one_by_one_where_they_ar
     ]
 
 
-def test_the_vehicles_of_a_trigger_come_with_their_ends(catalog: Catalog) -> None:
+def test_vehicles_of_a_trigger_are_listed_with_their_outcomes(catalog: Catalog) -> None:
     assert sorted(read_vehicles(catalog, seq(0))) == [("V1", "pending"), ("V2", "delivered"), ("V3", "pending")]
     assert list(read_vehicles(catalog, seq(0), {"V2", "V9"})) == [("V2", "delivered")]
 
 
-def test_a_lake_that_is_not_made_yet_has_no_trigger(tmp_path: Path) -> None:
+def test_a_lake_without_tables_has_no_trigger(tmp_path: Path) -> None:
     page = read_page(open_catalog(Settings(home=tmp_path / "new")), "task", Bounds())
     assert (page.batches, page.before) == ([], None)

@@ -1,4 +1,4 @@
-"""The history of a vehicle in the lake: all of it at once, and page by page."""
+"""The history of a vehicle in the lake, at once and page by page."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from manifold.settings import Settings
 from tests.pipelines.makers import NOON
 from tests.support.lake_rows import append, new_lake
 
-FILES, A_FILE = 12, 3  # a file every day, and so many entries of each vehicle in it
+FILES, A_FILE = 12, 3  # one file per day, with this many entries per vehicle
 
 
 def seq(day: int, n: int = 0) -> int:
@@ -31,7 +31,7 @@ EVERY = [seq(day, n) for day in range(FILES) for n in range(A_FILE)]
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """Some days of two vehicles; the files are written in no order, and one day is there twice."""
+    """Some days of two vehicles; files are unordered and one day is written twice."""
     catalog = new_lake(Settings(home=tmp_path_factory.mktemp("lake")))
     for day in [*range(1, FILES, 2), *range(0, FILES, 2), 7]:
         append(catalog, IDS, [row(seq(day, n), vin) for vin in ("V1", "V2") for n in range(A_FILE)])
@@ -40,7 +40,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return catalog
 
 
-def test_the_entries_of_a_vehicle_come_oldest_first_once_and_with_their_outcomes(catalog: Catalog) -> None:
+def test_entries_of_a_vehicle_are_listed_once_oldest_first_with_outcomes(catalog: Catalog) -> None:
     entries = read_entries(catalog, "V1")
 
     assert [entry.seq for entry in entries] == EVERY
@@ -49,13 +49,13 @@ def test_the_entries_of_a_vehicle_come_oldest_first_once_and_with_their_outcomes
 
 @pytest.mark.parametrize("limit", [1, 7, 35, 36, 100])
 @pytest.mark.parametrize("rows", [1, 10_000])
-def test_the_pages_together_have_every_entry_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
+def test_the_pages_list_every_entry_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
     found: list[list[int]] = []
     before: int | None = Bounds().before
     while before is not None:
         page = read_vehicle_page(catalog, "V1", Bounds(limit=limit, rows=rows, before=before))
         assert len(page.entries) <= limit
-        assert page.before is None or page.before < before, "each page goes on"
+        assert page.before is None or page.before < before, "each page continues the previous one"
         assert all(entry.vin == "V1" and entry.seq < before for entry in page.entries)
         found.append([entry.seq for entry in page.entries])
         before = page.before
@@ -76,7 +76,7 @@ def test_a_page_begins_before_a_seq(catalog: Catalog) -> None:
     assert page.before == EVERY[-3]
 
 
-def test_a_vehicle_or_a_lake_that_is_not_there_has_no_entry(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_missing_vehicle_or_lake_has_no_entry(catalog: Catalog, tmp_path: Path) -> None:
     for lake, vin in ((catalog, "V9"), (open_catalog(Settings(home=tmp_path / "new")), "V1")):
         page = read_vehicle_page(lake, vin, Bounds())
         assert (page.entries, page.before, read_entries(lake, vin)) == ([], None, [])

@@ -1,4 +1,4 @@
-"""One answer from queues, archive and lake: each entry once, as it stands; and page by page the same."""
+"""One answer from queues, archive and lake: each entry once with its state, and the same page by page."""
 
 import uuid
 from collections.abc import Iterable, Iterator
@@ -32,24 +32,24 @@ def seq(n: int) -> int:
     return seq_of(HOUR_AGO_MS + n, 0, 0)
 
 
-# By place: where an entry is known, and how it stands.
+# By index: where an entry is known, and its state.
 STANDS = {
-    1: "delivered",  # the lake has both
-    2: "cancelled",  # the lake has the trigger, the archive how it ended
-    3: "pending",  # the lake, and the queue
-    4: "delivered",  # the archive has both
-    5: "in flight",  # the archive, and the queue
-    6: "delivered",  # the lake, and what is remembered in the queue: its outcome is on its way
-    7: "parked",  # the queue alone: its trigger is in the recorder's journal
-    8: "pending",  # the queue alone
+    1: "delivered",  # both in the lake
+    2: "cancelled",  # trigger in the lake, outcome in the archive
+    3: "pending",  # lake and queue
+    4: "delivered",  # both in the archive
+    5: "in flight",  # archive and queue
+    6: "delivered",  # lake, and an outcome remembered by the queue: its record is under way
+    7: "parked",  # queue only: its trigger is in the recorder's journal
+    8: "pending",  # queue only
 }
-AT_ONCE = [seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * ROUNDED)]  # of one millisecond: to Redis, many of them are one number
+AT_ONCE = [seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * ROUNDED)]  # of one millisecond: many of them collide as Redis scores
 IN_LAKE, IN_ARCHIVE, QUEUED = (1, 2, 3, 6), (3, 4, 5), (3, 5, 8)
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, redis_server: Server) -> Settings:
-    """No recorder answers."""
+    """Settings without a running recorder."""
     home = tmp_path_factory.mktemp("merged")
     return Settings(home=home, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port())
 
@@ -73,7 +73,7 @@ def ended(n: int, how: Outcome) -> tuple[int, str, bytes]:
 
 @pytest.fixture(scope="module")
 def catalog(settings: Settings) -> Catalog:
-    """Archive and lake. The lake has taken in a segment that is not read any more, although it names the vehicle."""
+    """Archive and lake. One ingested segment is not read any more, although it names the vehicle."""
     taken_in = segment(settings, Stream.TRIGGER, [trigger(n) for n in (1, 2)])
     segment(settings, Stream.TRIGGER, [trigger(n) for n in IN_ARCHIVE])
     segment(settings, Stream.OUTCOME, [ended(2, Outcome.CANCELLED), ended(4, Outcome.DELIVERED)])
@@ -90,7 +90,7 @@ def catalog(settings: Settings) -> Catalog:
 
 @pytest.fixture(scope="module")
 def redis(redis_server: Server) -> Iterator[Redis]:
-    """What waits for the vehicle, and what is remembered of it."""
+    """Pending entries of the vehicle, and remembered outcomes."""
     with Redis(port=redis_server.port) as client:
         client.zadd(keys.pending(VIN), {str(seq(n)): seq(n) for n in QUEUED})
         client.zadd(keys.parked(VIN), {str(seq(7)): seq(7)})
@@ -114,11 +114,11 @@ def paged(history: History, vin: str, limit: int) -> list[list[EntryHistory]]:
         pages.append(page.entries)
         if page.before is None:
             return pages
-        assert page.before < before, "each page goes on"
+        assert page.before < before, "each page continues the previous one"
         before = page.before
 
 
-def test_every_entry_of_a_vehicle_is_told_once_as_it_stands_wherever_it_is_known(history: History) -> None:
+def test_each_entry_of_a_vehicle_is_shown_once_with_its_current_state(history: History) -> None:
     entries = history.vin(VIN)
 
     assert [(entry.seq, str(entry.state)) for entry in entries] == [(seq(n), state) for n, state in STANDS.items()]
@@ -128,31 +128,31 @@ def test_every_entry_of_a_vehicle_is_told_once_as_it_stands_wherever_it_is_known
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
-def test_the_pages_of_a_vehicle_are_the_same_newest_first(history: History, limit: int) -> None:
+def test_the_pages_of_a_vehicle_match_the_list_newest_first(history: History, limit: int) -> None:
     pages = paged(history, VIN, limit)
 
     assert [entry for page in reversed(pages) for entry in page] == history.vin(VIN)
 
 
-def test_a_page_ends_where_it_was_asked_to(history: History) -> None:
+def test_a_page_ends_at_the_requested_seq(history: History) -> None:
     page = history.vin_page(VIN, Bounds(limit=100, since=seq(3), before=seq(6)))
 
     assert ([entry.seq for entry in page.entries], page.before) == ([seq(3), seq(4), seq(5)], None)
 
 
-def test_of_a_long_queue_a_page_has_its_share_and_the_pages_have_all(history: History) -> None:
+def test_a_page_takes_its_share_of_a_long_queue_and_the_pages_have_all(history: History) -> None:
     pages = paged(history, BUSY, 1000)
 
     assert [entry.seq for page in reversed(pages) for entry in page] == AT_ONCE
     assert len(pages) == 4
 
 
-def test_a_vehicle_to_which_nothing_was_sent_has_no_history(history: History) -> None:
+def test_a_vehicle_without_entries_has_no_history(history: History) -> None:
     assert history.vin(f"nobody-{RUN}") == history.vin_page(f"nobody-{RUN}").entries == []
     assert history.waiting(f"nobody-{RUN}", 10) == (0, [])
 
 
-def test_what_waits_is_told_from_the_queues_the_oldest_first(history: History) -> None:
+def test_pending_entries_come_from_the_queues_oldest_first(history: History) -> None:
     count, entries = history.waiting(VIN, 3)
 
     assert count == 4
@@ -163,7 +163,7 @@ def test_what_waits_is_told_from_the_queues_the_oldest_first(history: History) -
     ]
 
 
-def test_a_batch_is_counted_by_how_its_entries_stand_and_told_where_they_are_few(history: History) -> None:
+def test_a_batch_is_counted_by_entry_state_and_listed_if_small(history: History) -> None:
     page = history.batches(f"task_{RUN}")
 
     assert [batch.seq for batch in page.batches] == [seq(n) for n in (1, 2, 3, 4, 5, 6)]
@@ -181,5 +181,5 @@ def test_a_batch_is_counted_by_how_its_entries_stand_and_told_where_they_are_few
     ]
 
 
-def test_without_a_catalog_the_lake_is_opened_here_if_none_answers(settings: Settings, redis: Redis, history: History) -> None:
+def test_without_an_api_the_lake_is_opened_locally(settings: Settings, redis: Redis, history: History) -> None:
     assert History(settings, redis).vin(VIN) == history.vin(VIN)

@@ -1,4 +1,4 @@
-"""A lake of its own for a test."""
+"""A lake of its own for each test."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ from tests.support.lake_rows import new_lake
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """An embedded catalog with all tables of MQTT, empty."""
+    """An embedded catalog with all MQTT tables, empty."""
     return new_lake(Settings(home=tmp_path))

@@ -1,4 +1,4 @@
-"""The lake as plain Python sees it: a real SQLite catalog and real files in a temporary folder."""
+"""The lake without Spark: a real SQLite catalog and real files in a temporary folder."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def ids_row(seq: int, vin: str = "V1") -> dict[str, object]:
     return {"vin": vin, "ts": datetime_of(seq), "request_id": f"task_a_{seq & 7}", "seq": seq, "data_id": "d", "applied": True}
 
 
-def test_every_table_of_the_contract_is_there_with_its_columns_and_a_first_snapshot(catalog: Catalog) -> None:
+def test_every_table_exists_with_its_columns_and_a_first_snapshot(catalog: Catalog) -> None:
     for table in TABLES:
         made = catalog.load_table(table.identifier)
         assert made.current_snapshot() is not None
@@ -49,7 +49,7 @@ def test_every_table_of_the_contract_is_there_with_its_columns_and_a_first_snaps
         assert [f.name for f in made.spec().fields] == ([] if table.day_of is None else [f"{table.day_of}_day"])
 
 
-def test_making_the_tables_again_changes_nothing_and_leaves_no_file(catalog: Catalog, tmp_path: Path) -> None:
+def test_creating_the_tables_again_changes_nothing_and_leaves_no_file(catalog: Catalog, tmp_path: Path) -> None:
     before = {t.name: catalog.load_table(t.identifier).metadata_location for t in TABLES}
     files = set((tmp_path / "lake" / "warehouse").rglob("*"))
     ensure_tables(catalog)
@@ -57,7 +57,7 @@ def test_making_the_tables_again_changes_nothing_and_leaves_no_file(catalog: Cat
     assert set((tmp_path / "lake" / "warehouse").rglob("*")) == files
 
 
-def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
+def test_two_processes_create_the_same_tables_concurrently(settings: Settings) -> None:
     def make(_: int) -> None:
         ensure_tables(open_catalog(settings))
 
@@ -67,8 +67,8 @@ def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
     assert all(catalog.load_table(t.identifier).current_snapshot() is not None for t in TABLES)
 
 
-def test_two_at_once_make_the_catalogs_file(tmp_path: Path) -> None:
-    """SQLite refuses one of two that change a new file's mode in one moment, and does not wait."""
+def test_two_processes_create_the_catalog_file_concurrently(tmp_path: Path) -> None:
+    """SQLite refuses one of two connections that change a new file's mode at the same time, without waiting."""
     both = Barrier(2)
 
     def make(file: Path) -> None:
@@ -83,7 +83,7 @@ def test_two_at_once_make_the_catalogs_file(tmp_path: Path) -> None:
                 assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_one_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
+def test_an_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
     seq = seq_at(NOON, 3)
     append(catalog, IDS, [ids_row(seq)])
     assert read_trigger(catalog, "V1", seq) == (f"task_a_{seq & 7}", "d")

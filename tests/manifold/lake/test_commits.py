@@ -1,4 +1,4 @@
-"""Commits to a real SQLite catalog: an append does not copy the metadata at each look at it."""
+"""Commits to a real SQLite catalog: an append does not copy the metadata on each access."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def complete(some: pa.Table) -> pa.Table:
     return pa.table(columns | instants).cast(SEGMENTS.arrow_schema)
 
 
-def test_an_append_copies_the_metadata_a_few_times(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_copies_the_metadata_only_a_few_times(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[str] = []
 
     def counting(real: Callable[..., Any], where: str) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def test_an_append_copies_the_metadata_a_few_times(catalog: Catalog, monkeypatch
     assert catalog.load_table(SEGMENTS.identifier).scan().to_arrow().num_rows == 2
 
 
-def test_what_is_staged_is_seen_and_what_was_there_is_not_changed(catalog: Catalog) -> None:
+def test_staged_changes_are_visible_and_the_base_is_unchanged(catalog: Catalog) -> None:
     table = catalog.load_table(SEGMENTS.identifier)
     before = table.metadata.model_copy(deep=True)
     change = Change(table)

@@ -1,4 +1,4 @@
-"""Files written apart from commits are those that PyIceberg's own append would have written."""
+"""Files written outside commits equal those of PyIceberg's own append."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ NIGHT = datetime(2026, 3, 1, 23, 59, 59, 999_999, UTC)
 MORNING = datetime(2026, 3, 2, tzinfo=UTC)
 SEGMENT = {"path": "a", "stream": "trigger", "messages": 1, "run_id": "r", "ingested_at": NIGHT}
 DAYS = [SEGMENT | {"began_at": at} for at in (NIGHT, MORNING, None, NIGHT)]
-LONG = chr(0xD7FF) * 40  # the upper bound of such a text cannot be made by raising its last character by one
+LONG = chr(0xD7FF) * 40  # its upper bound cannot be made by incrementing the last character
 NAMES = [{"data_id": i, "first_seen_at": NIGHT, "last_seen_at": NIGHT, "times_seen": 1} for i in (LONG, "d")]
 
 

@@ -1,4 +1,4 @@
-"""Sealing, the key ring and the keys of days."""
+"""Sealing, the key ring and the day keys."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ def day_keys(tmp_path: Path, with_ring: KeyRing) -> DayKeys:
 
 
 @given(plain=st.binary(max_size=300), damage=st.integers(min_value=0), bit=st.integers(0, 7))
-def test_what_is_sealed_opens_as_it_was_and_damaged_not_at_all(
+def test_sealed_bytes_open_unchanged_and_damaged_ones_do_not_open(
     tmp_path_factory: pytest.TempPathFactory, plain: bytes, damage: int, bit: int
 ) -> None:
     keys = day_keys(tmp_path_factory.mktemp("keys"), ring("a"))
@@ -49,7 +49,7 @@ def test_bytes_that_were_never_sealed_are_refused(tmp_path_factory: pytest.TempP
         keys.open(raw, seq=DAYS[0])
 
 
-def test_nobody_can_pass_a_message_off_as_another(tmp_path: Path) -> None:
+def test_a_message_cannot_be_passed_off_as_another(tmp_path: Path) -> None:
     keys = day_keys(tmp_path, ring("a"))
     sealed = keys.seal(b"plain", seq=DAYS[0])
     with pytest.raises(Broken, match="of another message"):
@@ -57,7 +57,7 @@ def test_nobody_can_pass_a_message_off_as_another(tmp_path: Path) -> None:
     assert keys.seal(b"plain", seq=DAYS[0]) != sealed
 
 
-def test_a_key_that_is_gone_loses_exactly_its_day(tmp_path: Path) -> None:
+def test_a_lost_key_loses_exactly_its_day(tmp_path: Path) -> None:
     both = ring("a")
     sealed = {seq: day_keys(tmp_path, both).seal(b"of %d" % seq, seq=seq) for seq in DAYS}
     ids = [key.key_id for key in day_keys(tmp_path, both).wrapped()]
@@ -70,7 +70,7 @@ def test_a_key_that_is_gone_loses_exactly_its_day(tmp_path: Path) -> None:
         left.open(sealed[DAYS[1]], seq=DAYS[1])
 
 
-def test_processes_of_one_day_share_its_key(tmp_path: Path) -> None:
+def test_processes_share_the_key_of_a_day(tmp_path: Path) -> None:
     both = ring("a")
     first, second = day_keys(tmp_path, both), day_keys(tmp_path, both)
     assert second.open(first.seal(b"x", seq=DAYS[0]), seq=DAYS[0]) == b"x"
@@ -78,7 +78,7 @@ def test_processes_of_one_day_share_its_key(tmp_path: Path) -> None:
     assert len(list(first.wrapped())) == 1
 
 
-def test_rotation_wraps_again_and_touches_no_signal(tmp_path: Path) -> None:
+def test_rotation_rewraps_keys_and_touches_no_signal(tmp_path: Path) -> None:
     old = ring("a")
     sealed = [day_keys(tmp_path, old).seal(b"x", seq=seq) for seq in DAYS]
     lines = [new_key_line("b")]
@@ -92,20 +92,20 @@ def test_rotation_wraps_again_and_touches_no_signal(tmp_path: Path) -> None:
     assert day_keys(tmp_path, ring("c")).rotate() == (0, [key.key_id for key in day_keys(tmp_path, new).wrapped()])
 
 
-def test_a_ring_with_another_key_under_the_id_opens_nothing(tmp_path: Path) -> None:
+def test_a_ring_with_another_key_under_the_same_id_opens_nothing(tmp_path: Path) -> None:
     sealed = day_keys(tmp_path, ring("a")).seal(b"x", seq=DAYS[0])
     other = day_keys(tmp_path, ring("a"))
     with pytest.raises(KeyIsGone, match="another key"):
         other.open(sealed, seq=DAYS[0])
-    assert other.open(other.seal(b"y", seq=DAYS[0]), seq=DAYS[0]) == b"y"  # under a new key of the day
+    assert other.open(other.seal(b"y", seq=DAYS[0]), seq=DAYS[0]) == b"y"  # under a new day key
 
 
 @pytest.mark.parametrize(
     "text",
     ["a", "a:", "a:AAAA", f"a b:{new_key_line('x')[2:]}", "a:" + "A" * 43 + "=", f"{new_key_line('a')},{new_key_line('a')}"],
-    ids=["no key", "an empty one", "a short one", "a space in the id", "all zero", "an id twice"],  # keys are of chance
+    ids=["no key", "an empty one", "a short one", "a space in the id", "all zero", "an id twice"],  # keys are random
 )
-def test_a_ring_that_is_none_is_refused_without_showing_a_key(text: str) -> None:
+def test_an_invalid_ring_is_refused_without_showing_a_key(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         read_keys(text, "MANIFOLD_SIGNALS_KEYS")
     assert not any(part and len(part) > 8 and part in str(refused.value) for part in text.replace(",", ":").split(":"))
@@ -124,7 +124,7 @@ def test_the_ring_comes_from_settings_or_a_file(tmp_path: Path) -> None:
         DayKeys(tmp_path.as_uri(), key_ring(load_settings(home=tmp_path / "home"))).seal(b"x", seq=DAYS[0])
 
 
-def test_a_key_that_is_gone_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_key_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ring("a")
     sealed = [day_keys(tmp_path, both).seal(b"x", seq=DAYS[0] + n) for n in range(3)]
     for file in tmp_path.rglob("*.json"):

@@ -1,4 +1,4 @@
-"""Messages of compacted queues from the lake: found, and found without reading the table."""
+"""Compacted messages from the lake: found without a table scan."""
 
 import os
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_messages_are_found_by_client_and_seq(catalog: Catalog) -> None:
         ("c2", seq_on(0, 1)): StoredMessage("a/b", b""),
         ("c1", seq_on(40)): StoredMessage("a", b"three"),
     }
-    assert read_messages(catalog, [("c2", seq_on(0))]) == {}  # another client's
+    assert read_messages(catalog, [("c2", seq_on(0))]) == {}  # of another client
     assert read_messages(catalog, []) == {}
 
 
@@ -46,7 +46,7 @@ def test_a_lake_without_tables_has_no_message(tmp_path: Path) -> None:
     assert read_messages(open_catalog(Settings(home=tmp_path)), [("c1", 1)]) == {}
 
 
-def test_a_file_that_cannot_be_read_costs_what_lies_in_it(catalog: Catalog) -> None:
+def test_an_unreadable_file_costs_only_its_own_messages(catalog: Catalog) -> None:
     append(catalog, ("c1", seq_on(0), "a", b"one"))
     append(catalog, ("c1", seq_on(40), "a", b"three"))
     (first, _) = sorted(
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_costs_what_lies_in_it(catalog: Catalog) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts bytes as Linux does")
-def test_finding_one_reads_no_more_of_a_large_table_than_of_a_small_one(catalog: Catalog) -> None:
+def test_a_point_read_does_not_grow_with_the_table(catalog: Catalog) -> None:
     def add_day(day: int) -> None:
         append(catalog, *((f"c{n}", seq_on(day, n), "a", os.urandom(64 * KIB)) for n in range(20)))
 

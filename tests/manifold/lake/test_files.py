@@ -1,11 +1,11 @@
-"""A folder of small files, on a disk; tests/stores does the same over an object store."""
+"""A folder of small files on a disk; tests/stores does the same on an object store."""
 
 from pathlib import Path
 
 from manifold.lake.files import Files
 
 
-def test_what_is_written_is_read_listed_and_removed(tmp_path: Path) -> None:
+def test_files_are_written_read_listed_and_removed(tmp_path: Path) -> None:
     files = Files((tmp_path / "a folder").as_uri())
     files.write("runs/one:+00/index.html", b"one")
     files.write("runs/two/index.html", b"two")
@@ -19,7 +19,7 @@ def test_what_is_written_is_read_listed_and_removed(tmp_path: Path) -> None:
     assert [*files.below("")] == []
 
 
-def test_what_is_not_there_is_none_and_can_be_removed(tmp_path: Path) -> None:
+def test_a_missing_file_is_none_and_can_be_removed(tmp_path: Path) -> None:
     files = Files(tmp_path.as_uri())
 
     assert files.read("nothing") is None
@@ -27,7 +27,7 @@ def test_what_is_not_there_is_none_and_can_be_removed(tmp_path: Path) -> None:
     files.remove("nothing")
 
 
-def test_a_file_half_written_is_seen_by_nobody(tmp_path: Path) -> None:
+def test_a_partly_written_file_is_invisible(tmp_path: Path) -> None:
     (tmp_path / ".index.html.abcd").write_text("hal")
 
     assert [*Files(tmp_path.as_uri()).below("")] == []

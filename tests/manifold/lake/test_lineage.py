@@ -1,4 +1,4 @@
-"""Telling a catalog of lineage: in order, in the background; whatever it does, nobody waits for it, and memory is bounded."""
+"""Lineage events: sent in order in the background; nothing blocks on the catalog, and memory is bounded."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ EVENTS = [{"n": n} for n in range(3)]
 
 @pytest.fixture(autouse=True)
 def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's configuration of logging, which other tests load into this process, disables the loggers that are there."""
+    """Re-enable loggers that Airflow's logging configuration, loaded by other tests, has disabled."""
     monkeypatch.setattr(lineage.log, "disabled", False)
 
 
-def test_a_file_gets_a_line_for_each_event_in_their_order(tmp_path: Path) -> None:
+def test_a_file_gets_one_line_per_event_in_order(tmp_path: Path) -> None:
     file = tmp_path / "new" / "events.jsonl"
     settings = telling(Settings(home=tmp_path), f"file://{file}")
     assert emit(settings, EVENTS[:2])
@@ -32,14 +32,14 @@ def test_a_file_gets_a_line_for_each_event_in_their_order(tmp_path: Path) -> Non
     assert told_in(file) == EVENTS
 
 
-def test_an_address_gets_each_event_with_the_token(tmp_path: Path) -> None:
+def test_an_http_endpoint_gets_each_event_with_the_token(tmp_path: Path) -> None:
     with backend(says(201)) as catalog:
         assert emit(telling(Settings(home=tmp_path, lineage_token="t0ken"), catalog.url), EVENTS)
         assert settle(60)
         assert (catalog.got, set(catalog.tokens)) == (EVENTS, {"Bearer t0ken"})
 
 
-def test_nobody_waits_for_a_catalog_that_hangs_and_it_is_told_when_it_goes_on(tmp_path: Path) -> None:
+def test_emitting_does_not_block_on_a_hanging_catalog_and_resumes_later(tmp_path: Path) -> None:
     goes_on = threading.Event()
 
     def hang(request: BaseHTTPRequestHandler) -> None:
@@ -48,14 +48,14 @@ def test_nobody_waits_for_a_catalog_that_hangs_and_it_is_told_when_it_goes_on(tm
 
     with backend(hang) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url)
-        assert [emit(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered none of them"
+        assert [emit(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered no request"
         assert not settle(0.01)
         goes_on.set()
         assert settle(60)
         assert catalog.got == EVENTS
 
 
-def test_what_waits_for_a_catalog_that_hangs_is_bounded(
+def test_the_backlog_of_a_hanging_catalog_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(lineage, "MAX_WAITING", 2)
@@ -71,7 +71,7 @@ def test_what_waits_for_a_catalog_that_hangs_is_bounded(
     assert "2 others wait" in caplog.text
 
 
-def test_an_error_is_said_once_and_the_next_event_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_logged_once_and_the_next_event_is_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     statuses = iter([500, 500, 200])
     with backend(lambda request: says(next(statuses))(request)) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url.replace("//", "//somebody:secret@"))
@@ -83,10 +83,10 @@ def test_an_error_is_said_once_and_the_next_event_is_told(tmp_path: Path, caplog
     assert "secret" not in caplog.text
 
 
-def test_an_answer_without_end_is_not_read(tmp_path: Path) -> None:
+def test_an_endless_response_is_not_read(tmp_path: Path) -> None:
     def flood(request: BaseHTTPRequestHandler) -> None:
         says(200)(request)
-        with suppress(OSError):  # nobody listens
+        with suppress(OSError):  # no listener
             while True:
                 request.wfile.write(b"x" * 65536)
 
@@ -96,26 +96,26 @@ def test_an_answer_without_end_is_not_read(tmp_path: Path) -> None:
         assert catalog.got == EVENTS
 
 
-def test_a_catalog_that_is_away_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_catalog_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     emit(telling(Settings(home=tmp_path), f"http://127.0.0.1:{free_port()}/api/v1/lineage"), EVENTS)
     assert settle(60)
     assert "MANIFOLD_LINEAGE_URL answers ConnectError" in caplog.text
 
 
-def test_a_file_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_file_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     emit(telling(Settings(home=tmp_path), f"file://{tmp_path}"), EVENTS)
     assert settle(60)
     assert "MANIFOLD_LINEAGE_URL answers IsADirectoryError" in caplog.text
 
 
-def test_an_event_without_bound_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_oversized_event_is_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "events.jsonl"
     assert not emit(telling(Settings(home=tmp_path), f"file://{file}"), [{"why": "x" * lineage.MAX_BYTES}])
     assert told_in(file) == []
     assert "an event has more than" in caplog.text
 
 
-def test_a_process_ends_though_the_catalog_hangs_and_has_told_a_file_before_it_ends(tmp_path: Path) -> None:
+def test_a_process_exits_despite_a_hanging_catalog_and_flushes_files_first(tmp_path: Path) -> None:
     file, goes_on = tmp_path / "events.jsonl", threading.Event()
     script = """
 import sys
@@ -134,7 +134,7 @@ for url in sys.argv[2:]:
     assert "takes too long" in done.stderr
 
 
-def test_a_forked_process_tells_what_is_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_sends_only_its_own_events(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     script = """
 import os, sys

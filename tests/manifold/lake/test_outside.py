@@ -1,4 +1,4 @@
-"""Alerts and lineage that go outside by HTTPS: whom the system trusts is believed, whatever the object store is verified by."""
+"""Alerts and lineage over external HTTPS: the system's CAs are trusted in addition to the object store's."""
 
 import ssl
 import subprocess
@@ -23,14 +23,14 @@ def identity() -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Somebody who takes whatever is posted."""
+    """A server that accepts any POST."""
 
     url: str
     taken: list[bytes]
 
     def was_told(self, **more: str) -> tuple[bool, bool]:
-        """Whether an alert, and an event of lineage, were taken here."""
-        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # addresses may be secret
+        """Whether an alert and a lineage event arrived here."""
+        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # URLs are secret strings
         alerted = alert(settings, "held back", "a run")
         before = len(self.taken)
         assert emit(settings, [{"eventType": "START"}])
@@ -63,10 +63,10 @@ def outside(identity: Identity, tmp_path: Path) -> Iterator[Outside]:
     server.server_close()
 
 
-def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
+def test_system_cas_are_trusted_in_addition_to_the_object_store_ca(
     outside: Outside, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a pod: SSL_CERT_FILE names the store's authority, and the system has its own in a folder."""
+    """As in a pod: SSL_CERT_FILE names the store's CA, and the system's CAs are in a folder."""
     store, system = new_identity("store").write_authority(tmp_path / "store.crt"), tmp_path / "system"
     system.mkdir()
     identity.write_authority(system / "outside.crt")
@@ -76,9 +76,7 @@ def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
     assert outside.was_told() == (True, True)
 
 
-def test_an_authority_of_the_settings_is_believed_and_a_strangers_is_not(
-    outside: Outside, identity: Identity, tmp_path: Path
-) -> None:
+def test_a_ca_of_the_settings_is_trusted_and_an_unknown_one_is_not(outside: Outside, identity: Identity, tmp_path: Path) -> None:
     assert outside.was_told(tls_ca=str(identity.write_authority(tmp_path / "ca.crt"))) == (True, True)
     assert outside.was_told() == (False, False)
     assert outside.was_told(tls_ca=str(tmp_path / "gone.crt")) == (False, False)

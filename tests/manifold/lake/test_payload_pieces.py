@@ -1,4 +1,4 @@
-"""Many payloads from the lake: in pieces, each file by itself, and in memory that does not grow with the question."""
+"""Many payloads from the lake: in chunks, one file at a time, in memory independent of their number."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ Piece = Mapping[str, bytes | None]
 
 @contextmanager
 def taking_at_most(bytes_: int) -> Iterator[None]:
-    """What Arrow has in memory during the block."""
+    """The peak of Arrow's memory during the block."""
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
@@ -33,7 +33,7 @@ def taking_at_most(bytes_: int) -> Iterator[None]:
 
 
 def append_groups(catalog: Catalog, folder: Path, payloads: Mapping[str, bytes], *, rows: int) -> None:
-    """One file of payloads, one a second, in groups of so many rows and in small pages, as Spark writes it; and their names."""
+    """Write one file of payloads, one a second, in row groups of this size and small pages, as Spark does; return their names."""
     append_payloads(catalog, payloads, at=NOON)
     instants = pa.array([NOON + timedelta(seconds=n) for n in range(len(payloads))], INSTANT)
     names, table = catalog.load_table(META.identifier), catalog.load_table(DATA.identifier)
@@ -48,7 +48,7 @@ def append_groups(catalog: Catalog, folder: Path, payloads: Mapping[str, bytes],
 
 
 def days(catalog: Catalog, count: int, *, each: int = 3) -> dict[str, bytes]:
-    """So many days with a file of so many payloads each."""
+    """This many days with a file of this many payloads each."""
     stored: dict[str, bytes] = {}
     for day in range(count):
         payloads = {f"d{day}-{n}": b"%d of day %d" % (n, day) for n in range(each)}
@@ -58,7 +58,7 @@ def days(catalog: Catalog, count: int, *, each: int = 3) -> dict[str, bytes]:
 
 
 def data_files(catalog: Catalog) -> list[Path]:
-    """The files of payloads, oldest day first."""
+    """The payload files, oldest day first."""
     paths = (task.file.file_path for task in catalog.load_table(DATA.identifier).scan().plan_files())
     return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
 
@@ -68,7 +68,7 @@ def size(piece: Piece) -> int:
 
 
 def take(pieces: Iterator[Piece], found: dict[str, bytes | None]) -> None:
-    """Put them together in `found`; each is given out once."""
+    """Collect the chunks in `found`; each payload must come once."""
     for piece in pieces:
         assert not found.keys() & piece.keys()
         found |= piece
@@ -80,7 +80,7 @@ def all_of(pieces: Iterator[Piece]) -> dict[str, bytes | None]:
     return found
 
 
-def test_no_piece_is_larger_than_the_bound_and_every_payload_comes_once(catalog: Catalog) -> None:
+def test_no_chunk_exceeds_the_bound_and_every_payload_comes_once(catalog: Catalog) -> None:
     payloads = {f"d{n}": os.urandom(10 * KIB) for n in range(100)}
     append_payloads(catalog, payloads, at=NOON)
 
@@ -90,7 +90,7 @@ def test_no_piece_is_larger_than_the_bound_and_every_payload_comes_once(catalog:
     assert max(map(size, pieces)) <= 64 * KIB
 
 
-def test_a_payload_that_is_larger_than_the_bound_comes_alone(catalog: Catalog) -> None:
+def test_a_payload_larger_than_the_bound_comes_alone(catalog: Catalog) -> None:
     payloads = {"small": b"s", "giant": os.urandom(3 * PIECE_BYTES), "other": b"o"}
     append_payloads(catalog, payloads, at=NOON)
 
@@ -100,7 +100,7 @@ def test_a_payload_that_is_larger_than_the_bound_comes_alone(catalog: Catalog) -
     assert ["giant"] in [list(piece) for piece in pieces]
 
 
-def test_what_is_not_there_is_said_before_anything_is_read(catalog: Catalog) -> None:
+def test_missing_payloads_are_reported_before_any_read(catalog: Catalog) -> None:
     payloads = days(catalog, 2)
     pieces = StoredPayloads(catalog).pieces([*payloads, "never"])
     for file in data_files(catalog):
@@ -110,7 +110,7 @@ def test_what_is_not_there_is_said_before_anything_is_read(catalog: Catalog) -> 
 
 
 @pytest.mark.parametrize("rows", [4, 80], ids=["in small groups", "in one group"])
-def test_far_more_than_memory_may_have_is_read_in_parts(catalog: Catalog, tmp_path: Path, rows: int) -> None:
+def test_more_than_memory_allows_is_read_in_chunks(catalog: Catalog, tmp_path: Path, rows: int) -> None:
     payloads = {f"d{n}": os.urandom(512 * KIB) for n in range(80)}  # 40 MiB
     append_groups(catalog, tmp_path, payloads, rows=rows)
     assert pq.ParquetFile(tmp_path / "groups.parquet").num_row_groups == 80 / rows
@@ -122,15 +122,15 @@ def test_far_more_than_memory_may_have_is_read_in_parts(catalog: Catalog, tmp_pa
     assert max(sizes) <= PIECE_BYTES
 
 
-def test_of_a_large_file_the_group_is_read_in_which_a_payload_lies(catalog: Catalog, tmp_path: Path) -> None:
+def test_only_the_row_group_of_a_payload_is_read_from_a_large_file(catalog: Catalog, tmp_path: Path) -> None:
     payloads = {f"d{n}": os.urandom(512 * KIB) for n in range(80)}
     append_groups(catalog, tmp_path, payloads, rows=1)
     with taking_at_most(2 * MIB):
         assert read_payloads(catalog, ["d70"]) == {"d70": payloads["d70"]}
 
 
-def test_equal_payloads_that_are_stored_once_are_not_all_unpacked_at_once(catalog: Catalog) -> None:
-    payloads = dict.fromkeys((f"d{n}" for n in range(200)), os.urandom(512 * KIB))  # 100 MiB, of which a file keeps one
+def test_deduplicated_payloads_are_not_all_unpacked_at_once(catalog: Catalog) -> None:
+    payloads = dict.fromkeys((f"d{n}" for n in range(200)), os.urandom(512 * KIB))  # 100 MiB, of which a file stores one copy
     append_payloads(catalog, payloads, at=NOON)
     (file,) = data_files(catalog)
     assert file.stat().st_size < 2 * MIB
@@ -149,7 +149,7 @@ def test_payloads_far_apart_in_many_groups_are_found(catalog: Catalog, tmp_path:
     assert read_payloads(catalog, some.keys()) == some
 
 
-def test_files_that_compaction_has_replaced_meanwhile_are_looked_for_anew(catalog: Catalog) -> None:
+def test_files_replaced_by_compaction_are_looked_up_again(catalog: Catalog) -> None:
     payloads = days(catalog, 3)
     pieces = StoredPayloads(catalog).pieces(payloads, 1)
     first = next(pieces)
@@ -163,7 +163,7 @@ def test_files_that_compaction_has_replaced_meanwhile_are_looked_for_anew(catalo
     assert not set(old) & set(data_files(catalog))
 
 
-def test_names_whose_files_are_gone_are_looked_for_anew(catalog: Catalog) -> None:
+def test_names_whose_files_are_gone_are_looked_up_again(catalog: Catalog) -> None:
     payloads = days(catalog, 2)
     stored = StoredPayloads(catalog)
     names = catalog.load_table(META.identifier)
@@ -175,7 +175,7 @@ def test_names_whose_files_are_gone_are_looked_for_anew(catalog: Catalog) -> Non
     assert all_of(stored.pieces(payloads)) == payloads
 
 
-def test_a_file_that_cannot_be_read_costs_only_what_lies_in_it(catalog: Catalog) -> None:
+def test_an_unreadable_file_costs_only_its_own_payloads(catalog: Catalog) -> None:
     payloads = days(catalog, 4)
     data_files(catalog)[1].write_bytes(b"no Parquet")
     found: dict[str, bytes | None] = {}
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_read_costs_only_what_lies_in_it(catalog: Catalog)
     assert found == {"never": None} | {name: payload for name, payload in payloads.items() if not name.startswith("d1-")}
 
 
-def test_files_that_stay_away_are_an_error_and_not_a_miss(catalog: Catalog) -> None:
+def test_files_that_stay_missing_are_an_error_and_not_a_miss(catalog: Catalog) -> None:
     payloads = days(catalog, 2)
     data_files(catalog)[0].unlink()
     found: dict[str, bytes | None] = {}
@@ -197,7 +197,7 @@ def test_files_that_stay_away_are_an_error_and_not_a_miss(catalog: Catalog) -> N
     assert found == {name: payload for name, payload in payloads.items() if name.startswith("d1-")}
 
 
-def test_of_several_rows_of_one_name_the_first_counts(catalog: Catalog) -> None:
+def test_the_first_of_several_rows_of_a_name_wins(catalog: Catalog) -> None:
     append_payloads(catalog, {"d": b"first"}, at=NOON, seq=1)
     names = catalog.load_table(META.identifier).scan().to_arrow()
     append_payloads(catalog, {"d": b"second"}, at=NOON, seq=2)
@@ -208,7 +208,7 @@ def test_of_several_rows_of_one_name_the_first_counts(catalog: Catalog) -> None:
     assert read_payloads(catalog, ["d"]) == {"d": b"first"}
 
 
-def test_a_lake_that_has_names_and_no_payloads_is_asked_in_vain(catalog: Catalog) -> None:
+def test_a_lake_with_names_but_no_payloads_finds_nothing(catalog: Catalog) -> None:
     payloads = days(catalog, 1)
     catalog.load_table(DATA.identifier).delete()
     assert all_of(StoredPayloads(catalog).pieces(payloads)) == dict.fromkeys(payloads)

@@ -1,4 +1,4 @@
-"""Payloads from the lake: found, and found without reading the table."""
+"""Payloads from the lake: found without a table scan."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ KIB = 1024
 
 
 def bytes_read(question: Callable[[], object]) -> int:
-    """How many bytes this process has read from files meanwhile, cached by the kernel or not."""
+    """Bytes that this process reads from files during the block, cached by the kernel or not."""
 
     def so_far() -> int:
         counters = Path("/proc/self/io").read_text()
@@ -38,7 +38,7 @@ def test_payloads_are_found_by_their_data_ids(catalog: Catalog) -> None:
     assert read_payload(catalog, "d4") is None
 
 
-def test_more_than_a_filter_can_name_are_found_too(catalog: Catalog) -> None:
+def test_more_ids_than_one_filter_can_hold_are_found(catalog: Catalog) -> None:
     payloads = {f"d{n}": b"%d" % n for n in range(450)}
     append_payloads(catalog, payloads, at=NOON)
     assert read_payloads(catalog, payloads.keys()) == payloads
@@ -48,7 +48,7 @@ def test_a_lake_without_tables_has_no_payload(tmp_path: Path) -> None:
     assert read_payload(open_catalog(Settings(home=tmp_path)), "d1") is None
 
 
-def test_a_row_that_does_not_say_where_its_payload_lies_is_looked_for_everywhere(catalog: Catalog) -> None:
+def test_a_row_without_a_location_is_searched_everywhere(catalog: Catalog) -> None:
     append_payloads(catalog, {"d1": b"one"}, at=NOON)
     row = catalog.load_table(META.identifier).scan().to_arrow().drop_columns(["stored_at"])
     catalog.load_table(META.identifier).overwrite(row)
@@ -56,7 +56,7 @@ def test_a_row_that_does_not_say_where_its_payload_lies_is_looked_for_everywhere
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts bytes as Linux does")
-def test_finding_one_reads_no_more_of_a_large_table_than_of_a_small_one(catalog: Catalog) -> None:
+def test_a_point_read_does_not_grow_with_the_table(catalog: Catalog) -> None:
     def add_day(day: int) -> None:
         payloads = {f"d{day}-{n}": os.urandom(64 * KIB) for n in range(20)}
         append_payloads(catalog, payloads, at=NOON + timedelta(days=day))
@@ -72,5 +72,5 @@ def test_finding_one_reads_no_more_of_a_large_table_than_of_a_small_one(catalog:
     large = bytes_read(lambda: found.append(read_payload(catalog, "d0-7")))
 
     assert len(found[0] or b"") == 64 * KIB
-    # What grows is a manifest and a small file of names a day; compaction makes few of these.
+    # A manifest and a small index file per day are added; compaction merges them.
     assert large < small + stored / 20

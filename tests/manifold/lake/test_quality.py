@@ -1,4 +1,4 @@
-"""The newest rows of `quality_results`: as many judgements as asked for, whatever lies behind them."""
+"""The newest rows of `quality_results`: as many audits as requested, without reading older files."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.lake_rows import append
 
 @pytest.fixture
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each file has that is read from here on."""
+    """The row count of each file read from here on."""
     read: list[int] = []
     to_table = ArrowScan.to_table
 
@@ -34,7 +34,7 @@ def runs_of(catalog: Catalog, judgements: int, now: datetime = NOON + timedelta(
     return [row["run_id"] for row in newest_results(catalog, judgements, now=now)]
 
 
-def test_the_newest_judgements_are_read_and_no_file_behind_them(catalog: Catalog, files_read: list[int]) -> None:
+def test_the_newest_audits_are_read_and_no_file_beyond_them(catalog: Catalog, files_read: list[int]) -> None:
     for run in (3, 0, 5, 1, 4, 2):
         append(catalog, QUALITY, [result(run, rule) for rule in ("a", "b")])
 
@@ -42,8 +42,8 @@ def test_the_newest_judgements_are_read_and_no_file_behind_them(catalog: Catalog
     assert files_read == [2, 2]
 
 
-def test_a_file_with_many_judgements_is_enough(catalog: Catalog, files_read: list[int]) -> None:
-    """Compaction has put days together."""
+def test_one_file_with_many_audits_is_enough(catalog: Catalog, files_read: list[int]) -> None:
+    """Compaction has merged days."""
     for day in range(3):
         append(catalog, QUALITY, [result(day * 24 + n % 8, f"rule{n:03}") for n in range(2 * RULES)])
     append(catalog, QUALITY, [result(60)])
@@ -52,7 +52,7 @@ def test_a_file_with_many_judgements_is_enough(catalog: Catalog, files_read: lis
     assert files_read == [1, 2 * RULES]
 
 
-def test_a_table_that_rested_for_long_still_has_its_newest_judgements(catalog: Catalog) -> None:
+def test_a_table_idle_for_long_still_has_its_newest_audits(catalog: Catalog) -> None:
     for run in range(3):
         append(catalog, QUALITY, [result(run)])
 
@@ -60,7 +60,7 @@ def test_a_table_that_rested_for_long_still_has_its_newest_judgements(catalog: C
         assert runs_of(catalog, 2, NOON + timedelta(days=days)) == ["run1", "run2"]
 
 
-def test_a_run_judged_twice_counts_twice(catalog: Catalog) -> None:
+def test_a_run_audited_twice_counts_twice(catalog: Catalog) -> None:
     append(catalog, QUALITY, [result(0)])
     append(catalog, QUALITY, [result(1)])
     append(catalog, QUALITY, [result(1, at=NOON + timedelta(hours=2))])
@@ -68,7 +68,7 @@ def test_a_run_judged_twice_counts_twice(catalog: Catalog) -> None:
     assert runs_of(catalog, 2) == ["run1", "run1"]
 
 
-def test_an_empty_table_has_none_and_so_has_a_lake_without_tables(catalog: Catalog, tmp_path: Path) -> None:
+def test_an_empty_table_and_a_missing_one_have_no_audits(catalog: Catalog, tmp_path: Path) -> None:
     fresh = open_catalog(Settings(home=tmp_path / "fresh"))
 
     assert (runs_of(catalog, 2), runs_of(fresh, 2), version_of_results(fresh)) == ([], [], "")

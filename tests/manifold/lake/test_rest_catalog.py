@@ -1,4 +1,4 @@
-"""A REST catalog that is reached and never answers."""
+"""A REST catalog that accepts connections and never answers."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ ANSWER = "rest.client.socket-timeout-ms"
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server to which one can connect, and which says nothing."""
+    """The address of a server that accepts connections and stays silent."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -28,7 +28,7 @@ def settings_of(home: Path, uri: str, **properties: str) -> Settings:
 
 
 @pytest.mark.parametrize("more", [{}, {"token": "t"}, {"credential": "client:secret"}], ids=["config", "token", "credential"])
-def test_a_catalog_that_never_answers_is_given_up(silent: str, tmp_path: Path, more: dict[str, str]) -> None:
+def test_a_catalog_that_never_answers_times_out(silent: str, tmp_path: Path, more: dict[str, str]) -> None:
     if "credential" in more:
         more = more | {"oauth2-server-uri": f"{silent}/v1/oauth/tokens"}
     with pytest.raises(Timeout):
@@ -36,6 +36,6 @@ def test_a_catalog_that_never_answers_is_given_up(silent: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("limit", ["a minute", "0", "-1", "inf", "nan"])
-def test_a_limit_that_is_none_is_refused(silent: str, tmp_path: Path, limit: str) -> None:
+def test_an_invalid_timeout_is_refused(silent: str, tmp_path: Path, limit: str) -> None:
     with pytest.raises(Permanent, match=f"{ANSWER}={limit} .* milliseconds"):
         open_catalog(settings_of(tmp_path, silent, **{ANSWER: limit}))

@@ -1,4 +1,4 @@
-"""The caching SQL catalog reads each metadata file once and answers as PyIceberg's own."""
+"""The caching SQL catalog reads each metadata file once and answers like PyIceberg's own."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of metadata that were read."""
+    """The metadata files that were read."""
     files: list[str] = []
     really = FromInputFile.table_metadata
 
@@ -47,11 +47,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def plain(settings: Settings) -> Catalog:
-    """PyIceberg's own, which reads each time."""
+    """PyIceberg's own catalog, which always reads."""
     return SqlCatalog(settings.catalog_name, uri=settings.catalog, warehouse=settings.warehouse_url)
 
 
-def test_a_state_of_a_table_is_read_once_and_what_one_commits_oneself_never(settings: Settings, read: list[str]) -> None:
+def test_metadata_is_read_once_and_own_commits_are_never_reread(settings: Settings, read: list[str]) -> None:
     catalog = open_catalog(settings)
     assert isinstance(catalog, CachingSqlCatalog)
     for number in range(3):
@@ -62,10 +62,10 @@ def test_a_state_of_a_table_is_read_once_and_what_one_commits_oneself_never(sett
     append_rows(open_catalog(settings), IDS, row(9), {})
     read.clear()
     assert [catalog.load_table(IDS.identifier).scan().to_arrow().num_rows for _ in range(2)] == [4, 4]
-    assert len(read) == 1, "what somebody else has committed"
+    assert len(read) == 1, "a commit of another catalog"
 
 
-def test_whatever_is_committed_it_knows_what_stands_in_the_file(settings: Settings) -> None:
+def test_the_cache_matches_the_file_after_any_commit(settings: Settings) -> None:
     catalog = open_catalog(settings)
 
     def check() -> None:
@@ -95,7 +95,7 @@ def test_whatever_is_committed_it_knows_what_stands_in_the_file(settings: Settin
     check()
 
 
-def test_whoever_was_overtaken_commits_on_top_and_what_it_had_staged_first_is_not_known(settings: Settings) -> None:
+def test_a_conflicting_commit_is_rebased_and_its_first_staged_state_is_dropped(settings: Settings) -> None:
     slow, fast = open_catalog(settings), open_catalog(settings)
     old = slow.load_table(SEGMENTS.identifier)
     with fast.load_table(SEGMENTS.identifier).transaction() as change:
@@ -103,14 +103,14 @@ def test_whoever_was_overtaken_commits_on_top_and_what_it_had_staged_first_is_no
     fast.load_table(IDS.identifier).append(row(1))
     loaded = slow.load_table(IDS.identifier)
     fast.load_table(IDS.identifier).append(row(2))
-    loaded.append(row(3))  # PyIceberg tries again, from what it reads then
+    loaded.append(row(3))  # PyIceberg retries from the state that it reads then
     for each in (slow, fast, plain(settings)):
         assert sorted(each.load_table(IDS.identifier).scan().to_arrow()["seq"].to_pylist()) == [1, 2, 3]
     assert "manifold.of" not in old.properties
     assert slow.load_table(SEGMENTS.identifier).properties["manifold.of"] == "fast"
 
 
-def test_a_table_that_was_dropped_and_made_again_is_the_new_one(settings: Settings) -> None:
+def test_a_dropped_and_recreated_table_is_the_new_one(settings: Settings) -> None:
     catalog = open_catalog(settings)
     before = catalog.load_table(ERASURES.identifier).metadata.table_uuid
     open_catalog(settings).drop_table(ERASURES.identifier)

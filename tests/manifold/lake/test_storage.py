@@ -1,4 +1,4 @@
-"""A file is written whole and for good, or not at all."""
+"""A file is written completely or not at all."""
 
 import resource
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def write(root: Path, *values: int) -> None:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow."""
+    """Let no file of this process grow."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
@@ -31,13 +31,13 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_file_is_there_in_folders_that_are_made_for_it_and_nothing_else(tmp_path: Path) -> None:
+def test_a_file_is_written_whole_in_folders_created_for_it(tmp_path: Path) -> None:
     write(tmp_path / "archive", 1, 2)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "archive" / PATH]
     assert pq.read_table(tmp_path / "archive" / PATH)["seq"].to_pylist() == [1, 2]
 
 
-def test_a_file_that_does_not_fit_on_the_disk_is_not_there_or_as_it_was(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file_or_none(tmp_path: Path) -> None:
     with full_disk(), pytest.raises(OSError, match="too large"):
         write(tmp_path, 1)
     assert not (tmp_path / PATH).exists()

@@ -1,4 +1,4 @@
-"""Bytes into packets, in whatever pieces they come."""
+"""MQTT packets from bytes, for any chunking."""
 
 import asyncio
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def ids(taken: list[mqtt5.Packet]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 7, 4096, 1 << 20])
-def test_packets_come_whole_and_in_order_in_pieces_of_any_size(
+def test_packets_arrive_whole_and_in_order_for_any_chunking(
     connection: Connection, taken: list[mqtt5.Packet], piece: int
 ) -> None:
     stream = SMALL + PUBACK + (LARGE if piece > 100 else SMALL) + PUBACK
@@ -85,8 +85,8 @@ UNREADABLE = [
     pytest.param(publish(b"t", A_PAIR), ("t", 1, 0x102), id="value of a user property"),
     pytest.param(publish(b"t", PAIR + text(BAD) + text(b"v")), ("t", 1, 0x102), id="name of a user property"),
     pytest.param(publish(b"t", b"\x08" + text(BAD)), ("t", 1, 0x102), id="Response Topic"),
-    pytest.param(publish(b"t", b"\x03" + text(b"\xed\xa0\x80")), ("t", 1, 0x102), id="half a character as Content Type"),
-    pytest.param(publish(b"t", b"\x7f\0"), ("t", 1, 0x102), id="a property that nobody knows"),
+    pytest.param(publish(b"t", b"\x03" + text(b"\xed\xa0\x80")), ("t", 1, 0x102), id="a lone surrogate as Content Type"),
+    pytest.param(publish(b"t", b"\x7f\0"), ("t", 1, 0x102), id="an unknown property"),
     pytest.param(publish(b"t", PAIR + b"\x40\0k"), ("t", 1, 0x102), id="a property longer than the packet"),
     pytest.param(publish(b"t" * 65_535, A_PAIR), ("t" * 65_535, 1, 0x102), id="the longest topic"),
     pytest.param(publish(b"", b""), ("", 1, 0x102), id="no topic"),
@@ -94,16 +94,16 @@ UNREADABLE = [
     pytest.param(publish(b"t", A_PAIR, mid=b"", head=0x30), ("t", 0, 0), id="QoS 0"),
     pytest.param(publish(b"t", A_PAIR, head=0x34), ("t", 2, 0x102), id="QoS 2"),
     pytest.param(publish(b"t", b"", head=0x36), ("t", 2, 0x102), id="QoS 3"),
-    pytest.param(packet(0x32), ("", 0, 0), id="nothing"),
+    pytest.param(packet(0x32), ("", 0, 0), id="empty"),
     pytest.param(packet(0x32, b"\xff\xffabc"), ("abc", 0, 0), id="a topic longer than the packet"),
     pytest.param(packet(0x32, b"\0\1t\7"), ("t", 0, 0), id="half a packet id"),
 ]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what mqtt5's panic leaves behind
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # left behind by mqtt5's panic
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 @pytest.mark.parametrize(("bad", "told"), UNREADABLE)
-def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up_the_next(
+def test_an_unreadable_packet_is_passed_on_and_does_not_block_the_next(
     connection: Connection, taken: list[mqtt5.Packet], raw: list[bytes], bad: bytes, told: tuple[str, int, int], piece: int
 ) -> None:
     stream = SMALL + bad + PUBACK
@@ -118,7 +118,7 @@ def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(st.binary(max_size=60), st.sampled_from([0x30, 0x32, 0x34, 0x3B, 0x20, 0x40, 0x90, 0xE0, 0xF0, 0]))
-def test_whatever_a_packet_holds_those_behind_it_are_read(body: bytes, head: int) -> None:
+def test_no_packet_content_stops_later_packets(body: bytes, head: int) -> None:
     taken: list[mqtt5.Packet] = []
     raw: list[bytes] = []
 
@@ -132,7 +132,7 @@ def test_whatever_a_packet_holds_those_behind_it_are_read(body: bytes, head: int
         publish_of(each), reason_of_puback(each), reasons_of_suback(each), reason_of_disconnect(each)
 
 
-def test_answers_that_cannot_be_read_still_say_to_what_and_what() -> None:
+def test_unreadable_acks_still_name_their_packet_id_and_reason_code() -> None:
     reason = REASON + text(BAD)
     assert reason_of_puback(packet(0x40, b"\1\2\x87", number(len(reason)), reason)) == (0x102, 0x87)
     assert reason_of_puback(packet(0x40, b"\1\2\x55")) == (0x102, 0x55)
@@ -153,5 +153,5 @@ def test_the_length_of_a_packet_is_known_from_its_first_bytes(header: bytes, len
     assert length_of(header) == length
 
 
-def test_a_length_of_more_than_four_bytes_is_no_packet() -> None:
+def test_a_length_of_more_than_four_bytes_is_not_a_packet() -> None:
     assert length_of(b"\x30\xff\xff\xff\xff") is None

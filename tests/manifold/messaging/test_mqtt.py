@@ -36,7 +36,7 @@ def url(port: int) -> str:
 
 
 class Inbox:
-    """Takes what comes, acknowledging it or not."""
+    """Collect messages, acknowledging them or not."""
 
     def __init__(self, client: Mqtt, *, acknowledge: bool = True) -> None:
         self.messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -51,7 +51,7 @@ class Inbox:
 
 @asynccontextmanager
 async def cuttable(port: int) -> AsyncIterator[tuple[int, Callable[[], None], asyncio.Event]]:
-    """A pipe to the broker: its port, a way to cut every connection, and a gate that holds back what the broker answers."""
+    """A pipe to the broker: its port, a function to cut every connection, and a gate that holds back the broker's replies."""
     writers: list[asyncio.StreamWriter] = []
     answering = asyncio.Event()
     answering.set()
@@ -85,12 +85,12 @@ async def cuttable(port: int) -> AsyncIterator[tuple[int, Callable[[], None], as
 
 
 async def until(question: Callable[[], bool]) -> None:
-    while not question():  # noqa: ASYNC110  # asks for things of which no event tells; bounded by `run`
+    while not question():  # noqa: ASYNC110  # polled, because no event reports it; bounded by `run`
         await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
-def test_messages_arrive_in_the_order_in_which_they_were_published(mosquitto: Server, loop_factory: Factory) -> None:
+def test_messages_arrive_in_publishing_order(mosquitto: Server, loop_factory: Factory) -> None:
     async def scenario() -> None:
         async with (
             Mqtt(url(mosquitto.port), "in") as receiver,
@@ -106,7 +106,7 @@ def test_messages_arrive_in_the_order_in_which_they_were_published(mosquitto: Se
     run(scenario(), loop_factory)
 
 
-def test_a_publish_that_nobody_wants_says_so(mosquitto: Server) -> None:
+def test_a_publish_without_subscribers_is_reported(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with Mqtt(url(mosquitto.port), "lonely") as sender:
             await sender.wait_connected()
@@ -133,7 +133,7 @@ def test_a_message_keeps_its_properties_and_a_megabyte_of_payload(mosquitto: Ser
     run(scenario())
 
 
-def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(mosquitto: Server) -> None:
+def test_unacknowledged_messages_are_redelivered_and_others_are_not(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with Mqtt(url(mosquitto.port), "giver") as sender:
             await sender.wait_connected()
@@ -148,14 +148,14 @@ def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(mosquitto: 
                 received = Inbox(second)
                 again = await received.messages.get()
                 assert (again.payload, again.dup) == (b.payload, True)
-                await sender.publish("again/t", b"c")  # the subscription lived on with the session
+                await sender.publish("again/t", b"c")  # the subscription survived with the session
                 assert (await received.messages.get()).payload == b"c"
                 assert not second.ack(Message("again/t", b"a", mid=a.mid, connection=99))  # an ack of another connection
 
     run(scenario())
 
 
-def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_later(mosquitto: Server) -> None:
+def test_a_publish_on_a_lost_connection_is_retryable_and_not_resent_later(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with cuttable(mosquitto.port) as (port, cut, answering), Mqtt(url(mosquitto.port), "witness") as witness:
             received = Inbox(witness)
@@ -164,7 +164,7 @@ def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_late
                 await sender.wait_connected()
                 answering.clear()
                 lost = sender.publish("lost/t", b"once")
-                assert (await received.messages.get()).payload == b"once"  # the broker has it, its PUBACK is held back
+                assert (await received.messages.get()).payload == b"once"  # the broker has it, and its PUBACK is held back
                 cut()
                 with pytest.raises(Retryable):
                     await lost
@@ -178,7 +178,7 @@ def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_late
     run(scenario())
 
 
-def test_subscriptions_come_back_when_the_broker_has_forgotten_everything(tmp_path: Path) -> None:
+def test_subscriptions_are_restored_after_the_broker_lost_its_state(tmp_path: Path) -> None:
     port = free_port()
 
     async def scenario(broker: Server) -> None:
@@ -213,7 +213,7 @@ def test_a_service_may_start_before_its_broker(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_broken_handler_or_a_publish_too_large_for_the_broker_does_not_stop_the_client(tmp_path: Path) -> None:
+def test_a_failing_handler_or_an_oversized_publish_does_not_stop_the_client(tmp_path: Path) -> None:
     seen: list[bytes] = []
 
     def break_on_first(message: Message) -> None:
@@ -228,7 +228,7 @@ def test_a_broken_handler_or_a_publish_too_large_for_the_broker_does_not_stop_th
             for payload in (b"1", b"2"):
                 await client.publish("sturdy/t", payload)
             await until(lambda: seen == [b"1", b"2"])
-            # Over the broker's limit: it says so, by a reason code that a PUBACK cannot have, and closes the connection.
+            # Over the broker's limit: it sends a reason code that is invalid in a PUBACK, and closes the connection.
             assert await client.publish("sturdy/t", b"x" * (5 << 20)) == PACKET_TOO_LARGE
             await client.wait_connected()
 
@@ -237,7 +237,7 @@ def test_a_broken_handler_or_a_publish_too_large_for_the_broker_does_not_stop_th
 
 
 @pytest.mark.skipif(DYNAMIC_SECURITY is None, reason="this Mosquitto cannot refuse a subscription: it lacks its dynamic security")
-def test_a_refused_subscription_is_tried_again_on_a_new_connection(tmp_path: Path) -> None:
+def test_a_refused_subscription_is_retried_on_a_new_connection(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"defaultACLAccess": {"subscribe": False}}))
     plugin = f"plugin {DYNAMIC_SECURITY}\nplugin_opt_config_file {rules}"
@@ -247,14 +247,14 @@ def test_a_refused_subscription_is_tried_again_on_a_new_connection(tmp_path: Pat
             with pytest.raises(Permanent, match=r"the broker refuses denied some/t \(not_authorized\)"):
                 await client.subscribe("some/t")
             first = client._reconnector.number
-            await until(lambda: client._reconnector.number > first + 1)  # again and again
+            await until(lambda: client._reconnector.number > first + 1)  # repeatedly
             assert not client.ready
 
     with stopping(start_mosquitto(tmp_path, extra=plugin)) as broker:
         run(scenario(broker.port))
 
 
-def test_a_broker_that_does_not_answer_is_given_up_and_tried_again() -> None:
+def test_an_unresponsive_broker_is_dropped_and_retried() -> None:
     async def scenario() -> None:
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
@@ -269,7 +269,7 @@ def test_a_broker_that_does_not_answer_is_given_up_and_tried_again() -> None:
     run(scenario())
 
 
-def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp_path: Path) -> None:
+def test_a_publish_over_the_broker_limit_fails_alone_and_names_the_limit(tmp_path: Path) -> None:
     async def scenario(broker: Server) -> None:
         async with Mqtt(url(broker.port), "large") as client:
             received = Inbox(client)
@@ -278,7 +278,7 @@ def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp
             with pytest.raises(Permanent, match=r"a packet of 1000\d\d bytes is over the 100000 that the broker .* takes"):
                 await client.publish("large/t", too_large)
             with pytest.raises(Permanent, match="over the 100000"):
-                await client.publish("large/t", bytes(1 << 28))  # more than MQTT itself can say
+                await client.publish("large/t", bytes(1 << 28))  # more than MQTT can encode
             assert await client.publish("large/t", too_large[:-100]) == 0
             assert await small == [0] * 5
             assert {(await received.messages.get()).connection for _ in range(6)} == {1}
@@ -287,7 +287,7 @@ def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp
         run(scenario(broker))
 
 
-def test_what_the_broker_has_retained_is_no_news(mosquitto: Server) -> None:
+def test_retained_messages_are_not_new(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with Mqtt(url(mosquitto.port), "hoarder") as client:
             await client.wait_connected()
@@ -307,11 +307,11 @@ def test_what_the_broker_has_retained_is_no_news(mosquitto: Server) -> None:
     ("before_s", "lived_s", "pause_s"),
     [(0.1, 0.01, 0.2), (0.2, 0.5, 0.4), (3.2, 2, 5), (5, 9, 5), (5, 60, 0.1), (0.1, 60, 0.1)],
 )
-def test_connections_that_break_soon_come_back_ever_later(before_s: float, lived_s: float, pause_s: float) -> None:
+def test_connections_that_break_early_reconnect_with_backoff(before_s: float, lived_s: float, pause_s: float) -> None:
     assert pause_after_loss(before_s, lived_s) == pause_s
 
 
 @pytest.mark.parametrize("wrong", ["127.0.0.1:1883", "http://h:1", "mqtt://"])
-def test_a_wrong_url_is_named(wrong: str) -> None:
+def test_an_invalid_url_is_named(wrong: str) -> None:
     with pytest.raises(Permanent, match="mqtt://host:1883"):
         Mqtt(wrong, "c")

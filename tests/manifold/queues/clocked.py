@@ -1,4 +1,4 @@
-"""Redis' time as a test wants it: the scripts are the real ones, but for where they read the time."""
+"""Redis' time under test control: the real scripts with a replaced clock."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ _TIME = "redis.call('TIME')"
 
 
 def at(ms: str) -> Callable[[Sequence[Args]], list[Args]]:
-    """What makes of commands those in whose scripts it is `ms`, a Lua expression, milliseconds by the clock of Redis."""
+    """Rewrite commands so that their scripts read `ms`, a Lua expression in milliseconds, as Redis' clock."""
     seconds = f"(function(ms) return {{math.floor(ms / 1000), ms % 1000 * 1000}} end)(tonumber({ms}))"
-    known = {text: text.replace(_TIME, seconds) for *_, text in LOAD_COMMANDS}  # those of the queues; other rooms may add theirs
+    known = {text: text.replace(_TIME, seconds) for *_, text in LOAD_COMMANDS}  # those of the queues; modules may add theirs
     shas = {_sha(before): _sha(after) for before, after in known.items()}
-    assert any(before != after for before, after in shas.items()), "the scripts read the time in another way"
+    assert any(before != after for before, after in shas.items()), "the scripts read the time differently"
 
     def clocked(command: Args) -> Args:
         match command:
@@ -36,7 +36,7 @@ AT_THE_SAME_TIME = at("ARGV[1]")
 
 
 class ClockedBatch(BlockingBatch):
-    """A batch in which the clock of Redis is the one by which each verb was given its time."""
+    """A batch in which Redis' clock equals the time given to each verb."""
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
         exchanges = self.exchanges(tolerant=tolerant)
@@ -52,4 +52,4 @@ class ClockedBatch(BlockingBatch):
 
 
 def _loaded(redis: Any, commands: Sequence[Args]) -> list[Any]:
-    return [redis.script_load(text) for *_, text in commands]  # of a cluster, to each master
+    return [redis.script_load(text) for *_, text in commands]  # on a cluster, to each master

@@ -1,4 +1,4 @@
-"""The queues over the session's Redis."""
+"""The queues over the shared Redis."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ POLICY = Policy.of(Settings(retention_days=1))
 
 @pytest.fixture
 def use(redis_server: Server, redis: Redis) -> Callable[..., Any]:
-    """Runs `body(queues)` on a loop of its own."""
+    """Run `body(queues)` on its own event loop."""
 
     def run(body: Use, policy: Policy = POLICY) -> Any:
         async def main() -> Any:
@@ -31,6 +31,6 @@ def use(redis_server: Server, redis: Redis) -> Callable[..., Any]:
 
 
 def seqs_of(redis: Redis, key: str) -> list[int]:
-    """The seqs of a queue, in its order."""
+    """The seqs of a queue in order."""
     found: Any = redis.zrange(key, 0, -1)
     return [int(seq) for seq in found]

@@ -1,4 +1,4 @@
-"""Nobody's clock lets an entry be overtaken whose publish may be under way: two drivers whose clocks differ by minutes."""
+"""No clock skew lets an entry be overtaken while its publish may be under way: two drivers whose clocks differ by minutes."""
 
 import time
 from collections.abc import Callable
@@ -27,12 +27,12 @@ from tests.manifold.queues.conftest import POLICY, seqs_of
 VIN = Owner("VIN-1")
 MINUTES = 300_000
 FIRST, SECOND = (seq_of(wall_clock_ms() - 10_000 + n, 0, 0) for n in range(2))
-HERE = replace(POLICY, presence_ms=10 * MINUTES)  # by every clock
+HERE = replace(POLICY, presence_ms=10 * MINUTES)  # on every clock
 SOON = replace(HERE, ack_deadline_ms=50, ack_deadline_max_ms=50)
 
 
 class Driver:
-    """A dispatcher's driver whose clock is wrong by so many milliseconds. Nobody tells Redis the time."""
+    """A dispatcher's driver whose clock is wrong by this many milliseconds. Redis keeps its own time."""
 
     def __init__(self, redis: Redis, wrong_by: int, policy: Policy = HERE) -> None:
         self.redis, self.wrong_by, self.policy = redis, wrong_by, policy
@@ -48,19 +48,19 @@ class Driver:
         return reply
 
     def begin(self) -> None:
-        """The vehicle is here, and the first of two entries goes in flight: this one has it in hand."""
+        """Connect the vehicle and put the first of two entries in flight by this driver."""
         self.do(UpdatePresence(Connected(VIN, wall_clock_ms() - 5_000, True, 0), claim=False))
         self.do(Enqueue([(FIRST, "r"), (SECOND, "r")]))
         assert self.do(Claim()).seq == FIRST
 
 
 def let_go(of: Driver) -> None:
-    """The vehicle has come back with a clean start, as this driver sees it."""
+    """Reconnect the vehicle with a clean start, as this driver sees it."""
     assert of.do(UpdatePresence(Connected(VIN, of.now + MINUTES, True, 0), claim=False)).released == FIRST
 
 
 def past_deadline(of: Driver) -> None:
-    """By its clock the deadline has passed, and it releases as the dispatcher does."""
+    """Release after the deadline has passed by its clock, as the dispatcher does."""
     held = of.do(Claim())
     assert (held.word, held.seq) == (ClaimWord.BUSY, FIRST)
     assert held.deadline_ms < of.now
@@ -69,20 +69,20 @@ def past_deadline(of: Driver) -> None:
 
 @pytest.fixture(params=[-MINUTES, MINUTES], ids=["behind", "ahead"])
 def other(redis: Redis, request: pytest.FixtureRequest) -> Driver:
-    """Another replica, whose clock differs by minutes from that of the one that has the first entry in hand."""
+    """Another replica, whose clock differs by minutes from that of the entry's holder."""
     Driver(redis, 0).begin()
     return Driver(redis, request.param)
 
 
-def test_it_does_not_fail_by_another_clock(other: Driver) -> None:
+def test_an_entry_does_not_fail_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
 
     failed = other.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, other.now, attempts=1)))
     assert (failed.word, failed.next.word, failed.next.seq) == ("sent", ClaimWord.BUSY, FIRST)
-    assert 0 < failed.next.deadline_ms - other.now <= POLICY.ack_deadline_ms, "when to look again, by the clock of who asks"
+    assert 0 < failed.next.deadline_ms - other.now <= POLICY.ack_deadline_ms, "the time of the next check by the caller's clock"
 
 
-def test_it_is_not_parked_by_another_clock(other: Driver) -> None:
+def test_an_entry_is_not_parked_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
     assert other.do(Claim()).seq == FIRST
 
@@ -90,7 +90,7 @@ def test_it_is_not_parked_by_another_clock(other: Driver) -> None:
     assert seqs_of(other.redis, keys.parked(VIN)) == []
 
 
-def test_it_does_not_end_by_another_clock(other: Driver) -> None:
+def test_an_entry_does_not_end_by_a_skewed_clock(other: Driver) -> None:
     let_go(other)
 
     ended = other.do(End((OutcomeRecord(VIN, FIRST, Outcome.CANCELLED, other.now),)))
@@ -98,7 +98,7 @@ def test_it_does_not_end_by_another_clock(other: Driver) -> None:
     assert (ended.next.word, ended.next.seq) == (ClaimWord.BUSY, FIRST)
 
 
-def test_a_deadline_that_passes_by_a_clock_ahead_lets_nothing_overtake(redis: Redis) -> None:
+def test_a_deadline_passed_by_a_fast_clock_allows_no_overtaking(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
     past_deadline(ahead)
@@ -107,7 +107,7 @@ def test_a_deadline_that_passes_by_a_clock_ahead_lets_nothing_overtake(redis: Re
     assert ahead.do(Claim()).seq == FIRST
 
 
-def test_a_claim_by_a_clock_behind_is_waited_for_by_one_that_is_right(redis: Redis) -> None:
+def test_a_correct_clock_waits_for_a_claim_by_a_slow_one(redis: Redis) -> None:
     Driver(redis, -MINUTES).begin()
     right = Driver(redis, 0)
     past_deadline(right)
@@ -115,7 +115,7 @@ def test_a_claim_by_a_clock_behind_is_waited_for_by_one_that_is_right(redis: Red
     assert right.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, right.now, attempts=1))).word == "sent"
 
 
-def test_a_heartbeat_that_one_ahead_hears_lets_nothing_overtake(redis: Redis) -> None:
+def test_a_heartbeat_heard_by_a_fast_clock_allows_no_overtaking(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
     assert ahead.do(UpdatePresence(PresenceSign(), claim=False)).released == FIRST
@@ -123,7 +123,7 @@ def test_a_heartbeat_that_one_ahead_hears_lets_nothing_overtake(redis: Redis) ->
     assert ahead.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, ahead.now, attempts=1))).word == "sent"
 
 
-def test_a_message_of_a_compacted_queue_is_not_passed_over_by_another_clock(redis: Redis) -> None:
+def test_a_compacted_message_is_not_skipped_by_a_skewed_clock(redis: Redis) -> None:
     queue, first, ahead = ecq_queue(VIN), Driver(redis, 0), Driver(redis, MINUTES)
     first.do(UpdatePresence(Connected(VIN, wall_clock_ms() - 5_000, True, 0), claim=False))
     first.do(ecq.Append(FIRST, "a", b"1"), queue)
@@ -136,7 +136,7 @@ def test_a_message_of_a_compacted_queue_is_not_passed_over_by_another_clock(redi
 
 
 @pytest.mark.parametrize("wrong_by", [-MINUTES, 0, MINUTES], ids=["behind", "right", "ahead"])
-def test_when_the_time_of_redis_has_passed_it_fails_whatever_the_clocks_say(redis: Redis, wrong_by: int) -> None:
+def test_an_entry_fails_once_the_time_of_redis_has_passed(redis: Redis, wrong_by: int) -> None:
     Driver(redis, 0, SOON).begin()
     other = Driver(redis, wrong_by, SOON)
     send_by: Any = redis.hget(keys.inflight(VIN), "send_by")
@@ -148,12 +148,10 @@ def test_when_the_time_of_redis_has_passed_it_fails_whatever_the_clocks_say(redi
 
 
 @pytest.mark.parametrize("let", [let_go, past_deadline], ids=["session", "deadline"])
-def test_what_a_dispatcher_of_an_older_version_has_in_hand_is_waited_for_for_its_whole_time(
-    redis: Redis, let: Callable[[Driver], None]
-) -> None:
+def test_a_claim_of_an_older_dispatcher_version_is_waited_for_in_full(redis: Redis, let: Callable[[Driver], None]) -> None:
     old = Driver(redis, -MINUTES)
     old.begin()
-    redis.hdel(keys.inflight(VIN), "send_by")  # which that version does not note
+    redis.hdel(keys.inflight(VIN), "send_by")  # not written by that version
     right = Driver(redis, 0)
     let(right)
 
@@ -161,7 +159,7 @@ def test_what_a_dispatcher_of_an_older_version_has_in_hand_is_waited_for_for_its
     assert (failed.word, failed.next.seq) == ("sent", FIRST)
 
 
-def test_a_clock_of_redis_that_was_set_back_holds_up_nothing_for_long(redis: Redis) -> None:
+def test_a_redis_clock_set_back_blocks_nothing_for_long(redis: Redis) -> None:
     driver = Driver(redis, 0)
     driver.begin()
     let_go(driver)
@@ -171,7 +169,7 @@ def test_a_clock_of_redis_that_was_set_back_holds_up_nothing_for_long(redis: Red
 
 
 def until(redis: Redis, instant: int) -> None:
-    """Waits until that instant has passed by the clock of Redis."""
+    """Wait until Redis' clock has passed that instant."""
     while True:
         seconds, micros = redis.time()
         if seconds * 1000 + micros // 1000 >= instant:

@@ -1,4 +1,4 @@
-"""Connections to Redis: whoever cancels a task that speaks with it finds the task ended."""
+"""Connections to Redis: cancelling a task that uses one ends the task."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from manifold.queues import connect
 from manifold.queues._connection import exchange
 from tests.support.servers import Server, free_port, start, stopping
 
-STEPS = 60  # of the loop: a command and its reply take about ten
+STEPS = 60  # of the event loop: a command and its reply take about ten
 MORE_THAN_A_SOCKET_HOLDS = 64 << 20
 ASK: dict[str, Callable[[Redis], Awaitable[Any]]] = {
     "command": lambda redis: redis.ping(),
@@ -34,7 +34,7 @@ async def _in_a_pipeline(redis: Redis) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One Redis, by TCP and by a Unix socket."""
+    """One Redis over TCP and over a Unix socket."""
     folder, port = tmp_path_factory.mktemp("redis"), free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--unixsocket", str(folder / "socket")]
     with stopping(start([*command, "--dir", str(folder)], port=port, log=folder / "redis.log")):
@@ -42,8 +42,8 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_a_cancelled_task_ends_wherever_it_is(kind: str, urls: dict[str, str]) -> None:
-    """`asyncio.wait_for` before Python 3.12 loses a cancellation that comes when what it waits for is done."""
+def test_a_cancelled_task_ends_at_any_await(kind: str, urls: dict[str, str]) -> None:
+    """`asyncio.wait_for` before Python 3.12 loses a cancellation that arrives when its awaitable has just finished."""
 
     async def goes_on_after() -> list[int]:
         redis = connect(urls[kind])
@@ -67,7 +67,7 @@ def test_a_cancelled_task_ends_wherever_it_is(kind: str, urls: dict[str, str]) -
     assert asyncio.run(goes_on_after()) == []
 
 
-def test_other_commands_get_a_connection_after_many_exchanges_at_once(urls: dict[str, str]) -> None:
+def test_other_commands_get_a_connection_after_many_concurrent_exchanges(urls: dict[str, str]) -> None:
     most = 20
 
     async def goes_on() -> bool:
@@ -96,7 +96,7 @@ def test_a_server_that_does_not_read_is_a_timeout(own_redis: Server) -> None:
     asyncio.run(too_much())
 
 
-def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: Server) -> None:
+def test_a_connection_is_reused_unless_the_server_closed_it(own_redis: Server) -> None:
     async def client_id(redis: Redis) -> int:
         (found,) = await exchange(redis, [("CLIENT", "ID")])
         return int(found)
@@ -118,14 +118,14 @@ def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: S
 
     used, beside, after = asyncio.run(clients())
     assert len(used) == 1
-    assert beside not in used  # one that waits for its reply keeps its connection
+    assert beside not in used  # a connection waiting for its reply is not shared
     assert after not in (used | {beside})
 
 
 @pytest.mark.parametrize("how", ASK)
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_an_idle_connection_that_the_server_closed_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
-    """As Redis does with `timeout 1`. Nothing is sent twice: the client does not retry."""
+def test_an_idle_connection_closed_by_the_server_is_replaced(kind: str, how: str, urls: dict[str, str]) -> None:
+    """As with Redis' `timeout 1`. Nothing is sent twice: the client does not retry."""
 
     async def answers() -> list[Any]:
         async with connect(urls[kind], retry=Retry(NoBackoff(), 0)) as redis, Redis.from_url(urls["tcp"]) as other:

@@ -1,4 +1,4 @@
-"""The short way of a small trigger, and the exchange of many commands in one round trip."""
+"""Direct enqueue of a small trigger, and many commands in one round trip."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ Use = Callable[[Callable[[Queues], Awaitable[Any]]], Any]
 
 @pytest.fixture
 def use(redis_server: Server, redis: Redis) -> Use:
-    """Runs `body(queues)` on a loop of its own, over the services' own kind of connection."""
+    """Run `body(queues)` on its own event loop over the services' kind of connection."""
 
     def run(body: Callable[[Queues], Awaitable[Any]]) -> Any:
         async def main() -> Any:
@@ -54,13 +54,13 @@ def register(redis: Redis, seq: int) -> None:
     redis.set(keys.dedupe("digest"), seq)
 
 
-def test_nothing_is_queued_where_the_queues_are_not_loaded(use: Use, redis: Redis) -> None:
+def test_nothing_is_enqueued_if_the_queues_are_not_loaded(use: Use, redis: Redis) -> None:
     register(redis, SEQ[0])
     assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
     assert redis.keys("q:*") == []
 
 
-def test_nothing_is_queued_where_the_queues_were_loaded_anew_meanwhile(use: Use, redis: Redis) -> None:
+def test_nothing_is_enqueued_if_the_queues_were_reloaded_meanwhile(use: Use, redis: Redis) -> None:
     redis.set(keys.LOADED, NOW + 1)
     register(redis, SEQ[0])
     assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
@@ -68,7 +68,7 @@ def test_nothing_is_queued_where_the_queues_were_loaded_anew_meanwhile(use: Use,
 
 
 @pytest.mark.parametrize("first", [None, SEQ[1]], ids=["not registered", "registered for another"])
-def test_nothing_is_queued_for_a_trigger_whose_digest_is_not_its_own(use: Use, redis: Redis, first: int | None) -> None:
+def test_nothing_is_enqueued_for_a_trigger_with_a_foreign_digest(use: Use, redis: Redis, first: int | None) -> None:
     redis.set(keys.LOADED, NOW)
     if first is not None:
         register(redis, first)
@@ -76,7 +76,7 @@ def test_nothing_is_queued_for_a_trigger_whose_digest_is_not_its_own(use: Use, r
     assert redis.keys("q:*") == []
 
 
-def test_a_vehicle_that_is_away_wakes_nobody_and_its_newer_trigger_takes_the_older_ones_place(use: Use, redis: Redis) -> None:
+def test_an_absent_vehicle_wakes_no_dispatcher_and_its_trigger_is_superseded(use: Use, redis: Redis) -> None:
     redis.set(keys.LOADED, NOW)
     register(redis, SEQ[0])
     assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("queued", 1, ())
@@ -86,7 +86,7 @@ def test_a_vehicle_that_is_away_wakes_nobody_and_its_newer_trigger_takes_the_old
     assert redis.keys("wake:*") == []
 
 
-def test_a_vehicle_that_is_here_wakes_a_dispatcher_that_is_told_of_the_trigger(use: Use, redis: Redis) -> None:
+def test_a_connected_vehicle_wakes_a_dispatcher_with_the_trigger(use: Use, redis: Redis) -> None:
     redis.set(keys.LOADED, NOW)
     register(redis, SEQ[0])
 
@@ -102,7 +102,7 @@ def test_a_vehicle_that_is_here_wakes_a_dispatcher_that_is_told_of_the_trigger(u
     use(body)
 
 
-def test_an_exchange_answers_each_command_in_its_place_and_refusals_among_them(use: Use) -> None:
+def test_an_exchange_answers_each_command_in_order_refusals_included(use: Use) -> None:
     async def body(queues: Queues) -> None:
         commands = [
             ("SET", "a", "1"),
@@ -122,7 +122,7 @@ def test_an_exchange_answers_each_command_in_its_place_and_refusals_among_them(u
     use(body)
 
 
-def test_an_exchange_that_is_broken_off_leaves_no_answer_for_the_next(use: Use) -> None:
+def test_an_interrupted_exchange_leaves_no_answer_for_the_next(use: Use) -> None:
     async def body(queues: Queues) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

@@ -1,4 +1,4 @@
-"""The invariants of compacted queues, as a state machine that runs every verb against a real Redis and against a simple model."""
+"""Invariants of compacted queues: a state machine that runs every verb against a real Redis and a simple model."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from tests.manifold.queues.conftest import POLICY as DAYS
 from tests.manifold.queues.conftest import seqs_of
 
 ID = Owner("client-1")
-POLICY = replace(DAYS, ecq_pending_retention_ms=0)  # what nobody has fetched is kept, but where a test says for how long
+POLICY = replace(DAYS, ecq_pending_retention_ms=0)  # unfetched messages are kept, unless a test sets a retention
 START_MS = EPOCH_MS + 200_000_000_000
 KEYS = st.sampled_from(["a", "b/c", "ü", "d"])
 SEQS = st.integers(0, 60).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
@@ -34,7 +34,7 @@ PENDING, INFLIGHT, _, LIVE, DELIVERED, MESSAGES, ATTEMPTS, STATE = keys.ecq_keys
 
 
 class CompactedQueueMachine(RuleBasedStateMachine):
-    """Runs verbs in any order; what is recorded comes to what Redis holds."""
+    """Run verbs in any order; the records fold to what Redis holds."""
 
     redis: Redis
 
@@ -42,15 +42,15 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def begin(self, connected: bool) -> None:
         self.redis.flushall()
         self.now, self.since = START_MS + 100_000, START_MS
-        self.appends: dict[int, str] = {}  # seq → key: a seq is given once
+        self.appends: dict[int, str] = {}  # seq → key: a seq is used once
         self.rewinds: set[tuple[int, int]] = set()
         self.in_flight: int | None = None
         self.superseded_in_flight = False
         self.deadline, self.claimed_at = 0, 0
-        self.sent = (0, 0)  # what was let go while its publish may be under way, and when that is over: nothing overtakes it
-        self.connected, self.listens = False, True  # where nobody has said that it does not, it is tried
+        self.sent = (0, 0)  # released while its publish may be under way, and until when: nothing overtakes it
+        self.connected, self.listens = False, True  # tried unless it is known to have no subscription
         self.position: int | None = None
-        self.expired_up_to = 0  # seq; nothing that is older comes again
+        self.expired_up_to = 0  # a seq; nothing older returns
         if connected:
             self.connect(clean=True)
             self.subscribe(qos=1)
@@ -98,7 +98,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         else:
             sent, until = self.sent
             first = sent if sent in pending and until > self.now else min(pending)
-            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest goes first"
+            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest is sent first"
             self.in_flight, self.superseded_in_flight, self.deadline = claim.seq, False, claim.deadline_ms
             self.claimed_at = self.now
             key = self.appends[claim.seq].encode()
@@ -112,7 +112,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(seq=SEQS, key=KEYS)
     def append(self, seq: int, key: str) -> None:
-        """Also the second time, and late: behind a message that was acknowledged, or that is newer."""
+        """Append, also repeated and late: behind an acknowledged or newer message."""
         assume(seq > self.expired_up_to)
         key = self.appends.setdefault(seq, key)
         rival = max((s for s, k in self.appends.items() if k == key and s != seq), default=0)
@@ -142,7 +142,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def acknowledge_late(self, data: st.DataObject) -> None:
-        """An acknowledgement that was long on its way: of any message that ever was, pending or not, in any order."""
+        """A delayed acknowledgement of any message ever written, pending or not, in any order."""
         assume(self.appends)
         seq = data.draw(st.sampled_from(sorted(self.appends)))
         assume(seq != self.in_flight)
@@ -158,7 +158,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
 
     @rule(ms=st.integers(0, 5), first=st.one_of(st.just(0), SEQS))
     def rewind(self, ms: int, first: int) -> None:
-        """Also one that is older than another one that was applied: it changes nothing."""
+        """Rewind; one older than an applied one changes nothing."""
         self.now += 1000
         seq = seq_of(self.now - ms * 1000, 1, 0)
         latest = max((rewind for rewind, _ in self.rewinds), default=0)
@@ -173,7 +173,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.pending) > 1)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        """The retention of what is pending passes up to a seq: it ends, oldest first, is recorded once, and is gone for good."""
+        """Let the retention of pending messages pass up to a seq: they end oldest first, are recorded once, and stay gone."""
         up_to = data.draw(st.sampled_from(sorted(self.pending)[:-1]))
         policy = replace(POLICY, ecq_pending_retention_ms=self.now - unix_ms_of(up_to) - 1)
         sent, until = self.sent
@@ -221,7 +221,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def subscribe(self, qos: int | None) -> None:
         self.listens = bool(qos)
         if qos == 0:
-            self.let_go()  # what goes out beside it is not acknowledged
+            self.let_go()  # a message published next to it is not acknowledged
         reply = self.run(ecq.Subscription(qos, claim=bool(qos)))
         if qos:
             self.check_claim(reply)
@@ -238,7 +238,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.now += 10
         overdue = self.in_flight is not None and self.deadline <= self.now
         reply = self.run(UpdatePresence(PresenceSign(), claim=True), fanout_queue(ID))
-        assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle does not wait for this one"
+        assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle is independent"
         assert reply.ecq_released == (self.in_flight if overdue else None)
         if overdue:
             self.let_go()
@@ -272,14 +272,14 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             assert kept - live <= ({self.in_flight} if self.in_flight is not None else set())
 
     def teardown(self) -> None:
-        """After the retention nothing that is pending is sent: each message ends as expired, oldest first."""
+        """After the retention, pending messages are not sent: each ends as expired, oldest first."""
         if not hasattr(self, "appends"):
             return
         if self.in_flight is not None:
             self.run(Release(self.in_flight, ReleaseReason.LOST))
         expected, ended = sorted(self.pending), []
         self.now += DAYS.ecq_pending_retention_ms + 60_000
-        assert self.run(ListMustEnd()).must_end == (), "0 keeps what nobody has fetched"
+        assert self.run(ListMustEnd()).must_end == (), "0 keeps unfetched messages"
         claim = self.run(Claim(), policy=DAYS)
         while claim.word is ClaimWord.MUST_END:
             (first, *_) = claim.must_end
@@ -290,10 +290,10 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         assert claim.word is ClaimWord.IDLE
         assert ended == expected
         if ended:
-            assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of them is left"
+            assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of the messages is left"
 
 
-def test_the_verbs_of_compacted_queues_keep_their_promises_in_any_order(redis: Redis) -> None:
+def test_compacted_queue_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
     class OnThisRedis(CompactedQueueMachine):
         pass
 

@@ -1,4 +1,4 @@
-"""What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
+"""The lake's state of a compacted queue, loaded into a Redis that is empty or has part of it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def acked(*places: int) -> list[Acknowledge]:
 
 
 def live(delivered: str) -> list[LiveMessage]:
-    """A message for each letter: `d` was acknowledged, `p` is pending."""
+    """One message per letter: `d` was acknowledged, `p` is pending."""
     return [LiveMessage(SEQS[n], f"k{n}", how == "d") for n, how in enumerate(delivered)]
 
 
@@ -53,7 +53,7 @@ def load(redis: Redis, delivered: str, *, epoch: int = 0) -> None:
 
 
 def held(redis: Redis) -> str:
-    """The live messages, oldest first, as `live` writes them."""
+    """The live messages, oldest first, in the notation of `live`."""
     batch = BlockingBatch(redis, POLICY)
     batch.add(ecq_queue(ID), Read(), NOW)
     (found,) = batch.run()
@@ -63,7 +63,7 @@ def held(redis: Redis) -> str:
 
 @pytest.fixture(params=[1, 2, 100], ids=["one a call", "two a call", "all at once"])
 def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many messages of a queue go in one call: what comes of it is the same."""
+    """The number of messages loaded per call, which must not matter."""
     monkeypatch.setattr(_ecq_loader, "MESSAGES_PER_CALL", request.param)
     return int(request.param)
 
@@ -72,34 +72,44 @@ def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 @pytest.mark.parametrize(
     ("before", "lake", "epoch", "after"),
     [
-        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis holds what the lake knows"),
+        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis gets the lake's state"),
+        pytest.param([*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement unknown to the lake is kept"),
+        pytest.param(appended(0, 1), "dp", 0, "dp", id="an acknowledgement lost by Redis is restored"),
         pytest.param(
-            [*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement that the lake does not know yet stands"
+            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind lost by Redis revives all messages"
         ),
-        pytest.param(appended(0, 1), "dp", 0, "dp", id="one that Redis has lost is known again"),
         pytest.param(
-            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind that Redis has lost brings all back"
+            [*appended(0, 1, 2), *acked(0, 1, 2)],
+            "dpp",
+            REWIND,
+            "dpp",
+            id="a rewind lost by Redis keeps earlier messages acknowledged",
         ),
-        pytest.param([*appended(0, 1, 2), *acked(0, 1, 2)], "dpp", REWIND, "dpp", id="and leaves what is before its first seq"),
         pytest.param(
             [*appended(0, 1), *acked(0, 1), Rewind(REWIND, 0)],
             "dd",
             0,
             "pp",
-            id="a rewind that the lake does not know yet stands",
+            id="a rewind unknown to the lake is kept",
         ),
-        pytest.param([*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])], "dd", 0, "dp", id="from its first seq on"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])],
+            "dd",
+            0,
+            "dp",
+            id="a rewind unknown to the lake starts at its first seq",
+        ),
     ],
 )
-def test_redis_and_lake_come_together(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
+def test_redis_and_lake_merge(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
     run(redis, *before)
     for _ in range(2):
         load(redis, lake, epoch=epoch)
         assert held(redis) == after
 
 
-def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_and_nothing_that_is_pending(redis: Redis) -> None:
-    """A day, in milliseconds: of what is older, the acknowledged one goes with its key and bytes, and the pending one stays."""
+def test_an_ack_removes_acknowledged_messages_past_retention_and_no_pending_one(redis: Redis) -> None:
+    """Retention is one day: older acknowledged messages lose key and bytes, older pending ones stay."""
     run(redis, *appended(0, 1), *acked(0))
     later, fresh = NOW + 86_400_000 + 1, seq_of(NOW + 86_400_000, 0, 0)
     batch = BlockingBatch(redis, replace(POLICY, ecq_retention_ms=86_400_000))
@@ -114,8 +124,8 @@ def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_an
     assert set(map(int, redis.hkeys(messages))) == {SEQS[1], fresh}
 
 
-def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(redis: Redis) -> None:
-    """Also after a rebuild has loaded it, whether its client is here or not; and once it has ended, nothing of it is left."""
+def test_a_pending_message_past_its_retention_ends_instead_of_being_sent(redis: Redis) -> None:
+    """Also after a rebuild loaded it, whether or not its client is connected; once ended, nothing of it is left."""
     later = NOW + 40 * 86_400_000
     load(redis, "p")
     batch = BlockingBatch(redis, POLICY)
@@ -134,22 +144,22 @@ def test_a_pending_message_past_its_retention_has_to_end_instead_of_being_sent(r
     assert held(redis) == ""
 
 
-def test_messages_that_the_lake_ends_leave_the_queue_but_not_what_is_in_flight_or_was_acknowledged(redis: Redis) -> None:
-    """Garbage collection names what is pending in the lake past its retention; the queue says what of it has expired."""
+def test_lake_expiry_ends_pending_messages_but_none_in_flight_or_acknowledged(redis: Redis) -> None:
+    """Garbage collection names messages pending in the lake past their retention; the queue reports which expired."""
     state, loader = keys.ecq_keys(ID)[7], EcqLoader(redis, POLICY)
     run(redis, *appended(0, 1, 2, 4), *acked(1))
     redis.hset(keys.ecq_keys(ID)[1], "seq", SEQS[2])
 
     done = loader.expire([(ID, SEQS[:4]), ("nobody", [SEQS[5]])], NOW + 2000)
 
-    assert list(done) == [(ID, SEQS[0]), (ID, SEQS[3]), ("nobody", SEQS[5])], "one that Redis does not know has expired, too"
+    assert list(done) == [(ID, SEQS[0]), (ID, SEQS[3]), ("nobody", SEQS[5])], "a message unknown to Redis has expired too"
     assert held(redis) == "dpp"
     assert redis.hmget(state, "acked_seq", "acked_at") == [b"%d" % SEQS[3], b"%d" % (NOW + 2000)]
     assert redis.keys("*nobody*") == []
-    assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "asked again, it answers the same"
+    assert list(loader.expire([(ID, SEQS[:1])], NOW + 2000)) == [(ID, SEQS[0])], "a repetition returns the same"
 
 
-def test_a_pending_message_is_kept_for_a_retention_of_its_own(redis: Redis) -> None:
+def test_a_pending_message_has_its_own_retention(redis: Redis) -> None:
     later, day = NOW + 40 * 86_400_000, 86_400_000
     run(redis, *appended(0))
     for pending_ms, word in ((0, ClaimWord.ABSENT), (41 * day, ClaimWord.ABSENT), (39 * day, ClaimWord.MUST_END)):
@@ -159,7 +169,7 @@ def test_a_pending_message_is_kept_for_a_retention_of_its_own(redis: Redis) -> N
         assert claim.word is word, pending_ms
 
 
-def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
+def test_position_and_epoch_are_the_more_recent_of_both(redis: Redis) -> None:
     run(redis, *appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1]))
     state = keys.ecq_keys(ID)[7]
     assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
@@ -169,13 +179,13 @@ def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis
     assert redis.hmget(state, "epoch", "acked_seq") == [str(LATER_REWIND).encode(), str(SEQS[0]).encode()]
 
 
-def test_a_long_queue_is_read_in_several_calls_and_what_changes_between_them_stands_once(redis: Redis) -> None:
+def test_a_long_queue_read_in_several_calls_lists_changed_messages_once(redis: Redis) -> None:
     seqs = [seq_of(NOW, 0, 0) + n for n in range(3000)]
     run(redis, *(Append(seq, f"k{n}", b"x") for n, seq in enumerate(seqs)))
     newer = seq_of(NOW + 1, 0, 0)
 
     class Meanwhile(EcqLoader):
-        """Before each further call, a key is written again."""
+        """Write a key again before each further call."""
 
         def _run(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
             asked = list(verbs)

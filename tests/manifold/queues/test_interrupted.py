@@ -1,4 +1,4 @@
-"""A job that is interrupted while it packs commands ends as an interrupted one."""
+"""An interrupt while a job packs commands ends the job as interrupted."""
 
 import subprocess
 import sys
@@ -23,6 +23,6 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_signal_while_commands_are_packed_is_an_interruption_and_no_crash() -> None:
+def test_a_signal_while_packing_commands_interrupts_without_a_crash() -> None:
     ended = subprocess.run([sys.executable, "-c", PACKS_UNTIL_INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr

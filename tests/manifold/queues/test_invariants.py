@@ -1,4 +1,4 @@
-"""The invariants of the queues, as a state machine that runs every verb against a real Redis and against a simple model."""
+"""Invariants of the queues: a state machine that runs every verb against a real Redis and a simple model."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -30,21 +30,21 @@ SEQS = st.integers(0, 40).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
 
 
 class Model:
-    """What the queues promise, in ten lines of state."""
+    """The promises of the queues as a simple model."""
 
     def __init__(self) -> None:
         self.pending: set[int] = set()
         self.parked: set[int] = set()
         self.done: dict[int, Outcome] = {}
-        self.recorded: list[tuple[int, Outcome]] = []  # what the recorder gets, once for each entry
-        self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
+        self.recorded: list[tuple[int, Outcome]] = []  # outcomes recorded, one per entry
+        self.marked: dict[int, Outcome] = {}  # in flight or released since: they end this way instead of being resent
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
-        self.sent, self.sent_until = 0, 0  # let go while its publish may be under way: nothing overtakes it until then
+        self.sent, self.sent_until = 0, 0  # released while its publish may be under way: nothing overtakes it until then
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
         self.listens, self.subscribed_at = True, 0
-        self.expiry: int | None = None  # of a connection that nobody saw begin, it is not known
+        self.expiry: int | None = None  # unknown for a connection whose start was not seen
         self.session_until = 0
 
     def here(self, now: int) -> str:
@@ -100,7 +100,7 @@ class Model:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Runs verbs in any order and compares each answer with the model's."""
+    """Run verbs in any order and compare each reply with that of the model."""
 
     redis: Redis
     seqs = Bundle("seqs")
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
-        self.recorded = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
+        self.recorded = is_cluster(self.redis)  # outside the reach of a cluster's scripts, the batch records outcomes first
 
     def run(self, verb: Verb) -> Any:
         batch = ClockedBatch(self.redis, POLICY)
@@ -142,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(target=seqs, offered=st.lists(SEQS, min_size=1, max_size=5))
     def enqueue(self, offered: list[int]) -> int:
-        """Also the second time, late, and after the entry has ended."""
+        """Enqueue, also repeated, late, and after the entry has ended."""
         m = self.model
         new = {seq for seq in offered if seq not in m.pending | m.parked | m.done.keys()}
         m.pending |= new
@@ -158,7 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seq=seqs | SEQS, claim_next=st.booleans(), outcome=st.sampled_from([Outcome.DELIVERED, Outcome.FAILED]))
     def ack(self, seq: int, claim_next: bool, outcome: Outcome) -> None:
-        """Of the entry in flight, of a released one, again, and of one that was never queued."""
+        """Acknowledge the entry in flight, a released one, a repeated one, or one never queued."""
         m = self.model
         word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
         if outcome is Outcome.FAILED and m.waited_for(self.now) == seq:
@@ -179,7 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(ends=st.lists(st.tuples(seqs | SEQS, NOT_ACKNOWLEDGED), min_size=1, max_size=3), claim_next=st.booleans())
     def end(self, ends: list[tuple[int, Outcome]], claim_next: bool) -> None:
-        """What is in flight stays; how an entry ended first is how it ended, whoever asks again."""
+        """End entries: one in flight stays, and the first outcome of an entry is final."""
         m = self.model
         for seq, how in ends:
             if seq in (m.inflight, m.waited_for(self.now)):
@@ -193,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def end_what_is_over(self) -> None:
-        """As a dispatcher does it: afterwards nothing has to end."""
+        """End overdue entries as a dispatcher does; afterwards none is overdue."""
         m = self.model
         if m.inflight is None and not m.waited_for(self.now) and (must_end := m.must_end(self.now)):
             claim = self.run(Claim())
@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seq=seqs, reason=st.sampled_from(ReleaseReason), older=st.sampled_from([None, 0, 1]))
     def release(self, seq: int, reason: ReleaseReason, older: int | None) -> None:
-        """Of any claim, of that very claim, and of an older one."""
+        """Release with any claim, the current claim, or an older one."""
         m = self.model
         claimed_ms = None if older is None else m.published_at - older
         reply = self.run(Release(seq, reason, claimed_ms))
@@ -225,7 +225,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif reason in (ReleaseReason.UNSENT, ReleaseReason.CUT):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
-                m.connected = "heard"  # and that long ago
+                m.connected = "heard"  # of the same age
             m.let_go(0 if reason in (ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED) else self.now)
             assert reply[:3] == ("released", m.attempts[seq], 0)
 
@@ -301,16 +301,16 @@ class QueueMachine(RuleBasedStateMachine):
     def park_too_late(self, seq: int) -> None:
         assume(seq != self.model.inflight)
         reply = self.run(Park(seq, "d"))
-        if seq in self.model.parked:  # a repetition: it answers what its first sending claimed
+        if seq in self.model.parked:  # a repetition returns the first claim
             self.check_claim(reply)
-        elif self.model.waited_for(self.now) == seq:  # a repetition, perhaps
+        elif self.model.waited_for(self.now) == seq:  # possibly a repetition
             assert (reply.word, reply.seq, reply.deadline_ms) == (ClaimWord.BUSY, seq, self.model.sent_until)
         else:
             assert reply.word is ClaimWord.NONE
 
     @rule(named=st.lists(seqs, max_size=3))
     def unpark(self, named: list[int]) -> None:
-        """Of these alone; where none is named, of all."""
+        """Unpark the named entries, or all if none is named."""
         m = self.model
         moved = m.parked & set(named) if named else set(m.parked)
         reply = self.run(Unpark(named))

@@ -1,4 +1,4 @@
-"""Where an entry ends, its outcome is with the recorder: nobody can die in between."""
+"""An entry ends together with its outcome record, so no crash can come between."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +23,13 @@ Run = Callable[..., Any]
 
 
 def told(redis: Redis) -> list[OutcomeRecord]:
-    """What the recorder finds."""
+    """The outcomes that the recorder reads."""
     records: Any = redis.xrange(keys.OUTCOMES)
     return [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
 
 
 async def put_in_flight(queues: Queues, owner: str = "V") -> None:
-    """The first of three entries."""
+    """Put the first of three entries in flight."""
     batch = queues.batch()
     batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), False), NOW)
     batch.add(owner, Enqueue([(seq, "r") for seq in SEQ]), NOW)
@@ -58,7 +58,7 @@ def outcome(seq: int = SEQ[0], owner: str = "V", **fields: Any) -> OutcomeRecord
     return OutcomeRecord(owner, seq, Outcome.DELIVERED, NOW + 8, **fields)
 
 
-def test_an_acknowledgement_is_recorded_as_it_ends_its_entry_with_what_the_queue_knows(use: Run, redis: Redis) -> None:
+def test_an_ack_is_recorded_with_its_entry_in_one_step(use: Run, redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await put_in_flight(queues)
         assert (await ack(queues, outcome(dispatched_ms=NOW + 6, reason="on my way"))).word == "ended"
@@ -68,9 +68,7 @@ def test_an_acknowledgement_is_recorded_as_it_ends_its_entry_with_what_the_queue
 
 
 @pytest.mark.parametrize("seen_ms", [None, NOW + 6])
-def test_of_what_was_released_meanwhile_the_broker_knows_when_it_was_published(
-    use: Run, redis: Redis, seen_ms: int | None
-) -> None:
+def test_an_ack_after_a_release_takes_the_publish_time_from_the_broker_event(use: Run, redis: Redis, seen_ms: int | None) -> None:
     async def body(queues: Queues) -> None:
         await put_in_flight(queues)
         batch = queues.batch()
@@ -82,7 +80,7 @@ def test_of_what_was_released_meanwhile_the_broker_knows_when_it_was_published(
     assert told(redis) == [outcome(dispatched_ms=seen_ms, attempts=1)]
 
 
-def test_an_acknowledgement_of_what_redis_does_not_know_is_recorded_and_the_second_one_is_not(use: Run, redis: Redis) -> None:
+def test_an_ack_unknown_to_redis_is_recorded_once(use: Run, redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         assert [(await ack(queues, outcome())).word for _ in range(3)] == ["unknown", "known", "known"]
 
@@ -90,7 +88,7 @@ def test_an_acknowledgement_of_what_redis_does_not_know_is_recorded_and_the_seco
     assert told(redis) == [outcome()]
 
 
-def test_how_an_entry_ended_first_is_what_the_recorder_is_told(use: Run, redis: Redis) -> None:
+def test_the_first_outcome_of_an_entry_is_recorded(use: Run, redis: Redis) -> None:
     expired = OutcomeRecord("V", SEQ[1], Outcome.EXPIRED, NOW, attempts=0)
 
     async def body(queues: Queues) -> None:
@@ -105,7 +103,7 @@ def test_how_an_entry_ended_first_is_what_the_recorder_is_told(use: Run, redis: 
     assert told(redis) == [expired, outcome(SEQ[2])]
 
 
-def test_what_was_claimed_beyond_its_last_attempt_was_not_published_again(use: Run, redis: Redis) -> None:
+def test_a_claim_beyond_the_last_attempt_does_not_count_as_a_publish(use: Run, redis: Redis) -> None:
     failed = OutcomeRecord("V", SEQ[0], Outcome.FAILED, NOW + 8, attempts=3, reason="not acknowledged after 3 attempts")
 
     async def body(queues: Queues) -> None:
@@ -116,7 +114,7 @@ def test_what_was_claimed_beyond_its_last_attempt_was_not_published_again(use: R
     assert told(redis) == [failed]
 
 
-def test_what_is_in_flight_is_told_of_when_it_ends(use: Run, redis: Redis) -> None:
+def test_cancelling_an_entry_in_flight_records_no_outcome_yet(use: Run, redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await put_in_flight(queues)
         reply = await end(queues, *(OutcomeRecord("V", seq, Outcome.CANCELLED, NOW) for seq in SEQ))
@@ -126,8 +124,8 @@ def test_what_is_in_flight_is_told_of_when_it_ends(use: Run, redis: Redis) -> No
     assert [record.seq for record in told(redis)] == SEQ[1:]
 
 
-def test_what_somebody_else_has_put_into_the_stream_is_read_like_any_outcome(use: Run, redis: Redis) -> None:
-    """The recorder refuses it, and keeps its bytes."""
+def test_foreign_stream_items_are_read_like_any_outcome(use: Run, redis: Redis) -> None:
+    """The recorder refuses it and keeps its bytes."""
     redis.xadd(keys.OUTCOMES, {"note": "hello", "from": "me"})
 
     async def body(queues: Queues) -> None:
@@ -141,7 +139,7 @@ def test_what_somebody_else_has_put_into_the_stream_is_read_like_any_outcome(use
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a{b}", "}x", "a%sb'c"])
-def test_a_name_of_any_kind_is_told_as_it_is(use: Run, redis: Redis, name: str) -> None:
+def test_a_name_of_any_kind_is_recorded_unchanged(use: Run, redis: Redis, name: str) -> None:
     async def body(queues: Queues) -> None:
         await ack(queues, outcome(owner=name, reason=name))
         await end(queues, OutcomeRecord(name, SEQ[1], Outcome.EXPIRED, NOW, reason=name))
@@ -150,8 +148,8 @@ def test_a_name_of_any_kind_is_told_as_it_is(use: Run, redis: Redis, name: str) 
     assert [(record.vin, record.reason) for record in told(redis)] == [(name, name)] * 2
 
 
-def test_where_the_outcome_cannot_be_recorded_the_entry_does_not_end(use: Run, redis: Redis) -> None:
-    """Under another word than that of a vehicle's spoilt keys, which would give up this vehicle's acknowledgement."""
+def test_an_entry_does_not_end_if_its_outcome_cannot_be_recorded(use: Run, redis: Redis) -> None:
+    """The error differs from that of a vehicle's corrupt keys, which would give up the acknowledgement."""
     redis.set(keys.OUTCOMES, "not a stream")
 
     async def body(queues: Queues) -> None:

@@ -25,12 +25,12 @@ from tests.manifold.queues.conftest import POLICY, seqs_of
 VIN = Owner("VIN-1")
 NOW = 1_800_000_000_000
 OLDER, FIRST, SECOND = (seq_of(NOW - 10_000 + n, 0, 0) for n in range(3))
-OVER = NOW + POLICY.ack_deadline_ms  # a publish of NOW reaches the broker by then, or never
+OVER = NOW + POLICY.ack_deadline_ms  # a publish of NOW reaches the broker by then or never
 BACK = NOW + 1_000
 
 
 class Queues:
-    """One vehicle's queues, by verbs at given times."""
+    """One vehicle's queues, driven by verbs at given times."""
 
     def __init__(self, redis: Redis, policy: Policy = POLICY) -> None:
         self.redis, self.policy = redis, policy
@@ -43,7 +43,7 @@ class Queues:
         return reply
 
     def begin(self, *seqs: int) -> None:
-        """The first of these is in flight since NOW; then its session ends, as another replica sees it."""
+        """Put the first of these in flight at NOW; then its session ends, as seen by another replica."""
         self.do(Enqueue([(seq, "r") for seq in seqs]), NOW)
         assert self.do(Claim(), NOW).seq == seqs[0]
         assert self.new_session() == seqs[0]
@@ -66,11 +66,11 @@ def queues(redis: Redis) -> Queues:
 
 
 def is_held(claim: ClaimReply) -> bool:
-    """Whether the claim says that `FIRST` is waited for, and until when."""
+    """Whether the claim reports waiting for `FIRST`, and until when."""
     return (claim.word, claim.seq, claim.deadline_ms) == (ClaimWord.BUSY, FIRST, OVER)
 
 
-def test_it_is_sent_again_at_once_and_ends_by_its_acknowledgement(queues: Queues) -> None:
+def test_the_entry_is_resent_at_once_and_ends_by_its_ack(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
 
     assert queues.do(Claim(), BACK).seq == FIRST
@@ -78,14 +78,14 @@ def test_it_is_sent_again_at_once_and_ends_by_its_acknowledgement(queues: Queues
     assert (delivered.word, delivered.next.seq) == ("ended", SECOND)
 
 
-def test_it_does_not_fail_before_that_is_over(queues: Queues) -> None:
+def test_the_entry_does_not_fail_before_the_publish_window_ends(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
     early = queues.fail(BACK)
     assert early.word == "sent"
     assert is_held(early.next)
-    assert queues.fail(BACK)._replace(next=early.next) == early, "where the answer was lost, it is asked again"
+    assert queues.fail(BACK)._replace(next=early.next) == early, "a lost reply is requested again"
     assert queues.redis.xlen(keys.OUTCOMES) == 0
 
     assert queues.do(Claim(), OVER).seq == FIRST
@@ -93,11 +93,11 @@ def test_it_does_not_fail_before_that_is_over(queues: Queues) -> None:
     assert (ended.word, ended.next.seq) == ("ended", SECOND)
 
 
-def test_it_is_not_parked_before_that_is_over(queues: Queues) -> None:
+def test_the_entry_is_not_parked_before_the_publish_window_ends(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
-    for _ in range(2):  # the answer may be lost
+    for _ in range(2):  # the reply may be lost
         assert is_held(queues.do(Park(FIRST, "d", BACK), BACK))
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
 
@@ -106,7 +106,7 @@ def test_it_is_not_parked_before_that_is_over(queues: Queues) -> None:
     assert seqs_of(queues.redis, keys.parked(VIN)) == [FIRST]
 
 
-def test_it_is_not_parked_by_whoever_missed_its_data_for_an_earlier_claim(queues: Queues) -> None:
+def test_a_miss_reported_for_an_earlier_claim_does_not_park_the_entry(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     assert queues.do(Claim(), OVER).seq == FIRST
 
@@ -114,17 +114,17 @@ def test_it_is_not_parked_by_whoever_missed_its_data_for_an_earlier_claim(queues
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
 
 
-def test_a_session_that_is_known_as_lost_is_as_one_that_ended(queues: Queues) -> None:
+def test_a_session_known_to_be_lost_is_like_one_that_ended(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, ReleaseReason.LOST), BACK)
 
     assert queues.end_as(Outcome.CANCELLED, BACK).outcomes == (None,)
-    assert is_held(queues.do(Claim(), BACK)), "it must end, and nothing goes before"
+    assert is_held(queues.do(Claim(), BACK)), "it must end before anything else is sent"
 
 
 @pytest.mark.parametrize("how", [Outcome.CANCELLED, Outcome.EXPIRED])
-def test_it_does_not_end_without_an_acknowledgement_before_that_is_over(queues: Queues, how: Outcome) -> None:
+def test_the_entry_does_not_end_without_ack_before_the_publish_window_ends(queues: Queues, how: Outcome) -> None:
     queues.begin(FIRST, SECOND)
 
     ended = queues.end_as(how, BACK)
@@ -138,7 +138,7 @@ def test_it_does_not_end_without_an_acknowledgement_before_that_is_over(queues: 
     assert (ended.outcomes, ended.next.seq) == ((how,), SECOND)
 
 
-def test_what_was_cancelled_in_flight_is_waited_for_as_well(queues: Queues) -> None:
+def test_an_entry_cancelled_in_flight_is_waited_for(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.end_as(Outcome.CANCELLED, NOW)
@@ -148,7 +148,7 @@ def test_what_was_cancelled_in_flight_is_waited_for_as_well(queues: Queues) -> N
     assert queues.do(Claim(), OVER).word is ClaimWord.MUST_END
 
 
-def test_an_older_entry_whose_data_comes_now_follows_it(queues: Queues) -> None:
+def test_an_older_entry_whose_data_arrives_now_follows_it(queues: Queues) -> None:
     queues.do(Enqueue([(OLDER, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Park(OLDER, "d"), NOW)
@@ -167,7 +167,7 @@ def test_a_newer_entry_of_the_same_request_does_not_supersede_it(redis: Redis) -
     assert seqs_of(redis, keys.pending(VIN)) == [FIRST, SECOND]
 
 
-def test_a_publish_whose_connection_broke_may_be_under_way(queues: Queues) -> None:
+def test_a_publish_on_a_broken_connection_may_be_under_way(queues: Queues) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, ReleaseReason.CUT, NOW), BACK)
@@ -176,7 +176,7 @@ def test_a_publish_whose_connection_broke_may_be_under_way(queues: Queues) -> No
 
 
 @pytest.mark.parametrize("reason", [ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED])
-def test_what_was_not_sent_or_reached_nobody_is_not_waited_for(queues: Queues, reason: ReleaseReason) -> None:
+def test_an_entry_not_sent_or_not_received_is_not_waited_for(queues: Queues, reason: ReleaseReason) -> None:
     queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
     queues.do(Claim(), NOW)
     queues.do(Release(FIRST, reason, NOW), BACK)
@@ -184,7 +184,7 @@ def test_what_was_not_sent_or_reached_nobody_is_not_waited_for(queues: Queues, r
     assert queues.end_as(Outcome.CANCELLED, BACK).outcomes == (Outcome.CANCELLED,)
 
 
-def test_a_message_of_a_compacted_queue_is_not_passed_over_before_that_is_over(queues: Queues) -> None:
+def test_a_compacted_message_is_not_skipped_before_the_publish_window_ends(queues: Queues) -> None:
     queue = ecq_queue(VIN)
     queues.do(ecq.Append(FIRST, "a", b"1"), NOW, queue)
     queues.do(ecq.Append(SECOND, "b", b"2"), NOW, queue)
@@ -203,7 +203,7 @@ def test_a_message_of_a_compacted_queue_is_not_passed_over_before_that_is_over(q
     assert (over.word, over.next.seq) == ("ended", SECOND)
 
 
-def test_an_older_message_that_a_rewind_brings_back_follows_it(queues: Queues) -> None:
+def test_an_older_message_revived_by_a_rewind_follows_it(queues: Queues) -> None:
     queue = ecq_queue(VIN)
     queues.do(ecq.Append(OLDER, "a", b"1"), NOW, queue)
     queues.do(Claim(), NOW, queue)

@@ -1,4 +1,4 @@
-"""The queue statistics: what all queues hold together, and what in them has expired."""
+"""The queue statistics: totals over all queues, and expired entries."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def seq(n: int) -> int:
 
 
 def take(url: str, *, keys_a_slice: int = 3) -> tuple[QueueStats, set[str]]:
-    """A set of queue statistics, and the owners with something expired."""
+    """Collect statistics, and the owners with expired entries."""
 
     async def main() -> tuple[QueueStats, set[str]]:
         redis = connect(url)
@@ -59,7 +59,7 @@ def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redi
     assert stats.oldest == [(f"}}V:{{{n}}}", seq(n)) for n in range(1, 21)]
 
 
-def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, url: str) -> None:
+def test_entries_are_counted_by_state_and_vehicles_by_presence(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([(v, [(seq(1), "r"), (seq(2), "r")]) for v in ("here", "heard", "deaf", "gone", "silent")], NOW)
 
     async def body(queues: Queues) -> None:
@@ -83,10 +83,10 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
 
     assert (stats.known, stats.present, stats.unsubscribed) == (4, 2, 1)
     assert (stats.in_flight, stats.parked, stats.remembered) == (2, 1, 1)
-    assert stats.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
+    assert stats.pending == 10 - 2 - 1 - 1, "entries in flight, parked or ended are not pending"
 
 
-def test_compacted_queues_are_counted_beside_the_others(redis: Redis, url: str) -> None:
+def test_compacted_queues_are_counted_separately(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([("}C}:{ecq}", [(seq(1), "r")])], NOW)
     batch = BlockingBatch(redis, POLICY)
     for n in range(1, 31):
@@ -119,7 +119,7 @@ def test_an_owner_with_an_expired_entry_is_named(redis: Redis, url: str, queue: 
     assert expired == {"late"}
 
 
-def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(redis: Redis, url: str) -> None:
+def test_a_key_of_another_type_is_named_and_others_are_counted(redis: Redis, url: str) -> None:
     pending, _, _, live, *_ = keys.ecq_keys("BAD")
     spoilt = sorted([*(kind("BAD") for kind in (keys.pending, keys.parked, keys.done, keys.presence)), pending, live])
     for key in spoilt:
@@ -133,9 +133,7 @@ def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(re
 
 
 @pytest.mark.parametrize("member", ["what is this", "1e5", "-7", "12.5"])
-def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_counted(
-    redis: Redis, url: str, member: str
-) -> None:
+def test_a_key_with_an_invalid_seq_is_named_and_others_are_counted(redis: Redis, url: str, member: str) -> None:
     spoilt = sorted([keys.pending("BAD"), keys.parked("BAD"), keys.presence("WORSE"), keys.ecq_keys("BAD")[0]])
     redis.zadd(keys.ecq_keys("BAD")[0], {member: 0})
     redis.zadd(keys.pending("BAD"), {member: 0, str(seq(1)): seq(1)})
@@ -157,7 +155,7 @@ def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_
         pytest.param(wall_clock_ms() + 3_600_000, NOW, NOW, id="kept by a clock that is an hour ahead"),
     ],
 )
-def test_statistics_take_the_place_of_those_that_began_before(redis: Redis, url: str, kept: int, saved: int, read: int) -> None:
+def test_statistics_replace_those_that_began_earlier(redis: Redis, url: str, kept: int, saved: int, read: int) -> None:
     async def main() -> QueueStats | None:
         async with connect(url) as redis:
             for at_ms in (kept, saved):

@@ -1,4 +1,4 @@
-"""The faces of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
+"""The interface of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ async def connect(queues: Queues, *owners: str) -> None:
     await batch.run()
 
 
-def test_a_trigger_wakes_only_the_vehicles_that_can_have_it_now(use: Callable[..., Any]) -> None:
+def test_a_trigger_wakes_only_vehicles_that_can_receive_now(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "here", "busy")
         await enqueue_trigger(queues, SEQ[0], ["busy"], "r0", "d", NOW)
@@ -64,7 +64,7 @@ def test_a_trigger_wakes_only_the_vehicles_that_can_have_it_now(use: Callable[..
     use(body)
 
 
-def test_a_wake_that_a_dead_dispatcher_took_goes_to_another(use: Callable[..., Any]) -> None:
+def test_a_wake_up_taken_by_a_dead_dispatcher_goes_to_another(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.join_wakes()
         await queues.wake(["V1", "V2", "V3"])
@@ -89,7 +89,7 @@ def test_data_is_stored_once_and_other_bytes_under_its_name_are_refused(use: Cal
     use(body)
 
 
-def test_data_that_is_taken_is_kept_as_long_as_new_data_and_what_waits_for_it_is_named(use: Callable[..., Any]) -> None:
+def test_taken_data_gets_a_fresh_retention_and_ids_with_waiting_entries_are_named(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await park(queues, "V", (SEQ[0], "late"))
         assert await queues.put_data({"late": b"one", "early": b"two"}) == ["late"]
@@ -102,7 +102,7 @@ def test_data_that_is_taken_is_kept_as_long_as_new_data_and_what_waits_for_it_is
     use(body)
 
 
-def test_data_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callable[..., Any]) -> None:
+def test_data_under_a_key_of_another_type_counts_as_missing(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.redis.rpush(keys.data("spoilt"), "x")
         assert await queues.put_data({"spoilt": b"one", "sound": b"two"}) == []
@@ -112,12 +112,12 @@ def test_data_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callab
     use(body)
 
 
-def test_a_trigger_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callable[..., Any]) -> None:
+def test_a_trigger_under_a_key_of_another_type_counts_as_missing(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.redis.set(keys.trigger(SEQ[0]), "what is this")
         await queues.store_trigger(SEQ[1], "r", "d")
         assert await queues.triggers(SEQ[:2]) == [None, ("r", "d")]
-        await queues.store_trigger(SEQ[0], "r", "d")  # as the lake has it: to be kept for others' sake, which cannot be
+        await queues.store_trigger(SEQ[0], "r", "d")  # stored from the lake, under a key of another type
 
     use(body)
 
@@ -145,7 +145,7 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
 
 
 async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
-    """Entries (seq, data_id) of a vehicle that is here, each when its turn has come."""
+    """Park entries (seq, data_id) of a connected vehicle, each when its turn comes."""
     await connect(queues, owner)
     for seq, data_id in entries:
         await enqueue_trigger(queues, seq, [owner], f"r{seq}", data_id, NOW)
@@ -155,7 +155,7 @@ async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
         await batch.run()
 
 
-def test_data_that_comes_moves_the_entries_that_waited_for_it_and_no_others(use: Callable[..., Any], redis: Redis) -> None:
+def test_arriving_data_moves_only_the_entries_that_wait_for_it(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await park(queues, "V", (SEQ[0], "one"), (SEQ[1], "two"), (SEQ[2], "one"))
 
@@ -168,9 +168,7 @@ def test_data_that_comes_moves_the_entries_that_waited_for_it_and_no_others(use:
     assert seqs_of(redis, keys.parked("V")) == [SEQ[1]]
 
 
-def test_notes_of_an_earlier_version_name_a_vehicle_and_move_all_that_it_has_parked(
-    use: Callable[..., Any], redis: Redis
-) -> None:
+def test_notes_of_an_earlier_version_move_all_parked_entries_of_a_vehicle(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await park(queues, "V", (SEQ[0], "one"), (SEQ[1], "two"))
         redis.delete(keys.waiting_for("one"))
@@ -183,9 +181,7 @@ def test_notes_of_an_earlier_version_name_a_vehicle_and_move_all_that_it_has_par
     assert redis.exists(keys.waiting_for("one")) == 0
 
 
-def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_the_next_look(
-    use: Callable[..., Any], redis: Redis
-) -> None:
+def test_requeueing_after_a_crash_is_completed_by_the_next_look(use: Callable[..., Any], redis: Redis) -> None:
     owners = [f"V{n}" for n in range(2500)]
 
     async def body(queues: Queues) -> None:
@@ -221,7 +217,7 @@ async def woken(queues: Queues) -> list[str]:
     return [owner for wake in wakes for owner in wake.owners]
 
 
-def test_whoever_dies_between_queueing_again_and_waking_wakes_with_the_next_look(use: Callable[..., Any]) -> None:
+def test_a_crash_between_requeueing_and_waking_is_made_up_by_the_next_look(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.join_wakes()
         await park(queues, "V", (SEQ[0], "one"))
@@ -243,7 +239,7 @@ def test_whoever_dies_between_queueing_again_and_waking_wakes_with_the_next_look
     use(body)
 
 
-def test_what_is_queued_again_is_woken_where_redis_is_out_of_memory(own_redis: Server) -> None:
+def test_requeued_entries_are_woken_even_if_redis_is_out_of_memory(own_redis: Server) -> None:
     async def body() -> None:
         async with AsyncRedis(port=own_redis.port) as client:
             queues = Queues(client, POLICY)
@@ -259,7 +255,7 @@ def test_what_is_queued_again_is_woken_where_redis_is_out_of_memory(own_redis: S
     asyncio.run(body())
 
 
-def test_what_is_parked_anew_before_its_note_is_struck_keeps_a_note(use: Callable[..., Any], redis: Redis) -> None:
+def test_an_entry_parked_again_before_its_note_is_removed_keeps_a_note(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await park(queues, "V", (SEQ[0], "one"))
         wake = queues.wake
@@ -283,8 +279,8 @@ def test_what_is_parked_anew_before_its_note_is_struck_keeps_a_note(use: Callabl
     assert seqs_of(redis, keys.pending("V")) == SEQ[:1]
 
 
-def test_an_entry_that_is_parked_twice_answers_twice_what_was_claimed_instead(use: Callable[..., Any]) -> None:
-    """The first answer may have been lost: what it had claimed would wait for its deadline."""
+def test_parking_an_entry_twice_returns_the_same_next_claim(use: Callable[..., Any]) -> None:
+    """If the first reply was lost, the entry that it claimed would wait for its deadline."""
 
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
@@ -303,7 +299,7 @@ def test_an_entry_that_is_parked_twice_answers_twice_what_was_claimed_instead(us
     use(body)
 
 
-def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Callable[..., Any]) -> None:
+def test_missing_data_is_not_looked_up_beyond_the_retention(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "never", NOW)
@@ -318,7 +314,7 @@ def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Calla
     use(body)
 
 
-def test_verbs_are_loaded_again_when_redis_has_forgotten_them(use: Callable[..., Any], redis: Redis) -> None:
+def test_scripts_are_reloaded_when_redis_has_forgotten_them(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
         redis.script_flush()
@@ -335,7 +331,7 @@ def test_verbs_are_loaded_again_when_redis_has_forgotten_them(use: Callable[...,
     use(body)
 
 
-def test_deadlines_are_told_when_due(use: Callable[..., Any]) -> None:
+def test_deadlines_are_returned_when_due(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         shard = keys.shard_of("V", POLICY.wake_shards)
         batch = queues.batch()
@@ -366,7 +362,7 @@ def test_outcomes_wait_for_the_recorder_until_they_are_settled(use: Callable[...
     use(body)
 
 
-def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one(use: Callable[..., Any]) -> None:
+def test_with_compaction_a_newer_trigger_supersedes_a_pending_one(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
         await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
@@ -377,16 +373,16 @@ def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one
         late = await enqueue_trigger(queues, SEQ[2], ["V"], "same", "d", NOW)
 
         assert result.superseded == [("V", SEQ[1])]
-        assert late.superseded == [("V", SEQ[2])], "a late one that is older than what is queued is superseded itself"
+        assert late.superseded == [("V", SEQ[2])], "a late trigger older than the queued one is superseded itself"
         batch = queues.batch()
         batch.add("V", Ack(delivered("V", SEQ[0]), "same"), NOW)
         (acked,) = await batch.run()
-        assert acked.next.seq == SEQ[3], "the one in flight stayed until it was acknowledged"
+        assert acked.next.seq == SEQ[3], "the entry in flight stays until it is acknowledged"
 
     use(body, replace(POLICY, compaction=True))
 
 
-def test_bulk_loading_is_idempotent_and_brings_nothing_back(redis: Redis, use: Callable[..., Any]) -> None:
+def test_bulk_loading_is_idempotent_and_revives_nothing(redis: Redis, use: Callable[..., Any]) -> None:
     owners = [f"V{n}" for n in range(1200)]
     loader = Loader(redis, POLICY)
     entries = [(owner, [(seq, "r") for seq in SEQ]) for owner in owners]
@@ -408,9 +404,7 @@ def test_bulk_loading_is_idempotent_and_brings_nothing_back(redis: Redis, use: C
     assert loader.forget_done([("V7", SEQ[3]), ("V8", SEQ[3])]) == (1, 0)
 
 
-def test_what_a_recorder_may_offer_again_is_remembered_although_the_lake_knows_its_end(
-    use: Callable[..., Any], redis: Redis
-) -> None:
+def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry_again(use: Callable[..., Any], redis: Redis) -> None:
     loader = Loader(redis, POLICY)
     redis.zadd(keys.done("V7"), {str(SEQ[1]): 1, str(SEQ[3]): 1})
     loader.mark_loaded(NOW)
@@ -421,11 +415,11 @@ def test_what_a_recorder_may_offer_again_is_remembered_although_the_lake_knows_i
     use(body)
     assert loader.forget_done([("V7", SEQ[1]), ("V7", SEQ[3])]) == (1, 1)
     assert seqs_of(redis, keys.done("V7")) == [SEQ[3]]
-    use(lambda queues: queues.drop_watermark(0))  # it offers nothing again
+    use(lambda queues: queues.drop_watermark(0))  # nothing is offered again
     assert loader.forget_done([("V7", SEQ[3])]) == (1, 0)
 
 
-def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(use: Callable[..., Any], redis: Redis) -> None:
+def test_marks_state_what_is_loaded_and_stale_ones_are_refused(use: Callable[..., Any], redis: Redis) -> None:
     loader = Loader(redis, POLICY)
 
     async def body(queues: Queues) -> None:
@@ -437,7 +431,7 @@ def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(u
         marks = await queues.advance_watermark(0, marks, SEQ[2])
         assert marks == await queues.marks(0)
         assert (marks.enqueued_seq, marks.complete_seq) == (SEQ[2], SEQ[2])
-        loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # they say so already
+        loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # already true
         assert marks == await queues.marks(0)
 
         await queues.mark_incomplete(marks)
@@ -445,8 +439,8 @@ def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(u
             await queues.advance_watermark(0, marks, SEQ[3])
         loader.mark_loaded(NOW + 1, {0: SEQ[1]})
         again = await queues.marks(0)
-        assert (again.enqueued_seq, again.complete_seq) == (None, SEQ[1])  # what was handed over was so to other queues
-        await queues.mark_incomplete(marks)  # by one that has not heard of it
+        assert (again.enqueued_seq, again.complete_seq) == (None, SEQ[1])  # earlier enqueueing went into other queues
+        await queues.mark_incomplete(marks)  # by a recorder with stale marks
         assert loader.is_loaded()
 
     use(body)
@@ -460,9 +454,7 @@ def test_an_owner_with_ten_thousand_entries_is_loaded_in_one_call_and_in_order(r
     assert seqs_of(redis, keys.pending("V")) == seqs
 
 
-def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_comes_back(
-    redis: Redis, use: Callable[..., Any]
-) -> None:
+def test_bulk_cancel_and_expiry_are_idempotent_and_final(redis: Redis, use: Callable[..., Any]) -> None:
     loader = Loader(redis, POLICY)
     loader.enqueue([(owner, [(SEQ[0], "r"), (SEQ[1], "r")]) for owner in ("here", "away")], NOW)
 
@@ -486,11 +478,11 @@ def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_c
     assert loader.enqueue([(owner, [(SEQ[0], "r")]) for owner, _ in asked], NOW).queued == 0
     assert seqs_of(redis, keys.pending("away")) == [SEQ[1]]
     assert list(loader.end([("away", [SEQ[0]])], Outcome.EXPIRED, NOW)) == [("away", SEQ[0], Outcome.CANCELLED)], (
-        "the first end counts"
+        "the first outcome counts"
     )
 
 
-def test_an_owner_whose_keys_are_spoilt_is_passed_over_when_others_end_in_bulk(redis: Redis) -> None:
+def test_an_owner_with_corrupt_keys_is_skipped_when_others_end_in_bulk(redis: Redis) -> None:
     loader = Loader(redis, POLICY)
     loader.enqueue([("V", [(SEQ[0], "r")])], NOW)
     redis.set(keys.pending("BAD"), "what is this")
@@ -501,7 +493,7 @@ def test_an_owner_whose_keys_are_spoilt_is_passed_over_when_others_end_in_bulk(r
     assert loader.spoilt == {"BAD"}
 
 
-def test_a_trigger_whose_key_is_spoilt_is_named_when_others_are_stored_in_bulk(redis: Redis) -> None:
+def test_a_corrupt_trigger_key_is_named_when_others_are_stored_in_bulk(redis: Redis) -> None:
     redis.sadd(keys.trigger(SEQ[1]), "what is this")
 
     assert Loader(redis, POLICY).store_triggers(dict.fromkeys(SEQ[:3], ("r", "d"))) == [keys.trigger(SEQ[1])]
@@ -521,7 +513,7 @@ def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: 
     use(body)
 
 
-def test_with_compaction_what_was_superseded_is_named_again_when_the_trigger_is_offered_again(use: Callable[..., Any]) -> None:
+def test_with_compaction_a_repeated_trigger_names_superseded_entries_again(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
         await enqueue_trigger(queues, SEQ[1], ["V"], "same", "d", NOW)
@@ -533,8 +525,8 @@ def test_with_compaction_what_was_superseded_is_named_again_when_the_trigger_is_
     use(body, replace(POLICY, compaction=True))
 
 
-def test_with_compaction_thousands_that_were_superseded_are_named_again(use: Callable[..., Any], redis: Redis) -> None:
-    """More than Lua's stack holds."""
+def test_with_compaction_thousands_of_superseded_entries_are_named_again(use: Callable[..., Any], redis: Redis) -> None:
+    """More entries than Lua's stack holds."""
     old = [seq_of(NOW - 1000, 0, 0) + n for n in range(10_000)]
 
     async def body(queues: Queues) -> None:
@@ -560,7 +552,7 @@ def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Calla
     assert redis.hgetall(keys.compaction("V")) == {b"two": str(SEQ[1]).encode()}
 
 
-def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledges_nor_is_heard(use: Callable[..., Any]) -> None:
+def test_an_unseen_vehicle_is_absent_once_it_neither_acks_nor_sends_heartbeats(use: Callable[..., Any]) -> None:
     async def overdue(queues: Queues, now_ms: int) -> ClaimWord:
         batch = queues.batch()
         batch.add("V", Release(SEQ[0], ReleaseReason.DEADLINE), now_ms)
@@ -582,7 +574,7 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
     use(body)
 
 
-def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[..., Any]) -> None:
+def test_a_claim_carries_the_maximum_packet_size_of_the_connection(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         v = Owner("V")
 
@@ -599,7 +591,7 @@ def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[...,
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert await takes_after() == 0
         assert await takes_after(Connected(v, NOW, True, 60, 256)) == 256
-        assert await takes_after(Connected(v, NOW, False, 60)) == 256  # found by comparing with the broker, which does not say
+        assert await takes_after(Connected(v, NOW, False, 60)) == 256  # found by reconciliation, which lacks the size
         assert await takes_after(Connected(v, NOW + 1, False, 60, 512)) == 512
         assert await takes_after(Connected(v, NOW, False, 60, 256), Disconnected(v, NOW, NOW, None, "")) == 512  # both are late
         assert await takes_after(Connected(v, NOW + 2, False, 60)) == 0
@@ -608,7 +600,7 @@ def test_a_claim_says_how_large_a_packet_the_connection_takes(use: Callable[...,
     use(body)
 
 
-def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: Callable[..., Any]) -> None:
+def test_presence_of_a_vehicle_without_entries_expires(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         async def ttl_after(seen: PresenceSign | Connected | Disconnected | Subscribed) -> int:
             batch = queues.batch()
@@ -629,7 +621,7 @@ def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: C
 
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
-        assert await queues.redis.pttl(keys.presence("V")) == -1  # it stays while it is served, however silent the vehicle is
+        assert await queues.redis.pttl(keys.presence("V")) == -1  # kept while it is served, however silent the vehicle is
         assert await ttl_after(Disconnected(v, NOW + 3, NOW + 2, None, "")) == -1
         batch = queues.batch()
         batch.add("V", Ack(delivered("V", SEQ[0])), NOW)

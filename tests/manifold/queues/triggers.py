@@ -1,4 +1,4 @@
-"""A trigger in the queues, as the recorder brings one there."""
+"""A trigger in the queues, enqueued as by the recorder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from manifold.queues.verbs.fills import Enqueue
 
 @dataclass(slots=True)
 class Enqueued:
-    """What became of one trigger's entries."""
+    """What happened to the entries of one trigger."""
 
     queued: int = 0  # new
-    known: int = 0  # had been queued, or had ended, before
-    ready: list[str] = field(default_factory=list)  # owners that a dispatcher was woken for
-    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of entries that made place
+    known: int = 0  # queued or ended before
+    ready: list[str] = field(default_factory=list)  # owners for whom a dispatcher was woken
+    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of superseded entries
 
 
 async def enqueue_trigger(
     queues: Queues, seq: int, owners: Sequence[str], request_id: str, data_id: str, now_ms: int
 ) -> Enqueued:
-    """Queue one trigger for all its owners and wake the dispatchers for those that can have it now."""
+    """Queue one trigger for all its owners and wake dispatchers for those that can receive it now."""
     result = Enqueued()
     await queues.store_trigger(seq, request_id, data_id)
     batch = queues.batch()

@@ -1,4 +1,4 @@
-"""A recorder that comes to its broker through a careless cable, and a publisher that comes to it without."""
+"""A recorder behind a faulty proxy, and a publisher that connects directly."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from tests.support.careless import Cable, careless
 
 @asynccontextmanager
 async def through_cable(home: Harness) -> AsyncIterator[tuple[Cable, Platform]]:
-    """Both, as soon as the recorder enqueues directly."""
+    """Start both; they are ready once the recorder enqueues directly."""
     async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
         home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
         await home.start_enqueuing()

@@ -1,4 +1,4 @@
-"""Recorders with a real broker and Redis: one for the tests of a file, or one for each test."""
+"""Recorders with a real broker and Redis, shared by the tests of a file or private to one test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.manifold.recorder.harness import Harness, running_harness
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """For tests that end nothing and keep to their own names."""
+    """For tests that stop nothing and use their own names."""
     with running_harness(tmp_path_factory.mktemp("recorder")) as it:
         yield it
 

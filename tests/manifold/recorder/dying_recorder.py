@@ -1,7 +1,6 @@
-"""`python -m tests.manifold.recorder.dying_recorder`: a recorder that dies of judging the request `fatal`.
+"""`python -m tests.manifold.recorder.dying_recorder`: a recorder that dies while parsing the request `fatal`.
 
-As of memory that runs out, or of a library that crashes. Nothing in the product. The processes that the recorder starts import
-this module, too.
+It imitates memory exhaustion or a crashing library. Processes that the recorder starts import this module too.
 """
 
 import json
@@ -14,7 +13,7 @@ _loads = json.loads
 
 
 def loads(text: Any, **more: Any) -> Any:
-    """What `json.loads` is here."""
+    """The replacement of `json.loads`."""
     if "fatal" in str(text):
         os.kill(os.getpid(), signal.SIGKILL)
     return _loads(text, **more)

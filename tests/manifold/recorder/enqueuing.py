@@ -1,4 +1,4 @@
-"""The direct enqueue alone: without a recorder around it, over the queues of a real Redis."""
+"""The direct enqueue alone, without a recorder, over queues in a real Redis."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
 
 
 def run(url: str, settings: Settings, scenario: Scenario, *, loaded: bool = True) -> None:
-    """Plays `scenario` over the queues at `url`, which are `loaded` or not."""
+    """Run `scenario` over the queues at `url`, which are `loaded` or not."""
 
     async def main() -> None:
         async with connect(url) as client:
@@ -30,14 +30,14 @@ def run(url: str, settings: Settings, scenario: Scenario, *, loaded: bool = True
 
 
 async def load(enqueuer: DirectEnqueuer, queues: Queues) -> None:
-    """The queues hold all that is pending, and the recorder has looked what they lack."""
+    """Mark the queues as loaded, with the recorder aware of it."""
     for mark in keys.loaded_marks(of_cluster=is_cluster(queues.redis)):
         await queues.redis.set(mark, 7)
     enqueuer.loading = (await queues.marks(0)).loading
 
 
 async def is_named_until_mended(enqueuer: DirectEnqueuer, queues: Queues, queue: str, key: str) -> bool:
-    """Whether `queue` is named for its spoilt `key`: then, until that is gone. False: queueing does not look at this key."""
+    """Check that `queue` is named for its corrupt `key` until that is removed; False if enqueueing does not read this key."""
     if not enqueuer.corrupt.problems:
         return False
     (problem,) = enqueuer.corrupt.problems

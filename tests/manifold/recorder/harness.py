@@ -1,4 +1,4 @@
-"""A recorder process against real servers, and what the tests ask of it."""
+"""A recorder process with real servers, and queries to it."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS"
 
 @dataclass(slots=True)
 class Harness:
-    """A broker, a Redis and the settings of one recorder; each server may be killed and started again."""
+    """A broker, a Redis and the settings of one recorder; each server may be killed and restarted."""
 
     folder: Path
     broker: Server
@@ -34,10 +34,10 @@ class Harness:
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
     module: str = "manifold.recorder"  # what `python -m` runs
-    users: RedisUsers | None = None  # of an environment: the recorder has the rights that it has there; None: it may do all
+    users: RedisUsers | None = None  # the recorder's rights in an environment; None: all rights
 
     def start(self, *, clock: Path | None = None, **settings: object) -> Server:
-        """Start the recorder and wait until it takes messages; `clock`: the file that moves its wall clock."""
+        """Start the recorder and wait until it accepts messages; `clock` is the file that offsets its wall clock."""
         port, port_of_redis = free_port(), self.redis_server.port
         env = {
             "MANIFOLD_HOME": str(self.folder / "home"),
@@ -53,17 +53,17 @@ class Harness:
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
         start = (
             start_service if module == ["manifold.recorder"] else start_python
-        )  # others change something before all else is imported
+        )  # some modules patch something before other imports
         self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
 
     async def start_enqueuing(self) -> None:
-        """Start the recorder, and wait until it enqueues directly."""
+        """Start the recorder and wait until it enqueues directly."""
         await asyncio.to_thread(self.start)
         await asyncio.to_thread(self.wait_direct_enqueue)
 
     def is_healthy(self, port: int | None = None) -> bool:
-        """Whether the recorder answers that it takes messages."""
+        """Whether the recorder reports that it accepts messages."""
         with contextlib.suppress(httpx.TransportError):
             return self.get("/healthz", port).status_code == 200
         return False
@@ -76,31 +76,31 @@ class Harness:
         return answer
 
     def flush(self) -> list[str]:
-        """Close the open segments; their paths."""
+        """Close the open segments; return their paths."""
         answer = httpx.post(f"http://127.0.0.1:{self.running.port}/flush", timeout=70)
         assert answer.status_code == 200, answer.text
         paths: list[str] = answer.json()["segments"]
         return paths
 
     def archived(self, stream: Stream) -> list[Envelope]:
-        """Everything in the archive, in seq order."""
+        """All envelopes in the archive, in seq order."""
         return list(RecordedSegments(Archive(f"file://{self.folder}/home/archive")).recorded_since(stream, 0))
 
     def journal_files(self) -> list[Path]:
-        """The files of its journal that are not sealed yet, the oldest first."""
+        """The unsealed files of its journal, oldest first."""
         return sorted((self.folder / "home" / "journal" / "0").glob("*.journal"))
 
     def journal_bytes(self) -> int:
-        """How much is in them."""
+        """The total size of its journal."""
         return sum(path.stat().st_size for path in self.journal_files())
 
     def wait_direct_enqueue(self, state: str = "on") -> None:
-        """Return when the direct enqueue is `on`, or `suspended…`."""
+        """Wait until direct enqueue is `on`, or `suspended…`."""
         wait_until(lambda: str(self.health()["direct_enqueue"]).startswith(state), what=f"direct enqueue to be {state}")
 
     @property
     def running(self) -> Server:
-        """The recorder."""
+        """The running recorder."""
         assert self.recorder is not None
         return self.recorder
 
@@ -110,16 +110,16 @@ class Harness:
         return redis.Redis(port=port) if self.users is None else self.users.connect("tests", port)
 
     def load(self) -> None:
-        """Say that the queues hold everything, as a rebuild does."""
+        """Mark the queues as completely loaded, as a rebuild does."""
         self.redis.set(keys.LOADED, 1)
 
     def pending(self, owner: str) -> list[int]:
-        """The seqs that are queued for a vehicle, in order."""
+        """The seqs queued for a vehicle, in order."""
         found: Any = self.redis.zrange(keys.pending(owner), 0, -1)
         return [int(seq) for seq in found]
 
     def keys(self, pattern: str) -> list[str]:
-        """The keys in Redis that match."""
+        """The matching keys in Redis."""
         found: Any = self.redis.keys(pattern)
         return [key.decode() for key in found]
 
@@ -129,25 +129,25 @@ class Harness:
         return [owner for records in found for _, fields in records for owner in fields[b"owners"].decode().split("\n")]
 
     def stop_recorder(self) -> None:
-        """In an orderly way; the broker keeps its session."""
+        """Stop the recorder cleanly; the broker keeps its session."""
         self.running.stop()
 
     def connections(self) -> int:
-        """How often recorders have connected to the broker."""
+        """The number of connections that recorders have made to the broker."""
         return (self.folder / "recorder.log").read_text().count("mqtt connected")
 
     def restart_redis(self, *, wiped: bool = False) -> None:
-        """Start Redis again on its port, as another process; `wiped`: with nothing in it."""
+        """Restart Redis on its port as another process; `wiped` removes its content."""
         self.redis_server.kill()
         folder = self.folder / ("redis" if not wiped else f"redis-{free_port()}")
         self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True, users=self._users_file)
 
     def written(self) -> int:
-        """How much Redis has written to its file by now."""
+        """The current size of Redis' file."""
         return self._redis_file.stat().st_size
 
     def take_redis_back(self, written: int) -> None:
-        """Start Redis again as it was when it had written so much, with all its marks: as a backup does, or a lagging replica."""
+        """Restart Redis with its file cut at this size, marks included, like a backup or a lagging replica."""
         self.redis_server.kill()
         os.truncate(self._redis_file, written)
         port, users = self.redis_server.port, self._users_file
@@ -163,7 +163,7 @@ class Harness:
         return file
 
     def restart_broker(self) -> None:
-        """Start the broker again on its port; it remembers nothing."""
+        """Restart the broker on its port without its state."""
         self.broker.kill()
         self.broker = start_mosquitto(self.folder / "broker", port=self.broker.port)
 
@@ -175,7 +175,7 @@ class Harness:
 
 @contextmanager
 def harness(folder: Path, **env: str) -> Iterator[Harness]:
-    """A broker, a Redis and a recorder that is not started yet, for one test alone."""
+    """A broker, a Redis and a recorder not yet started, for one test."""
     broker = start_mosquitto(folder / "broker")
     try:
         users = RedisUsers(folder / "users", exact=True)
@@ -192,7 +192,7 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
 
 @contextmanager
 def running_harness(folder: Path, *, clock: Path | None = None, **env: str) -> Iterator[Harness]:
-    """A harness whose queues are loaded and whose recorder enqueues directly."""
+    """A harness with loaded queues and a recorder that enqueues directly."""
     with harness(folder, **env) as home:
         home.load()
         home.start(clock=clock)
@@ -201,18 +201,18 @@ def running_harness(folder: Path, *, clock: Path | None = None, **env: str) -> I
 
 
 def take_away(folder: Path) -> None:
-    """Nothing can be read or written there."""
+    """Make a folder inaccessible."""
     folder.rename(folder.with_name("away"))
     folder.write_text("a file where the folder should be")
 
 
 def put_back(folder: Path) -> None:
-    """It is there again."""
+    """Make it accessible again."""
     folder.unlink()
     folder.with_name("away").rename(folder)
 
 
 def metric(home: Harness, name: str) -> float:
-    """What the recorder's /metrics says."""
+    """A metric of the recorder's /metrics."""
     lines = home.get("/metrics").text.splitlines()
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), math.nan)

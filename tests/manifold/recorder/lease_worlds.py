@@ -1,6 +1,6 @@
-"""Simulated worlds of recorders that all believe that one number is theirs: hosts, their clocks, and two stores.
+"""Simulated worlds of recorders that all claim one number: hosts, their clocks, and two stores.
 
-All of it is in virtual time, and each choice comes from the seed: one that breaks a promise is played again by its number.
+Everything runs in virtual time, and each choice comes from the seed, so a failing world can be replayed by its number.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ LEASE_S = 30.0
 HOSTS = 3
 ROUNDS = 60
 NOON_MS = 1_790_000_000_000
-LATE_S = (0, 0, 0.001, 0.01, 1, 4, 15, 45)  # the answers of stores
-STOPPED_S = (5, 29, 31, 90, 300)  # a process that does not run
+LATE_S = (0, 0, 0.001, 0.01, 1, 4, 15, 45)  # delays of the stores' replies
+STOPPED_S = (5, 29, 31, 90, 300)  # pauses of a process
 
 
 class Register:
-    """A store in memory: each step may be late, and what is late may still happen."""
+    """A store in memory: each step may be late, and a late step may still take effect."""
 
     def __init__(self, rng: random.Random) -> None:
         self.held: dict[str, Claim] = {}
@@ -68,11 +68,11 @@ class World:
         self._copies = copies
         self._offsets_ms = [0] * HOSTS
         self._folders = [folder / str(host) for host in range(HOSTS)]
-        self._last = [0] * HOSTS  # what the journal of each host ends with
+        self._last = [0] * HOSTS  # the last seq in the journal of each host
         self._copied = 0
 
     async def run(self) -> None:
-        """Hosts begin and are killed, and things go wrong, some tens of times."""
+        """Start and kill hosts and inject faults, some tens of times."""
         running: dict[int, asyncio.Task[None]] = {}
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(under_test, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": self._sleep}))
@@ -94,7 +94,7 @@ class World:
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def _live(self, host: int) -> None:
-        """One process on `host`: it begins, gives seqs, and ends somehow."""
+        """One process on `host`: it starts, issues seqs, and ends somehow."""
         rng, place = self.rng, JournalFolder(self._folders[host])
         place.lock()
         lease = Lease(0, place, self.archive, [self.redis], lease_s=LEASE_S, clock_ms=lambda: self._ms(host))
@@ -107,7 +107,7 @@ class World:
                     await lease.held()
                     self._give(host, seqs)
                     await asyncio.sleep(rng.choice((0, 0.001, 0.5, 3, 20, 70)))
-                    self._give(host, seqs)  # as a process does that was stopped after it had looked
+                    self._give(host, seqs)  # as a process that was paused after its check
                 if rng.random() < 0.4:
                     keeping.cancel()
                     await asyncio.wait((keeping,))
@@ -128,11 +128,11 @@ class World:
         return NOON_MS + round(asyncio.get_running_loop().time() * 1000) + self._offsets_ms[host]
 
     async def _sleep(self, seconds: float) -> None:
-        """The lease's own sleep; sometimes its process does not run meanwhile."""
+        """The lease's sleep; sometimes its process is paused meanwhile."""
         await asyncio.sleep(seconds + (self.rng.choice(STOPPED_S) if self.rng.random() < 0.1 else 0))
 
     def _harm(self, running: dict[int, Any]) -> None:
-        """One thing goes wrong, or right again."""
+        """Inject or heal one fault."""
         rng, loop = self.rng, asyncio.get_running_loop()
         match rng.randrange(7):
             case 0:
@@ -150,7 +150,7 @@ class World:
                 loop.stand_still(rng.choice(STOPPED_S))
 
     def _copy(self) -> None:
-        """The journal of the last host is a copy of the first one's."""
+        """Replace the journal of the last host with a copy of the first one's."""
         self._copied += 1
         self._folders[2] = self._folders[2].with_name(f"copy-{self._copied}")
         self._folders[2].mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A publisher that asks for receipts, over a client that a test may use for anything else."""
+"""A publisher that requests receipts; tests may use its client for anything else."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ BOUND_S = 60
 
 
 class Platform:
-    """A publisher that asks for receipts."""
+    """A publisher that requests receipts."""
 
     def __init__(self, client: Mqtt) -> None:
         self.client = client
@@ -27,8 +27,8 @@ class Platform:
         return f"{topics.RECEIPT_PREFIX}{self.client.client_id}"
 
     async def connected(self) -> None:
-        """Return when receipts can come."""
-        while not self.client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
+        """Wait until receipts can arrive."""
+        while not self.client.ready:  # noqa: ASYNC110  # no event to wait for; bounded by `platform`
             await asyncio.sleep(0.005)
 
     async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Platform:
         return await (await self.publish(topic, payload, **properties))
 
     async def publish(self, topic: str, payload: bytes, **properties: Any) -> "asyncio.Future[dict[str, Any]]":
-        """Publish; the future is the receipt."""
+        """Publish; the returned future is the receipt."""
         self._count += 1
         name = str(self._count).encode()
         receipt: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

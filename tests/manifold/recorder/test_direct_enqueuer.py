@@ -1,4 +1,4 @@
-"""The two ways of a trigger into the queues, with one result: a small one alone in one round trip, all others step by step."""
+"""Both enqueue paths of a trigger give the same result: a small one in one round trip, all others step by step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,12 +26,12 @@ from tests.support.wire import trigger
 
 @pytest.fixture
 def play(url: str, redis: Redis, tmp_path: Path) -> Callable[..., None]:
-    """Plays a scenario over queues that are empty."""
+    """Run a scenario over empty queues."""
     return partial(run, url, Settings(home=tmp_path))
 
 
 def take(vins: list[str], request_id: str = "task_a_1", parser: Parser | None = None) -> Incoming:
-    """A trigger for them, as another recorder might have taken it, too."""
+    """Parse a trigger for these vehicles, which another recorder may have received too."""
     parser = parser or Parser(Settings(), DedupeWindow(WINDOW_MS))
     return parser.take(Message(TRIGGER, trigger(vins, request_id, "d1")))
 
@@ -41,9 +41,7 @@ def vins(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE, OWNERS_ALONE + 1])
-def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
-    play: Callable[..., None], redis: Redis, count: int
-) -> None:
+def test_both_enqueue_paths_wake_every_connected_vehicle(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         batch = queues.batch()
         for vin in vins(count):
@@ -75,9 +73,7 @@ def test_a_wake_up_for_two_triggers_names_none(play: Callable[..., None]) -> Non
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
-def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_ways(
-    play: Callable[..., None], redis: Redis, count: int
-) -> None:
+def test_a_trigger_of_another_recorder_is_a_duplicate_on_both_paths(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         first, again = take(vins(count)), take(vins(count))
         assert again.digest is not None
@@ -90,14 +86,14 @@ def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_w
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
-def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(play: Callable[..., None], redis: Redis, count: int) -> None:
+def test_both_paths_refuse_queues_that_are_not_loaded(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(vins(count))
         with pytest.raises(Retryable, match="manifold rebuild"):
             await enqueuer.offer([incoming])
         assert redis.keys("q:*") == []
         await load(enqueuer, queues)
-        await enqueuer.offer([incoming])  # its own registration is no obstacle
+        await enqueuer.offer([incoming])  # its own registration is ignored
         assert (incoming.applied, incoming.duplicate_of) == (True, None)
 
     play(scenario, loaded=False)
@@ -105,7 +101,7 @@ def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(play: Callab
 
 @pytest.mark.parametrize("count", [2, OWNERS_ALONE + 1])
 @pytest.mark.parametrize("place", range(7), ids=lambda place: keys.owner_keys("V")[place].rpartition(":")[2])
-def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
+def test_an_owner_with_corrupt_keys_is_named_and_blocks_no_other(
     play: Callable[..., None], redis: Redis, count: int, place: int
 ) -> None:
     key = keys.owner_keys("V0")[place]
@@ -113,7 +109,7 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         redis.set(key, "something else")
         redis.set(keys.data("d1"), "payload")
-        redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data comes: what is parked is looked at
+        redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data arrives: parked entries are checked
         await queues.unpark_waiting("d1", wall_clock_ms())
         incoming = take(vins(count))
         await enqueuer.offer([incoming])
@@ -125,7 +121,7 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
     play(scenario)
 
 
-def test_what_is_shared_and_spoilt_holds_up_nobody_either(play: Callable[..., None], redis: Redis) -> None:
+def test_a_corrupt_shared_key_blocks_no_owner(play: Callable[..., None], redis: Redis) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(["V1"])
         for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):

@@ -28,14 +28,14 @@ RECEIVE_MAXIMUM = 20
 
 
 def recorded(home: Harness, client_id: str) -> list[Envelope]:
-    """What the archive has of one client, in seq order."""
+    """The envelopes of one client in the archive, in seq order."""
     home.flush()
     return [e for e in home.archived(Stream.ECQ) if client_id in e.topic.split("/")]
 
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: Harness, version: int, qos: int) -> None:
+def test_messages_of_either_protocol_are_recorded_unchanged(shared: Harness, version: int, qos: int) -> None:
     client_id = f"AS-IT-CAME-{version}-{qos}"
     sent = [
         (ecq_write_topic(client_id, "a"), b"\0\xff"),
@@ -50,13 +50,13 @@ def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(share
             publisher.send(publish(topic, payload, version, mid=mid, qos=qos))
             if qos:
                 publisher.expect(PUBACK)
-        wait_until(lambda: len(recorded(shared, client_id)) == len(sent), what="all of it to be archived")
+        wait_until(lambda: len(recorded(shared, client_id)) == len(sent), what="everything to be archived")
     found = recorded(shared, client_id)
     assert [(e.topic, e.payload) for e in found] == sent
     assert all(e.refused_because is None and e.qos == qos for e in found)
 
 
-def test_a_publisher_is_told_that_it_is_on_disk_and_under_which_seq(shared: Harness) -> None:
+def test_a_publisher_gets_the_seq_once_its_message_is_on_disk(shared: Harness) -> None:
     async def scenario() -> list[int]:
         async with platform(shared.broker.port) as publisher:
             sent = [(ecq_write_topic("TOLD", "a"), b"1"), (ecq_write_topic("TOLD", "a"), b"1"), (ecq_rewind_topic("TOLD"), b"0")]
@@ -90,7 +90,7 @@ BAD = [
 ]
 
 
-def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shared: Harness) -> None:
+def test_a_refused_message_is_answered_kept_with_its_reason_and_stops_nothing(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for topic, payload in BAD:
@@ -106,7 +106,7 @@ def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shar
     assert shared.health()["direct_enqueue"] == "on"
 
 
-def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: Harness) -> None:
+def test_dispatcher_records_of_a_compacted_queue_are_kept_in_its_stream(shared: Harness) -> None:
     good = EcqAck("ACKED", 5, 1000, epoch=3).to_wire()
     for payload in (good, b'{"client_id": "ACKED-BADLY", "seq": -1}'):
         shared.redis.xadd(keys.OUTCOMES, {"o": payload})
@@ -117,14 +117,14 @@ def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(sha
     assert "not an acknowledgement of a compacted queue" in str(bad.refused_because)
 
 
-def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: Path) -> None:
+def test_a_retained_message_is_recorded_once(tmp_path: Path) -> None:
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             assert (await publisher.send("$ECQ/w/RETAINED/a", b"x", retain=True))["status"] == "recorded"
             home.env["MANIFOLD_MQTT_SESSION_EXPIRY_SECONDS"] = "1"
             home.stop_recorder()
             async with Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "sdv-recorder-0", clean_start=True) as other:
-                await other.wait_connected()  # the session of the recorder is gone
+                await other.wait_connected()  # this ends the recorder's session
             await asyncio.to_thread(home.start)
             assert (await publisher.send("$ECQ/w/RETAINED/b", b"x"))["status"] == "recorded"
 
@@ -138,7 +138,7 @@ def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
 @pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
 def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp_path: Path, killed: bool, flushed: bool) -> None:
-    """The cable passes the recorder's PUBACKs on to nobody: the broker sends all of it again, with DUP."""
+    """The proxy drops the recorder's PUBACKs, so the broker redelivers everything with DUP."""
     sent = [
         ("$ECQ/w/LOST/a", b"1"),
         ("$ECQ/w/LOST/a", b"2"),
@@ -153,7 +153,7 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
             before = await publisher.send("$ECQ/w/LOST/before", b"x")
             cable.deaf = True
             receipts = [await publisher.publish(*each) for each in sent]
-            await asyncio.to_thread(wait_until, lambda: taken(home) == 1 + len(sent), what="all to be recorded")
+            await asyncio.to_thread(wait_until, lambda: taken(home) == 1 + len(sent), what="all messages to be recorded")
             if flushed:
                 await asyncio.to_thread(home.flush)
             if killed:
@@ -178,14 +178,14 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
 
 
 def taken(home: Harness) -> int:
-    """How many messages of the stream this process has recorded."""
+    """The number of messages of the stream that this process has recorded."""
     counts = (
         metric(home, f'manifold_recorder_messages_total{{status="{each}",stream="ecq"}}') for each in ("recorded", "refused")
     )
     return int(sum(count for count in counts if not math.isnan(count)))
 
 
-def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
+def test_any_number_of_unreadable_packets_is_kept_and_acknowledged(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
@@ -210,7 +210,7 @@ def queued(home: Harness, client_id: str) -> dict[str, int]:
 
 
 def of_set(home: Harness, client_id: str, place: int) -> list[int]:
-    """The seqs in one of a queue's sorted sets: 0 for what is pending, 4 for what was acknowledged."""
+    """The seqs in one of a queue's sorted sets: 0 is pending, 4 is acknowledged."""
     found: Any = home.redis.zrange(keys.ecq_keys(client_id)[place], 0, -1)
     return [int(seq) for seq in found]
 
@@ -221,7 +221,7 @@ async def send(publisher: Platform, topic: str, payload: bytes = b"x") -> int:
     return int(receipt["seq"])
 
 
-def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queued_when_it_is_back(home: Harness) -> None:
+def test_a_redis_outage_loses_nothing_and_the_newest_of_each_key_is_queued_later(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seqs = [await send(publisher, "$ECQ/w/AWAY/a")]
@@ -240,14 +240,14 @@ def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queue
     asyncio.run(scenario())
 
 
-def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_and_is_one_message(home: Harness) -> None:
+def test_a_write_recorded_before_a_kill_is_queued_once_at_the_next_start(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first = await send(publisher, "$ECQ/w/STUCK/a", b"1")
             home.redis_server.process.send_signal(signal.SIGSTOP)
             before = home.journal_bytes()
             receipts = [await publisher.publish("$ECQ/w/STUCK/a", payload) for payload in (b"2", b"1")]
-            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > before, what="it to be on disk")
+            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > before, what="the message to be on disk")
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
             await home.start_enqueuing()
@@ -260,7 +260,7 @@ def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_an
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
-def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(home: Harness, flushed: bool) -> None:
+def test_a_rolled_back_redis_gets_writes_rewinds_and_acks_again(home: Harness, flushed: bool) -> None:
     def acknowledge(seq: int, epoch: int = 0) -> None:
         home.redis.xadd(keys.OUTCOMES, {"o": EcqAck("BACK", seq, 1, epoch).to_wire()})
         wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the acknowledgement to be recorded")
@@ -268,7 +268,7 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(h
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             kept = await send(publisher, "$ECQ/w/BACK/kept")
-            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to be moved")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to advance")
             written = home.written()
             acknowledge(kept)
             a = await send(publisher, "$ECQ/w/BACK/a")
@@ -280,7 +280,7 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(h
             if flushed:
                 await asyncio.to_thread(home.flush)
             last = await send(publisher, "$ECQ/w/BACK/last")
-            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to be moved")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to advance")
             await asyncio.to_thread(home.take_redis_back, written)
             newest = await send(publisher, "$ECQ/w/BACK/newest")
             await asyncio.to_thread(home.wait_direct_enqueue)
@@ -293,7 +293,7 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(h
 
 
 @pytest.mark.parametrize("some_in_lake", [True, False], ids=["some of it in the lake", "none of it in the lake"])
-def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(home: Harness, some_in_lake: bool) -> None:
+def test_writes_that_a_rebuild_missed_are_queued_after_it(home: Harness, some_in_lake: bool) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             in_lake = await send(publisher, "$ECQ/w/REBUILT/old")
@@ -301,7 +301,7 @@ def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(home: Harne
             trigger_seq = (await publisher.trigger(["REBUILT"], "r"))["seq"]
             home.redis.flushall()
             await asyncio.to_thread(home.wait_direct_enqueue, "suspended")
-            with home.redis as client:  # the lake had the trigger, but not yet `a` and `b`
+            with home.redis as client:  # the lake had the trigger, but not `a` and `b`
                 Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(
                     1, {0: trigger_seq}, {0: in_lake} if some_in_lake else {}
                 )

@@ -1,4 +1,4 @@
-"""Writes and rewinds on their way into compacted queues: in seq order, again and again, and where Redis has forgotten."""
+"""Enqueueing writes and rewinds into compacted queues: in seq order, repeatedly, and after a loss in Redis."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def play(url: str, redis: Redis, settings: Settings) -> Play:
-    """Plays a scenario over queues that are empty, and hold all that is pending."""
+    """Run a scenario over empty queues that are marked as loaded."""
     return partial(run, url, settings)
 
 
@@ -66,7 +66,7 @@ async def look(queues: Queues, client_id: str = "C") -> ReadReply:
 
 
 async def arrive(queues: Queues, client_id: str) -> None:
-    """The client is here and has subscribed its queue."""
+    """Connect the client and subscribe it to its queue."""
     batch, now_ms = queues.batch(), wall_clock_ms()
     batch.add(client_id, UpdatePresence(Connected(Owner(client_id), now_ms, True, 0), False), now_ms)
     batch.add(ecq_queue(client_id), Subscription(1, False), now_ms)
@@ -77,7 +77,7 @@ async def woken(queues: Queues) -> set[str]:
     return {owner for wake in await queues.read_wakes("a", count=1000, block_ms=1) for owner in wake.owners}
 
 
-def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(play: Play, redis: Redis, parser: Parser) -> None:
+def test_the_newest_of_each_key_is_queued_with_its_bytes(play: Play, redis: Redis, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, "a", b"1"), write(parser, "b/c", b""), write(parser, "a", b"\0\xff")]
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(play: Play, redi
     play(scenario)
 
 
-def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(play: Play, parser: Parser) -> None:
+def test_a_superseded_write_is_counted_once_in_any_batching(play: Play, parser: Parser) -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("manifold_recorder_ecq_superseded_total") or 0.0
 
@@ -107,7 +107,7 @@ def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_ne
     play(scenario)
 
 
-def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(play: Play, parser: Parser) -> None:
+def test_a_connected_client_is_woken_for_a_write_and_for_a_rewind(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         await arrive(queues, "C")
         first = write(parser, "a")
@@ -123,9 +123,7 @@ def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(play: Play, parse
 
 
 @pytest.mark.parametrize("what", ["write", "rewind", "both"])
-def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
-    play: Play, redis: Redis, parser: Parser, what: str
-) -> None:
+def test_reloaded_queues_get_the_message_with_everything_they_lack(play: Play, redis: Redis, parser: Parser, what: str) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
             redis.set(mark, "another time")
@@ -142,9 +140,7 @@ def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
 
 
 @pytest.mark.parametrize("place", range(8), ids=lambda place: keys.ecq_keys("V")[place].rpartition(":")[2])
-def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
-    play: Play, redis: Redis, parser: Parser, place: int
-) -> None:
+def test_a_queue_with_corrupt_keys_is_named_and_blocks_no_other(play: Play, redis: Redis, parser: Parser, place: int) -> None:
     key = keys.ecq_keys("C")[place]
 
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
@@ -157,7 +153,7 @@ def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
     play(scenario)
 
 
-def test_more_messages_than_go_at_once_are_queued_in_order(play: Play, parser: Parser) -> None:
+def test_more_messages_than_one_batch_are_queued_in_order(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, f"k{n % 700}", b"%d" % n) for n in range(2500)]
         await enqueuer.offer(group)
@@ -167,7 +163,7 @@ def test_more_messages_than_go_at_once_are_queued_in_order(play: Play, parser: P
     play(scenario)
 
 
-def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
+def test_the_next_of_many_rewinds_does_not_scan_all_live_messages(
     redis_server: Server, parser: Parser, settings: Settings
 ) -> None:
     def looks() -> int:
@@ -203,9 +199,7 @@ HISTORIES = {
 
 @pytest.mark.parametrize("kept", [0, 3])
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
-def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
-    play: Play, parser: Parser, history: str, kept: int
-) -> None:
+def test_a_queue_lost_by_redis_is_restored_from_its_records(play: Play, parser: Parser, history: str, kept: int) -> None:
     """`wa` writes key a, `ka` acknowledges it (`za` in no epoch), `ra` rewinds to it, `r0` to earliest; Redis kept some."""
     live, known, records, epoch = dict[str, int](), list[Known](), list[Incoming | EcqAck](), 0
     for step in history.split():
@@ -231,7 +225,7 @@ def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         for record in records[:kept]:
             await (enqueuer.ecq.replay([record]) if isinstance(record, EcqAck) else enqueuer.offer([record]))
-        for _ in range(2):  # whoever is interrupted does it again
+        for _ in range(2):  # an interrupted enqueue is repeated
             await enqueuer.ecq.replay(reversed(known))
             await enqueuer.offer(writes)
             await enqueuer.ecq.replay(known)

@@ -1,4 +1,4 @@
-"""What the recorder promises when something dies, fills up or goes away."""
+"""The recorder's promises under kills, full disks and outages."""
 
 import asyncio
 import resource
@@ -16,10 +16,10 @@ from tests.support.servers import stopping, wait_until
 from tests.support.wire import trigger
 
 DAY_MS = 86_400_000
-RECEIPT_S = 10.0  # after which a publisher sends again
+RECEIPT_S = 10.0  # after which a publisher publishes again
 
 
-def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: Harness) -> None:
+def test_a_kill_at_any_moment_loses_no_acknowledged_message_and_queues_none_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             sent = []
@@ -44,9 +44,9 @@ def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(
 
 
 async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
-    """The receipt of a batch, which is sent again where none comes.
+    """The receipt of a batch, which is published again until one arrives.
 
-    Of a message that came twice the receipt follows the PUBACK, and a recorder that is killed between the two leaves none.
+    For a redelivered message the receipt follows the PUBACK; a recorder killed between the two leaves none.
     """
     while True:
         try:
@@ -56,7 +56,7 @@ async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[d
             receipt = await publisher.publish(topics.TRIGGER, batch)
 
 
-def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: Harness) -> None:
+def test_a_trigger_in_the_journal_only_is_queued_at_the_next_start(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.process.send_signal(signal.SIGSTOP)
@@ -66,14 +66,14 @@ def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_st
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
             await home.start_enqueuing()
-            answer = await receipt  # of the same message, which the broker has sent again
+            answer = await receipt  # for the same message, redelivered by the broker
             assert answer["status"] == "duplicate"
             assert home.pending("V1") == [answer["duplicate_of"]]
 
     asyncio.run(scenario())
 
 
-def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: Harness) -> None:
+def test_a_kill_between_segment_and_journal_archives_nothing_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             for n in range(5):
@@ -105,14 +105,14 @@ def test_a_clock_in_the_past_repeats_no_seq(home: Harness) -> None:
             assert first["seq"] > future
             await asyncio.to_thread(home.flush)
             home.running.stop()
-            state.unlink()  # then the archive knows
+            state.unlink()  # the archive then provides it
             await home.start_enqueuing()
             assert (await vehicle_platform.trigger(["V1"], "r2"))["seq"] > first["seq"]
 
     asyncio.run(scenario())
 
 
-def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_is_back(home: Harness) -> None:
+def test_a_redis_outage_loses_nothing_and_messages_are_queued_in_order_later(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], "r0"))["seq"]]
@@ -135,7 +135,7 @@ def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_
     asyncio.run(scenario())
 
 
-def test_the_gap_outlives_the_recorder(home: Harness) -> None:
+def test_the_gap_survives_a_restart_of_the_recorder(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.kill()
@@ -150,7 +150,7 @@ def test_the_gap_outlives_the_recorder(home: Harness) -> None:
     asyncio.run(scenario())
 
 
-def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everything(tmp_path: Path) -> None:
+def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild(tmp_path: Path) -> None:
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
@@ -171,7 +171,7 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
         asyncio.run(scenario(home))
 
 
-def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_is(home: Harness) -> None:
+def test_a_corrupt_key_blocks_only_its_vehicle_and_health_names_it(home: Harness) -> None:
     home.redis.set(keys.pending("V1"), "something else")
 
     async def scenario() -> None:
@@ -182,12 +182,12 @@ def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_
             assert problem.startswith(f"V1: {keys.pending('V1')} is a string")
             assert home.health()["direct_enqueue"] == "on"
             home.redis.delete(keys.pending("V1"))
-            await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="it to be cured")
+            await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="the fault to be repaired")
 
     asyncio.run(scenario())
 
 
-def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: Harness) -> None:
+def test_one_of_two_recorders_reports_the_same_trigger_as_a_duplicate(home: Harness) -> None:
     with stopping(home.running), stopping(home.start(node=1)):
         home.wait_direct_enqueue()
 
@@ -204,31 +204,31 @@ def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(hom
     assert sorted(e.duplicate_of for e in archived if e.duplicate_of is not None) == originals
 
 
-def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Harness) -> None:
+def test_a_full_disk_stops_acks_is_reported_and_recovers_by_itself(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")
-            limit(home, 64)  # less than any record
+            limit(home, 64)  # too small for any record
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
-            await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
+            await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to report it")
             assert any("journal" in problem for problem in home.health()["problems"])  # the lease cannot be written either
             assert "manifold_journal_writable 0.0" in home.get("/metrics").text
             assert not receipt.done()
             assert len(home.pending("V1")) == 1
             limit(home, resource.RLIM_INFINITY)
             assert (await receipt)["status"] == "recorded"
-            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to be well again")
+            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to recover")
             assert len(home.pending("V1")) == 2
 
     asyncio.run(scenario())
 
 
 def limit(home: Harness, size: int) -> None:
-    """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
+    """Let no file of the recorder grow beyond `size` bytes: a full disk, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -> None:
+def test_an_unwritable_archive_delays_only_segments(home: Harness) -> None:
     archive = home.folder / "home" / "archive"
 
     async def scenario() -> None:
@@ -237,7 +237,7 @@ def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -
             for n in range(3):
                 assert (await vehicle_platform.trigger(["V1"], f"r{n}"))["status"] == "recorded"
             flushed = asyncio.create_task(asyncio.to_thread(home.flush))
-            await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to say so")
+            await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to report it")
             assert "archive" in home.health()["problems"][0]
             assert (await vehicle_platform.trigger(["V1"], "r3"))["status"] == "recorded"
             put_back(archive)
@@ -248,7 +248,7 @@ def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -
     assert [e.seq for e in home.archived(Stream.TRIGGER)] == home.pending("V1")
 
 
-def test_a_broker_that_comes_back_empty_finds_the_recorder_subscribed(home: Harness) -> None:
+def test_the_recorder_resubscribes_at_a_broker_that_lost_its_state(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")

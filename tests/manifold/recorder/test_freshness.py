@@ -1,4 +1,4 @@
-"""The lake's age: what is recorded and in no table is seen and told, though nobody runs a DAG."""
+"""The lake's age: recorded messages missing in every table are noticed and reported even if no DAG runs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
 
 def record(settings: Settings, ago: timedelta, stream: Stream = Stream.TRIGGER) -> str:
-    """A segment of the archive; only its name counts here."""
+    """Create a segment of the archive; only its name matters here."""
     path = segment_path(stream, first_seq_at(NOW - ago), 0)
     file = settings.home / "archive" / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def take_in(settings: Settings, *paths: str) -> None:
 
 @pytest.fixture
 def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An `alert_url`, and what it was sent."""
+    """An `alert_url` and the requests that it received."""
     with hook() as listening:
         yield listening
 
@@ -55,7 +55,7 @@ def settings(tmp_path: Path, told: tuple[str, list[dict[str, Any]]]) -> Settings
     return found
 
 
-def test_the_oldest_of_the_last_days_counts_and_a_replay_only_since_it_was_made(settings: Settings) -> None:
+def test_age_is_that_of_the_oldest_recent_segment_and_replays_count_from_creation(settings: Settings) -> None:
     catalog = open_catalog(settings)
     assert oldest_not_in_lake(catalog, settings, NOW) is None
     known = record(settings, timedelta(days=3))
@@ -69,7 +69,7 @@ def test_the_oldest_of_the_last_days_counts_and_a_replay_only_since_it_was_made(
     assert oldest_not_in_lake(catalog, settings, NOW) == NOW - timedelta(hours=5)
 
 
-def test_an_age_over_the_limit_is_told_once_until_it_was_below(
+def test_a_lake_over_its_age_limit_alerts_once_until_it_recovers(
     settings: Settings, told: tuple[str, list[dict[str, Any]]]
 ) -> None:
     async def looks() -> list[float]:
@@ -96,7 +96,7 @@ def test_an_age_over_the_limit_is_told_once_until_it_was_below(
     assert "see that ingest_archives is not paused" in sent[0]["text"]
 
 
-def test_the_rules_that_the_newest_judgement_broke_are_counted_by_severity(settings: Settings) -> None:
+def test_rules_broken_in_the_newest_audit_are_counted_by_severity(settings: Settings) -> None:
     def told() -> tuple[float, float]:
         asyncio.run(Freshness(settings, Lake(settings)).look(NOW))
         error, warning = (_metrics.LAKE_BROKEN_RULES.labels(severity) for severity in ("error", "warning"))

@@ -1,4 +1,4 @@
-"""Whatever somebody sends, the recorder takes what others send, and keeps the bytes with the reason."""
+"""For any input, the recorder keeps accepting other messages and stores the bytes with the reason."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ HOSTILE = [
 ]
 
 
-def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: Harness) -> None:
+def test_no_trigger_crashes_the_recorder_or_comes_twice(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for payload in HOSTILE:
@@ -61,7 +61,7 @@ def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: Harness) ->
     assert [refused.count(payload) for payload in HOSTILE] == [1] * len(HOSTILE)
 
 
-def test_properties_of_any_size_are_taken(shared: Harness) -> None:
+def test_properties_of_any_size_are_accepted(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             many = [(f"name{n}", "v" * n) for n in range(700)]
@@ -80,20 +80,20 @@ def test_properties_of_any_size_are_taken(shared: Harness) -> None:
     assert len(shared.pending("PROPERTIES")) == 3
     (reason,) = [reason for reason in kept if reason]
     assert "properties are over" in reason
-    assert b"name299" in kept[reason].payload  # the packet, as it came
+    assert b"name299" in kept[reason].payload  # the packet as received
 
 
 @pytest.mark.parametrize(
     "behind",
     [
         pytest.param("/".join("a" * 1000), id="a thousand levels"),
-        pytest.param("/".join("a" * (MAX_LEVELS + 1)), id="one level too many"),
+        pytest.param("/".join("a" * (MAX_LEVELS + 1)), id="too many levels"),
         pytest.param("a" * 60_000, id="60,000 characters"),
         pytest.param("é" * (MAX_BYTES // 2), id="too many bytes of UTF-8"),
-        pytest.param("", id="nothing behind the prefix"),
+        pytest.param("", id="nothing after the prefix"),
     ],
 )
-def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_receipt(shared: Harness, behind: str) -> None:
+def test_no_receipt_is_sent_to_a_topic_for_which_a_broker_disconnects(shared: Harness, behind: str) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             client = publisher.client
@@ -105,8 +105,8 @@ def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_rece
     asyncio.run(scenario())
 
 
-def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> None:
-    """Mosquitto takes such a Response Topic and cuts whoever publishes to it; with this prefix, the recorder does."""
+def test_a_broker_that_disconnects_for_a_receipt_does_not_loop_forever(tmp_path: Path) -> None:
+    """Mosquitto accepts such a Response Topic and disconnects its publisher; with this prefix, the recorder publishes to it."""
     prefix, asking = "a/" * 250, 5
 
     async def scenario(home: Harness) -> None:
@@ -117,22 +117,24 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
                 await client.publish(topics.TRIGGER, trigger(["CUT"], f"r{n}"), response_topic=prefix + "x")
             await asyncio.to_thread(home.start)
             await client.publish(topics.TRIGGER, trigger(["CUT"], "good"))
-            await asyncio.to_thread(wait_until, lambda: len(home.pending("CUT")) == asking + 1, what="all six to be queued")
             await asyncio.to_thread(
-                wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all to be settled"
+                wait_until, lambda: len(home.pending("CUT")) == asking + 1, what="all six triggers to be queued"
+            )
+            await asyncio.to_thread(
+                wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all messages to be settled"
             )
 
     with running_harness(tmp_path, receipt_prefix=prefix) as home:
         before = home.connections()
         asyncio.run(scenario(home))
-        wait_until(home.is_healthy, what="the recorder to be well")
-        # Those that are synced together are settled together, so how often it is cut is a matter of moments; but it ends.
+        wait_until(home.is_healthy, what="the recorder to be healthy")
+        # Messages synced together are settled together, so the number of disconnects varies; but it is bounded.
         assert home.connections() - before <= 3 * asking
         home.flush()
         assert [e.duplicate_of for e in home.archived(Stream.TRIGGER)].count(None) == asking + 1
 
 
-def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
+def test_any_number_of_unreadable_packets_is_kept_and_acknowledged(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
@@ -159,7 +161,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
         assert (data.topic, b"bytes" in data.payload) == (topics.data_topic("spoilt"), True)
 
 
-def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_again(tmp_path: Path) -> None:
+def test_a_message_that_crashed_the_recorder_is_quarantined_on_redelivery(tmp_path: Path) -> None:
     fatal = trigger(["FATAL"], "fatal")
 
     async def scenario(home: Harness) -> None:
@@ -187,7 +189,7 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
         assert [e.payload for e in home.archived(Stream.TRIGGER) if e.refused_because] == [fatal, fatal]
 
 
-def test_a_message_that_was_in_hand_when_the_recorder_was_killed_is_taken_all_the_same(tmp_path: Path) -> None:
+def test_a_message_in_hand_when_the_recorder_was_killed_is_still_accepted(tmp_path: Path) -> None:
     def poison_guard() -> PoisonGuard:
         found = PoisonGuard(tmp_path / "in-hand", Settings(home=tmp_path))
         found.load()

@@ -1,4 +1,4 @@
-"""What the recorder asks of the lake: no message waits for one that never answers."""
+"""Lake lookups of the recorder: no message waits for one that hangs."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from manifold.settings import Settings
 from tests.support.lake_rows import append_payloads, data_files, hanging, new_lake
 
 
-def test_a_lake_that_hangs_has_nothing_and_no_message_waits_for_it(tmp_path: Path) -> None:
+def test_a_hanging_lake_yields_nothing_and_delays_no_message(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     catalog = new_lake(settings)
     append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""One number, one recorder: two processes, a paused one, stores that are away or wiped. Orders of steps: `test_lease_orders`."""
+"""One number, one recorder: two processes, a paused one, failing stores. For interleavings see `test_lease_orders`."""
 
 import asyncio
 import os
@@ -21,23 +21,23 @@ from tests.stores.servers import BUCKET, object_storage
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
-LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
+LEASE_S = 10.0  # long enough for three renewals on a busy machine
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Harness]:
-    """A recorder whose lease is short, and whose archive others may share."""
+    """A recorder with a short lease, whose archive others may share."""
     with running_harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
         yield it
 
 
 def elsewhere(home: Harness) -> Harness:
-    """What another host would run, misconfigured: all the same but the disk."""
+    """A misconfigured recorder on another host: the same settings, another disk."""
     return Harness(home.folder.parent / "there", home.broker, home.redis_server, home.env, users=home.users)
 
 
 def publish(home: Harness, *names: str) -> list[int]:
-    """Publish a trigger each and return their seqs."""
+    """Publish one trigger each and return their seqs."""
 
     async def scenario() -> list[int]:
         async with platform(home.broker.port) as vehicle_platform:
@@ -47,7 +47,7 @@ def publish(home: Harness, *names: str) -> list[int]:
 
 
 def seqs_in(home: Harness) -> list[int]:
-    """Every seq in the archive that the houses share."""
+    """Every seq in the shared archive."""
     archive = RecordedSegments(Archive(home.env["MANIFOLD_ARCHIVE_URL"]))
     return [envelope.seq for stream in (Stream.TRIGGER, Stream.OUTCOME) for envelope in archive.recorded_since(stream, 0)]
 
@@ -73,17 +73,17 @@ def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: Harness) -
         home.start(recorder_port=home.running.port + 1)
 
 
-def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jump(home: Harness) -> None:
+def test_a_restart_after_a_kill_continues_without_a_pause_or_a_gap(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.kill()
-    home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
+    home.start(node_lease_seconds=86400)  # its lease does not matter on its own disk
     home.wait_direct_enqueue()
     after = publish(home, "r2")
     assert after > before
-    assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
+    assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the reserved range"
 
 
-def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq_of_the_others(home: Harness) -> None:
+def test_a_resumed_holder_finds_its_number_taken_and_exits(home: Harness) -> None:
     first = publish(home, "r1", "r2")
     home.running.process.send_signal(signal.SIGSTOP)
     other = elsewhere(home)
@@ -99,14 +99,14 @@ def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq
         assert first + second + third == sorted({*first, *second, *third})
         assert len(seqs_in(home)) == len(set(seqs_in(home)))
         assert {node_of(seq) for seq in first + third} == {0}
-        wait_until(lambda: home.pending("V1") == first + second + third, what="the last to be handed over")
+        wait_until(lambda: home.pending("V1") == first + second + third, what="the last entry to be enqueued")
     finally:
         os.kill(home.running.pid, signal.SIGCONT) if home.running.process.poll() is None else None
         other.running.stop() if other.recorder else None
 
 
 def started(harness: Harness) -> bool:
-    """Whether the recorder of this harness got its number."""
+    """Whether this recorder got its number."""
     try:
         harness.start()
     except RuntimeError:
@@ -114,7 +114,7 @@ def started(harness: Harness) -> bool:
     return True
 
 
-def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
+def test_a_clean_shutdown_frees_the_number_at_once(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.stop()
     other = elsewhere(home)
@@ -126,7 +126,7 @@ def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
         other.running.stop()
 
 
-def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: Harness) -> None:
+def test_the_claim_survives_a_wiped_and_an_unreachable_redis(home: Harness) -> None:
     home.restart_redis(wiped=True)
     wait_until(lambda: home.redis.hlen(keys.recorders(0)) == 1, what="the claim to be in Redis again")
     home.redis_server.kill()
@@ -139,12 +139,12 @@ def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: Harn
 
 
 def renewed(home: Harness) -> None:
-    """Return when the claim in Redis is another one."""
+    """Wait until the claim in Redis changes."""
     before = home.redis.hgetall(keys.recorders(0))
     wait_until(lambda: home.redis.hgetall(keys.recorders(0)) != before, what="a renewal")
 
 
-def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: Harness) -> None:
+def test_while_the_archive_is_unreachable_the_claim_is_renewed_in_redis(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     home.flush()
     take_away(archive)
@@ -162,12 +162,13 @@ def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: Harne
     put_back(archive)
 
 
-def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothing(home: Harness) -> None:
+def test_without_any_store_the_recorder_runs_until_its_lease_expires(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     take_away(archive)
     home.redis_server.kill()
     wait_until(
-        lambda: any("cannot be renewed" in problem for problem in home.health()["problems"]), what="the lease to be a problem"
+        lambda: any("cannot be renewed" in problem for problem in home.health()["problems"]),
+        what="the lease to be reported as a problem",
     )
 
     async def scenario() -> None:
@@ -180,7 +181,7 @@ def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothin
 
 
 @pytest.mark.parametrize("kind", ["a disk", "an object store"])
-def test_a_claim_is_there_for_everybody_as_soon_as_it_is_put(tmp_path: Path, kind: str) -> None:
+def test_a_claim_is_visible_to_everybody_as_soon_as_it_is_put(tmp_path: Path, kind: str) -> None:
     async def scenario(url: str, s3: S3) -> None:
         mine, other = ArchiveClaims(url, s3, 7), ArchiveClaims(url, s3, 7)
         claims = [Claim(place, "journal", "here", 1, 0, upto_ms, upto_ms) for place, upto_ms in (("a", 1), ("b", 2), ("a", 3))]

@@ -1,4 +1,4 @@
-"""A seq is given once, in whatever order the steps of recorders and stores come."""
+"""No interleaving of recorders and stores issues a seq twice."""
 
 import asyncio
 import random
@@ -20,18 +20,18 @@ WORLDS = 300
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["stores away", "copied journals"])
-def test_in_no_order_of_steps_a_seq_is_given_twice(tmp_path: Path, copies: bool) -> None:
+def test_no_order_of_steps_issues_a_seq_twice(tmp_path: Path, copies: bool) -> None:
     total = 0
     for seed in range(WORLDS):
         world = World(seed, tmp_path / str(seed), copies=copies)
         in_virtual_time(world.run())
         assert len(set(world.given)) == len(world.given), f"seed {seed}"
         total += len(world.given)
-    assert total > 10 * WORLDS  # else the worlds prove nothing
+    assert total > 10 * WORLDS  # otherwise the worlds prove nothing
 
 
 class Promptly(Register):
-    """A store that answers at once; `before` is called with each claim that is to be written or removed."""
+    """A store that answers at once; `before` is called with each claim to be written or removed."""
 
     def __init__(self) -> None:
         super().__init__(random.Random())
@@ -58,7 +58,7 @@ def virtual_ms() -> int:
 
 @contextmanager
 def process(folder: Path, archive: Register) -> Iterator[Lease]:
-    """The lease of a process that works on this journal; at its end it is as if it had been killed."""
+    """The lease of a process on this journal, which ends as if killed."""
     place = JournalFolder(folder)
     place.lock()
     try:
@@ -67,8 +67,8 @@ def process(folder: Path, archive: Register) -> Iterator[Lease]:
         place.unlock()
 
 
-def test_a_claim_that_was_taken_back_is_not_gone_on_with_where_no_store_can_be_asked(tmp_path: Path) -> None:
-    """Whoever has seen it released begins where it says; this place would give the rest of what it once held."""
+def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path) -> None:
+    """A recorder that saw the release continues from its seq; this one would issue the rest of its former range."""
 
     def another_is_as_quick(_: str, claim: Claim) -> None:
         rival = replace(claim, place="another", journal="another", where="another")
@@ -90,8 +90,8 @@ def test_a_claim_that_was_taken_back_is_not_gone_on_with_where_no_store_can_be_a
     in_virtual_time(scenario())
 
 
-def test_who_forgets_the_claim_of_a_former_holder_late_does_not_forget_its_next_one(tmp_path: Path) -> None:
-    """It was stopped after it had looked, and the former holder has begun again meanwhile."""
+def test_deleting_a_stale_claim_late_keeps_the_next_claim_of_its_holder(tmp_path: Path) -> None:
+    """It was paused after its check, and the former holder has started again meanwhile."""
     archive, forgets, go_on = Promptly(), asyncio.Event(), asyncio.Event()
 
     async def stopped() -> None:

@@ -1,4 +1,4 @@
-"""What an alert waits for: outcomes that do not get to the disk."""
+"""The metric behind an alert: outcomes that do not reach the disk."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tests.support.servers import Server
 HELD_S = 0.2
 
 
-def test_an_outcome_that_is_not_on_disk_grows_old(own_redis: Server) -> None:
+def test_an_outcome_that_is_not_on_disk_ages(own_redis: Server) -> None:
     async def scenario() -> list[float]:
         held = asyncio.Event()
 
@@ -31,7 +31,7 @@ def test_an_outcome_that_is_not_on_disk_grows_old(own_redis: Server) -> None:
             task = asyncio.create_task(outcomes.run())
             await redis.xadd(keys.OUTCOMES, {"o": b"{}"})
             async with asyncio.timeout(30):
-                while lag() < HELD_S:  # noqa: ASYNC110  # it tells nobody
+                while lag() < HELD_S:  # noqa: ASYNC110  # polled, because no event reports it
                     await asyncio.sleep(0.01)
                 lags.append(lag())
                 held.set()

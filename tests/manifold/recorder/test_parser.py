@@ -1,4 +1,4 @@
-"""What the door makes of a message, without any server."""
+"""Parsing at the recorder, without any server."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def parser(tmp_path: Path) -> Parser:
     return Parser(settings, DedupeWindow(900_000))
 
 
-def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(parser: Parser) -> None:
+def test_an_accepted_trigger_carries_its_digest_and_no_forged_header(parser: Parser) -> None:
     properties = [(DUPLICATE_OF, "1"), ("task", "7")]
     taken = parser.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=properties))
     assert taken.offerable
@@ -40,7 +40,7 @@ def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(parser: Parse
     assert taken.envelope.duplicate_of is None
 
 
-def test_the_same_trigger_in_another_order_is_a_duplicate_of_the_first(parser: Parser) -> None:
+def test_a_reordered_trigger_is_a_duplicate_of_the_first(parser: Parser) -> None:
     first = parser.take(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
     again = [parser.take(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
     assert [(each.duplicate_of, each.envelope.duplicate_of, each.offerable) for each in again] == [
@@ -64,9 +64,9 @@ REFUSED = [
     pytest.param(f"{topics.FANOUT}/other", b"x", "unknown topic", Stream.TRIGGER, id="unknown topic"),
     pytest.param("$ECQ/w/V1", b"x", "names no key", Stream.ECQ, id="no key"),
     pytest.param("$ECQ/w/r/a", b"x", "level of the topics", Stream.ECQ, id="a reserved client id"),
-    pytest.param("$ECQ/w/V1/a", b"x" * 101, "max_data_bytes=100", Stream.ECQ, id="message of a key too large"),
-    pytest.param("$ECQ/r/V1", b"yesterday", "no place to rewind to", Stream.ECQ, id="rewind to nowhere"),
-    pytest.param("$ECQ/r", b"earliest", "unknown topic", Stream.ECQ, id="rewind of nobody"),
+    pytest.param("$ECQ/w/V1/a", b"x" * 101, "max_data_bytes=100", Stream.ECQ, id="compacted message too large"),
+    pytest.param("$ECQ/r/V1", b"yesterday", "no place to rewind to", Stream.ECQ, id="invalid rewind position"),
+    pytest.param("$ECQ/r", b"earliest", "unknown topic", Stream.ECQ, id="rewind without a client id"),
 ]
 
 
@@ -93,7 +93,7 @@ TOPICS = (
     properties=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=5),
     unreadable=st.sampled_from([None, "a text in it is not UTF-8"]),
 )
-def test_whatever_comes_is_an_envelope_that_can_be_written(
+def test_any_input_becomes_a_writable_envelope(
     topic: str, payload: bytes, properties: list[tuple[str, str]], unreadable: str | None
 ) -> None:
     parser = Parser(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
@@ -106,7 +106,7 @@ def test_whatever_comes_is_an_envelope_that_can_be_written(
     json.loads(taken.receipt.to_wire())
 
 
-def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_while_parsing_refuses_the_message_with_its_bytes(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -118,7 +118,7 @@ def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(parser: P
     assert "validation failed" in str(parser.read_back(replace(taken.envelope, refused_because=None)).refused_because)
 
 
-def test_writes_and_rewinds_are_never_duplicates_and_are_read_back_as_they_were(parser: Parser) -> None:
+def test_writes_and_rewinds_are_never_duplicates_and_round_trip(parser: Parser) -> None:
     owner = Owner("V1")
     write, rewind = Message("$ECQ/w/V1/a", b"x", mid=7), Message("$ECQ/r/V1", b"earliest", qos=0)
     taken = [parser.take(message) for message in (write, write, rewind, rewind)]
@@ -128,7 +128,7 @@ def test_writes_and_rewinds_are_never_duplicates_and_are_read_back_as_they_were(
     assert [parser.read_back(each.envelope).ecq for each in taken] == [each.ecq for each in taken]
 
 
-def test_an_acknowledgement_is_told_from_an_outcome_by_its_client_id(parser: Parser) -> None:
+def test_an_acknowledgement_is_recognised_by_its_client_id(parser: Parser) -> None:
     wire = EcqAck("V1", 5, 1000, epoch=3).to_wire()
     outcome = OutcomeRecord("V1", 5, Outcome.FAILED, 1000, reason='"client_id"').to_wire()
     taken = [
@@ -143,14 +143,14 @@ def test_an_acknowledgement_is_told_from_an_outcome_by_its_client_id(parser: Par
 
 
 @pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"vin": ' + b"9" * 5000, b'{"vin": "\\ud800"}', b"\xff" * 3000])
-def test_an_outcome_that_is_none_has_a_short_reason(parser: Parser, payload: bytes) -> None:
+def test_a_malformed_outcome_has_a_short_reason(parser: Parser, payload: bytes) -> None:
     taken = parser.take_outcome(payload)
     assert "not an outcome record" in str(taken.refused_because)
     assert len(str(taken.refused_because)) < 1000
     frames([taken.envelope])
 
 
-def test_what_is_read_back_is_offered_as_it_was(parser: Parser) -> None:
+def test_a_message_read_back_is_offered_unchanged(parser: Parser) -> None:
     payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": base64.b64encode(b"hello").decode()}).encode()
     taken = parser.take(Message(topics.TRIGGER, payload))
     assert taken.trigger is not None
@@ -161,7 +161,7 @@ def test_what_is_read_back_is_offered_as_it_was(parser: Parser) -> None:
     assert not parser.read_back(duplicate.envelope).offerable
 
 
-def test_outcomes_are_recorded_and_what_is_none_is_quarantined(parser: Parser) -> None:
+def test_outcomes_are_recorded_and_malformed_ones_quarantined(parser: Parser) -> None:
     wire = OutcomeRecord("VIN1", 5, Outcome.DELIVERED, 1000).to_wire()
     good, bad = parser.take_outcome(wire), parser.take_outcome(b"{}")
     assert (good.envelope.topic, good.envelope.payload, good.envelope.stream) == ("outcomes/VIN1", wire, Stream.OUTCOME)

@@ -1,4 +1,4 @@
-"""The recorder as a process, with a real broker and Redis: what it accepts, records, hands over and says."""
+"""The recorder as a process, with a real broker and Redis: accepting, recording, enqueueing and its messages."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from tests.support.servers import free_port, wait_until
 from tests.support.wire import trigger
 
 
-def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: Harness) -> None:
+def test_an_accepted_batch_is_queued_and_archived(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             data = await vehicle_platform.send(topics.data_topic("d"), b"\x00bytes")
@@ -40,7 +40,7 @@ def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: Harness) -> No
     assert home.flush() == []
 
 
-def test_vehicles_that_are_here_are_woken(shared: Harness) -> None:
+def test_connected_vehicles_are_woken(shared: Harness) -> None:
     shared.redis.hset(keys.presence("HERE"), mapping={"connected": "yes", "heard": "0"})
 
     async def scenario() -> None:
@@ -51,7 +51,7 @@ def test_vehicles_that_are_here_are_woken(shared: Harness) -> None:
     assert shared.woken() == ["HERE"]
 
 
-def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: Harness) -> None:
+def test_bad_input_is_answered_and_archived_and_does_not_stop_good_input(shared: Harness) -> None:
     bodies = [b"{bad", b"?bad", b"x" * (1 << 20) + b"x", trigger(["BAD1", "bad vin"], "r")]
     places = [topics.TRIGGER, f"{topics.FANOUT}/else", topics.data_topic("big"), topics.TRIGGER]
 
@@ -70,7 +70,7 @@ def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: Har
     assert 'messages_total{status="refused",stream="data"}' in shared.get("/metrics").text
 
 
-def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_another_does_not_answer(shared: Harness) -> None:
+def test_every_recorder_is_asked_to_flush_even_if_one_does_not_answer(shared: Harness) -> None:
     async def scenario() -> int:
         async with platform(shared.broker.port) as vehicle_platform:
             return int((await vehicle_platform.trigger(["FLUSHED"], "several"))["seq"])
@@ -82,7 +82,7 @@ def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_anot
     assert flush(Settings(recorder_urls=f"{here},{here}"))
 
 
-def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(home: Harness) -> None:
+def test_a_repeated_trigger_is_a_duplicate_across_a_crash_and_a_flush(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             first = await vehicle_platform.trigger(["V1", "V2"], "r")
@@ -90,7 +90,7 @@ def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(h
             assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"])
             for crash in range(2):
                 home.running.kill()
-                home.redis.delete("dedupe:none", *home.keys("dedupe:*"))  # only what the recorder itself knows can tell
+                home.redis.delete("dedupe:none", *home.keys("dedupe:*"))  # only the recorder's own memory is left
                 await asyncio.to_thread(home.start)
                 await asyncio.to_thread(home.wait_direct_enqueue)
                 again = await vehicle_platform.trigger(["V1", "V2"], "r")
@@ -102,7 +102,7 @@ def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(h
     assert len([e for e in home.archived(Stream.TRIGGER) if e.duplicate_of is None]) == 1
 
 
-def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: Harness) -> None:
+def test_a_trigger_registered_by_another_recorder_is_a_duplicate(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             probe = await vehicle_platform.trigger(["V1"], "probe")
@@ -126,7 +126,7 @@ def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: Harnes
     assert [e.duplicate_of for e in home.archived(Stream.TRIGGER)] == [4711, 4711]
 
 
-def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shared: Harness) -> None:
+def test_other_bytes_under_a_known_data_id_are_refused_and_equal_ones_accepted(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as vehicle_platform:
             inline = {"ids": ["SAME1"], "request_id": "r", "data": base64.b64encode(b"inline").decode()}
@@ -146,7 +146,7 @@ def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shar
     assert [bool(e.refused_because) for e in archived] == [False, False, True, False]
 
 
-def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
+def test_data_known_only_to_the_lake_is_not_replaced(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
     catalog = new_lake(settings)
     append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))
@@ -162,7 +162,7 @@ def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
         asyncio.run(scenario(home))
 
 
-def test_a_receipt_goes_only_where_receipts_may_go(shared: Harness) -> None:
+def test_a_receipt_goes_only_to_allowed_topics(shared: Harness) -> None:
     url = f"mqtt://127.0.0.1:{shared.broker.port}"
 
     async def scenario() -> None:
@@ -172,7 +172,7 @@ def test_a_receipt_goes_only_where_receipts_may_go(shared: Harness) -> None:
             await vehicle.subscribe("agent/RECEIPT1/#")
             await vehicle.publish(topics.TRIGGER, trigger(["RECEIPT1"], "r"), response_topic="agent/RECEIPT1/proxy/request/1")
             await vehicle.publish(topics.TRIGGER, trigger(["RECEIPT1"], "r2"), response_topic="elsewhere")
-            await vehicle_platform.trigger(["RECEIPT2"], "r3")  # the one after them was answered
+            await vehicle_platform.trigger(["RECEIPT2"], "r3")  # the previous ones were handled
             assert got == []
 
     asyncio.run(scenario())
@@ -180,7 +180,7 @@ def test_a_receipt_goes_only_where_receipts_may_go(shared: Harness) -> None:
     assert len(shared.pending("RECEIPT1")) == 2
 
 
-def test_outcomes_leave_redis_for_the_archive(shared: Harness) -> None:
+def test_outcomes_move_from_redis_to_the_archive(shared: Harness) -> None:
     wires = [OutcomeRecord(f"OUT{n}", n, Outcome.DELIVERED, 1000 + n).to_wire() for n in range(3)]
     for wire in wires:
         shared.redis.xadd(keys.OUTCOMES, {"o": wire})
@@ -204,7 +204,7 @@ def test_a_superseded_entry_gets_its_outcome(tmp_path: Path) -> None:
         assert (outcome.vin, outcome.seq, outcome.outcome) == ("V1", seqs[0], Outcome.SUPERSEDED)
 
 
-def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: Harness) -> None:
+def test_a_clean_shutdown_seals_the_segments_and_leaves_no_journal(home: Harness) -> None:
     async def scenario() -> int:
         async with platform(home.broker.port) as vehicle_platform:
             receipts = [await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], f"r{n}")) for n in range(100)]
@@ -219,7 +219,7 @@ def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: Harness)
     assert len(home.archived(Stream.TRIGGER)) >= done >= 1
 
 
-def test_a_taken_port_ends_the_recorder_with_a_word_and_not_a_traceback(home: Harness) -> None:
+def test_a_port_in_use_ends_the_recorder_without_a_traceback(home: Harness) -> None:
     first = home.running
     with pytest.raises(RuntimeError, match=r"(?s)ended with 2.*recorder: cannot listen on 127.0.0.1:\d+ .*choose another port"):
         home.start(recorder_port=first.port, node=1)

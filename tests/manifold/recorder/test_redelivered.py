@@ -1,4 +1,4 @@
-"""One publish is one message, also where the broker sends it again; the same message twice is two."""
+"""One publish is one message even if the broker redelivers it; an equal message published twice is two."""
 
 from pathlib import Path
 
@@ -23,18 +23,18 @@ TOPIC = "$ECQ/w/V1/a"
 
 
 def again(topic: str = TOPIC, payload: bytes = b"x", *, mid: int = 7) -> Message:
-    """As a broker sends it after a lost connection."""
+    """The message as a broker redelivers it after a lost connection."""
     return Message(topic, payload, dup=True, mid=mid, connection=2)
 
 
 class Taking:
-    """A parser and what it knows of packet ids."""
+    """A parser with its knowledge of packet ids."""
 
     def __init__(self) -> None:
         self.parser, self.resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
 
     def take(self, mid: int, topic: str = TOPIC, payload: bytes = b"x", *, qos: int = 1, connection: int = 1) -> int:
-        """Record a message; its seq."""
+        """Record a message; return its seq."""
         incoming = self.parser.take(Message(topic, payload, qos=qos, mid=mid, connection=connection))
         self.resent.note(incoming)
         return incoming.seq
@@ -48,7 +48,7 @@ def seq_of(resent: RedeliveredMessages, message: Message) -> int | None:
     return None if found is None else found.seq
 
 
-def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
+def test_a_redelivery_has_the_seq_of_its_record() -> None:
     taking = Taking()
     first, second = taking.take(7), taking.take(8)
     assert [taking.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
@@ -60,18 +60,18 @@ def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
         pytest.param(again(mid=8), id="another packet id"),
         pytest.param(again(payload=b"y"), id="other bytes"),
         pytest.param(again("$ECQ/w/V1/b"), id="another key"),
-        pytest.param(again("$ECQ/w/V1/", b"a\0x"), id="divided elsewhere"),
+        pytest.param(again("$ECQ/w/V1/", b"a\0x"), id="another split of the topic"),
         pytest.param(Message(TOPIC, b"x", mid=7), id="no DUP"),
         pytest.param(Message(TOPIC, b"x", qos=0, dup=True), id="QoS 0"),
     ],
 )
-def test_what_is_another_message_is_recorded(message: Message) -> None:
+def test_a_different_message_is_recorded(message: Message) -> None:
     taking = Taking()
     taking.take(7)
     assert taking.seq_of(message) is None
 
 
-def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> None:
+def test_a_reused_packet_id_means_the_last_message_with_it() -> None:
     taking = Taking()
     taking.take(7)
     newer = taking.take(7, payload=b"y")
@@ -81,7 +81,7 @@ def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> No
     assert taking.seq_of(again(payload=b"y")) is None
 
 
-def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_between() -> None:
+def test_a_message_is_forgotten_half_way_round_the_packet_ids() -> None:
     taking = Taking()
     seq = taking.take(7)
     for mid in range(8, 7 + MAX_REMEMBERED):
@@ -91,19 +91,19 @@ def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_betw
     assert taking.seq_of(again()) is None
 
 
-def test_a_session_that_begins_anew_knows_nothing_of_the_one_before() -> None:
+def test_a_new_session_knows_nothing_of_the_previous_one() -> None:
     taking = Taking()
     taking.take(7)
     taking.resent.session_began(2)
     assert taking.seq_of(again()) is None
-    taking.take(7)  # it came on the connection before, and was judged late
+    taking.take(7)  # received on the previous connection and parsed late
     assert taking.seq_of(again()) is None
     assert taking.seq_of(again()) is None
     seq = taking.take(7, connection=2)
     assert taking.seq_of(again()) == seq
 
 
-def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> None:
+def test_the_next_process_restores_packet_ids_from_journal_and_archive(tmp_path: Path) -> None:
     taking, node = Taking(), 0
     taken = [taking.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
     archive = RecordedSegments(Archive(f"file://{tmp_path}"))
@@ -117,7 +117,7 @@ def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> 
 
 
 @given(st.lists(st.text(max_size=6), max_size=5))
-def test_whatever_an_archive_says_is_a_packet_id_is_one_or_is_passed_over(ids: list[str]) -> None:
+def test_an_invalid_packet_id_in_an_archive_is_ignored(ids: list[str]) -> None:
     taking = Taking()
     taken = [taking.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
     for each, packet_id in zip(taken, ids, strict=True):
@@ -129,10 +129,10 @@ REWIND = "$ECQ/r/V1"
 
 
 @pytest.mark.parametrize("is_known", ["by this process", "from what an earlier one has recorded"])
-def test_a_rewind_that_came_too_soon_is_refused_again_under_its_seq_and_every_other_answered_as_it_was(is_known: str) -> None:
+def test_redelivered_messages_are_answered_as_before_refused_rewinds_included(is_known: str) -> None:
     taking = Taking()
     taken = [taking.parser.take(Message(REWIND, b"earliest", mid=mid, connection=1)) for mid in range(1, BURST)]
-    taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # no place to rewind to
+    taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # not a rewind position
     taken.append(taking.parser.take(Message(REWIND, b"earliest", mid=BURST + 1, connection=1)))  # one too many
     resent, parser = taking.resent, taking.parser
     if is_known == "by this process":
@@ -150,14 +150,14 @@ def test_a_rewind_that_came_too_soon_is_refused_again_under_its_seq_and_every_ot
     assert "ecq_rewinds_per_hour" in str(answered[-1].receipt.reason)
 
 
-def test_what_is_refused_and_kept_in_part_is_known_when_it_comes_again_whole() -> None:
+def test_a_truncated_refused_message_is_recognised_on_full_redelivery() -> None:
     taking, large = Taking(), b"x" * 5_000
     seq = taking.take(7, REWIND, large)
     assert taking.seq_of(again(REWIND, large)) == seq
 
 
 @pytest.mark.parametrize(("refused", "status"), [(False, ReceiptStatus.RECORDED), (True, ReceiptStatus.REFUSED)])
-def test_the_answer_is_that_of_the_record_though_a_limit_has_changed_since(refused: bool, status: ReceiptStatus) -> None:
+def test_a_redelivery_is_answered_by_its_record_despite_changed_limits(refused: bool, status: ReceiptStatus) -> None:
     size = 2_000
     parser = Parser(Settings(max_data_bytes=size if refused else size - 1), DedupeWindow(1))
     incoming = parser.take(again(payload=b"x" * size), None, Recorded(5, refused))

@@ -1,4 +1,4 @@
-"""Redis comes back as it was a while ago, mark and all: what it lost is offered again, and what had ended stays ended."""
+"""Redis is rolled back, marks included: lost entries are offered again, and ended ones stay ended."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ MINUTE_S, HOUR_S = 60, 3600
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Clock:
-    """The recorder's; its seqs say how long ago something was."""
+    """The recorder's clock; seqs encode ages by it."""
     return Clock(tmp_path / "clock")
 
 
@@ -42,30 +42,28 @@ def loader(home: Harness) -> Loader:
 
 
 def acknowledge(home: Harness, vin: str, seq: int) -> None:
-    """As a dispatcher does; return when it is on the record."""
+    """Acknowledge as a dispatcher does; wait until it is recorded."""
     list(loader(home).end([(vin, [seq])], Outcome.DELIVERED, wall_clock_ms()))
     loader(home).add_outcomes([OutcomeRecord(vin, seq, Outcome.DELIVERED, wall_clock_ms())])
     wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the outcome to be recorded")
 
 
 def mark_of(home: Harness) -> int:
-    """Up to which seq all is in the queues, as they say."""
+    """The seq up to which all is loaded according to the queues."""
     found = home.redis.get(keys.watermark_keys(0, of_cluster=False)[0])
     assert isinstance(found, bytes)
     return int(found.split()[1])
 
 
 def wait_marked(home: Harness, seq: int) -> None:
-    wait_until(lambda: mark_of(home) >= seq, what="the mark to be moved")
+    wait_until(lambda: mark_of(home) >= seq, what="the mark to advance")
 
 
 async def send(publisher: Platform, request_id: str, *vins: str) -> int:
     return int((await publisher.trigger(list(vins) or ["V1"], request_id))["seq"])
 
 
-def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_the_clock_steps(
-    home: Harness, clock: Clock
-) -> None:
+def test_lost_entries_are_offered_again_and_ended_ones_end_again_on_any_clock(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0", "V1", "V2")
@@ -75,7 +73,7 @@ def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_th
             lost = [await send(publisher, f"r{n}", "V1", "V2") for n in range(1, 4)]
             for seq in (ended, lost[0]):
                 await asyncio.to_thread(acknowledge, home, "V1", seq)
-            clock.step(30 * MINUTE_S)  # what was lost is long ago, as the recorder sees it
+            clock.step(30 * MINUTE_S)  # the loss is old by the recorder's clock
             lost.append(await send(publisher, "r4", "V1", "V2"))
             await asyncio.to_thread(wait_marked, home, lost[-1])
             await asyncio.to_thread(home.take_redis_back, written)
@@ -88,7 +86,7 @@ def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_th
     asyncio.run(scenario())
 
 
-def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Clock) -> None:
+def test_recorder_and_redis_may_both_have_been_down(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -106,7 +104,7 @@ def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Cl
     asyncio.run(scenario())
 
 
-def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebuild(home: Harness, clock: Clock) -> None:
+def test_a_loss_of_hours_requires_a_rebuild(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0")
@@ -118,9 +116,11 @@ def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebu
             young = await send(publisher, "r2")
             await asyncio.to_thread(wait_marked, home, young)
             await asyncio.to_thread(home.take_redis_back, written)
-            # So status, doctor and populate say that a rebuild is needed.
-            await asyncio.to_thread(wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues not to be loaded")
-            assert home.pending("V1") == []  # and what is served meanwhile is nothing that had ended
+            # So that status, doctor and populate ask for a rebuild.
+            await asyncio.to_thread(
+                wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues to be marked as not loaded"
+            )
+            assert home.pending("V1") == []  # no ended entry is served meanwhile
             loader(home).enqueue([("V1", [(lost, "r1")])], wall_clock_ms())
             loader(home).mark_loaded(wall_clock_ms(), {0: lost})  # the lake had the first of the two
             await asyncio.to_thread(home.wait_direct_enqueue)
@@ -130,7 +130,7 @@ def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebu
     asyncio.run(scenario())
 
 
-def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_rebuild_did_not_find(home: Harness) -> None:
+def test_queues_wiped_and_reloaded_between_two_looks_get_what_the_rebuild_missed(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first, *others = [await send(publisher, f"r{n}") for n in range(3)]
@@ -140,13 +140,13 @@ def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_r
             receipt = await publisher.publish(topics.TRIGGER, trigger(["V1"], "r3"))
             home.running.process.send_signal(signal.SIGCONT)
             newest = (await receipt)["seq"]
-            await asyncio.to_thread(wait_until, lambda: len(home.pending("V1")) == 3, what="all to be there")
+            await asyncio.to_thread(wait_until, lambda: len(home.pending("V1")) == 3, what="all items to arrive")
             assert home.pending("V1") == [*others, newest]
 
     asyncio.run(scenario())
 
 
-def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_cannot_tell(home: Harness) -> None:
+def test_outcomes_are_looked_up_in_the_lake_and_nothing_is_offered_without_it(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -174,7 +174,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
     asyncio.run(scenario())
 
 
-def test_outcomes_move_the_mark_too_so_that_not_all_of_a_day_is_ended_again(home: Harness) -> None:
+def test_outcomes_advance_the_mark_too(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seq = await send(publisher, "r0")

@@ -1,4 +1,4 @@
-"""What is offered again after a gap: everything since, also what moves from the journal into the archive meanwhile."""
+"""The catch-up after a gap covers everything, including messages sealed from the journal meanwhile."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from manifold.recorder._replay import ReplaySource
 
 
 class SealingArchive(RecordedSegments):
-    """Seals the journal's files while it is being read, right after it was listed."""
+    """Seal the journal's files during a read, right after the listing."""
 
     def __init__(self, archive: Archive, journal: Journal) -> None:
         super().__init__(archive)
@@ -36,7 +36,7 @@ def data(seq: int) -> Envelope:
     return Envelope(seq, datetime.now(UTC), Stream.DATA, topics.data_topic(f"d{seq}"), b"payload")
 
 
-def test_a_journal_file_that_becomes_segments_after_the_archive_was_listed_is_not_left_out(tmp_path: Path) -> None:
+def test_a_journal_file_sealed_after_the_archive_listing_is_not_skipped(tmp_path: Path) -> None:
     seqs = SeqSource(0)
     old, *kept = [data(seqs.next()) for _ in range(5)]
 

@@ -1,4 +1,4 @@
-"""What a client can send is recorded in bounded space: a few rewinds an hour, each a few bytes."""
+"""The space for recorded rewinds is bounded per client: a few an hour, a few bytes each."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ EACH_S = 3600 / PER_HOUR
 
 
 def rewind(client_id: str = "V1", payload: bytes = b"earliest", **more: object) -> Message:
-    return Message(f"{topics.ECQ_REWIND_PREFIX}{client_id}", payload, **more)  # type: ignore[arg-type]  # of any kind
+    return Message(f"{topics.ECQ_REWIND_PREFIX}{client_id}", payload, **more)  # type: ignore[arg-type]  # of any field
 
 
 class Clock:
@@ -58,11 +58,11 @@ def test_a_burst_is_admitted_then_one_at_a_time(limit: RewindLimit, clock: Clock
     assert admitted(limit, 100) == BURST
 
 
-def test_each_client_has_its_own(limit: RewindLimit) -> None:
+def test_each_client_has_its_own_limit(limit: RewindLimit) -> None:
     assert [admitted(limit, 100, client_id) for client_id in ("V1", "V2")] == [BURST, BURST]
 
 
-def test_of_a_flood_no_more_refusals_are_recorded_than_rewinds_would_be_admitted(limit: RewindLimit, clock: Clock) -> None:
+def test_recorded_refusals_are_bounded_by_the_rewind_rate(limit: RewindLimit, clock: Clock) -> None:
     hours, told = 5, 0
     for _ in range(hours * 3600):
         clock.now += 1
@@ -79,14 +79,14 @@ def test_other_messages_are_not_counted(limit: RewindLimit) -> None:
     assert all(limit.judge(write) is Admission.ADMITTED for _ in range(100))
 
 
-def test_clients_beyond_counting_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rewind_limit, "CLIENTS_KEPT", 2)
     for client_id in ("V1", "V2", "V3"):
         admitted(limit, 100, client_id)
     assert [admitted(limit, 100, client_id) for client_id in ("V3", "V2", "V1")] == [0, 0, BURST]
 
 
-# At the door ----------------------------------------------------------------------------------------------------------
+# At the recorder ------------------------------------------------------------------------------------------------------
 
 
 def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Incoming]:
@@ -94,7 +94,7 @@ def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Inco
 
 
 @pytest.mark.parametrize("payload", [b"earliest", b"nowhere"])
-def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -> None:
+def test_excess_rewinds_are_refused_once_and_then_dropped(payload: bytes) -> None:
     parser = Parser(Settings(), DedupeWindow(1))
     *early, first, second = taken(parser, BURST + 2, payload)
 
@@ -105,11 +105,11 @@ def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -
         assert each.receipt.status is ReceiptStatus.REFUSED
         assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
         assert not each.offerable
-    assert second.receipt.seq == first.receipt.seq, "what is on record in its place"
+    assert second.receipt.seq == first.receipt.seq, "the record that replaces it"
     assert "only the first such refusal is recorded" in str(second.receipt.reason)
 
 
-def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
+def test_an_unrecorded_rewind_is_unknown_on_redelivery() -> None:
     parser, resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
     for incoming in taken(parser, BURST + 2):
         resent.note(incoming)
@@ -118,7 +118,7 @@ def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
     assert known == [True] * (BURST + 1) + [False]
 
 
-def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
+def test_a_malformed_rewind_is_kept_truncated() -> None:
     parser = Parser(Settings(), DedupeWindow(1))
     large = rewind(payload=b"x" * 1_000_000, user_properties=[("a", "b" * 60_000)])
 
@@ -128,8 +128,8 @@ def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
     assert "1000000 bytes" in str(kept.refused_because)
 
 
-def test_a_client_that_rewinds_without_end_fills_no_journal(home: Harness) -> None:
-    """Through a real broker: all are acknowledged, few are recorded, and a write after them is taken."""
+def test_a_client_that_rewinds_endlessly_fills_no_journal(home: Harness) -> None:
+    """Through a real broker: all are acknowledged, few are recorded, and a later write is accepted."""
     flood = 300
 
     async def send() -> None:
@@ -140,7 +140,7 @@ def test_a_client_that_rewinds_without_end_fills_no_journal(home: Harness) -> No
 
     dropped = 'manifold_recorder_messages_total{status="dropped",stream="ecq"}'
     asyncio.run(send())
-    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all to be counted")
+    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all messages to be counted")
     wait_until(lambda: len(home.keys(f"{keys.ecq_keys('V1')[0]}")) == 1, what="the write to be queued")
     home.flush()
     of_ecq = home.archived(Stream.ECQ)

@@ -1,7 +1,7 @@
-"""Two recorders share the work: each publisher is with one of them, and its messages keep their order, also when that one dies.
+"""Two recorders share the work: each publisher belongs to one of them, and its messages keep their order even if it dies.
 
-EMQX's `hash_clientid` deals whole publishers out. Mosquitto cannot, so here each recorder has a broker of its own, and each
-publisher is at one of them: the same division, without EMQX's hash. Queues and archive are shared.
+EMQX's `hash_clientid` assigns whole publishers. Mosquitto cannot, so each recorder has its own broker here and each publisher
+uses one of them: the same division without EMQX's hash. Queues and archive are shared.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
 
 
 async def publish(publisher: Platform, name: str, rounds: range) -> "list[asyncio.Future[dict[str, object]]]":
-    """Data and then its trigger, again and again, without waiting for receipts; the triggers' receipts."""
+    """Publish data and its trigger repeatedly without waiting for receipts; return the triggers' receipts."""
     receipts = []
     for n in rounds:
         await publisher.publish(topics.data_topic(f"{name}-{n}"), name.encode())
@@ -58,12 +58,12 @@ async def publish(publisher: Platform, name: str, rounds: range) -> "list[asynci
 
 
 def order_of(home: Harness, name: str, seqs: list[int]) -> list[int]:
-    """The rounds of one publisher, in the order of these seqs."""
+    """The rounds of one publisher in the order of these seqs."""
     found = [str(home.redis.hget(f"t:{seq}", "request_id"), "ascii") for seq in seqs]  # type: ignore[arg-type]  # bytes
     return [int(request_id.rpartition("-")[2]) for request_id in found if request_id.startswith(f"{name}-")]
 
 
-def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_among_them(two: tuple[Harness, Harness]) -> None:
+def test_messages_of_a_publisher_keep_their_order_if_its_recorder_dies(two: tuple[Harness, Harness]) -> None:
     one, other = two
 
     async def scenario() -> None:
@@ -71,10 +71,10 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
             of_a, of_b = await asyncio.gather(publish(a, "a", range(ROUNDS)), publish(b, "b", range(ROUNDS)))
             await asyncio.gather(*of_a, of_b[0])
             other.running.kill()
-            of_b += await publish(b, "b", range(ROUNDS, 2 * ROUNDS))  # the broker keeps them in the dead one's session
+            of_b += await publish(b, "b", range(ROUNDS, 2 * ROUNDS))  # the broker keeps them in the dead recorder's session
             of_a = await publish(a, "a", range(ROUNDS, 2 * ROUNDS))
             await asyncio.gather(*of_a)
-            await asyncio.to_thread(other.start)  # with the same journal, before it takes anything
+            await asyncio.to_thread(other.start)  # with the same journal, before it receives anything
             await asyncio.gather(*of_b[ROUNDS:])
 
     asyncio.run(scenario())
@@ -82,7 +82,7 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
     for vin in VINS:
         assert order_of(one, "a", one.pending(vin)) == list(range(2 * ROUNDS))
         assert order_of(one, "b", one.pending(vin)) == list(range(2 * ROUNDS))
-    assert one.keys("p:*") == [], "an entry waits for data that its publisher had sent before"
+    assert one.keys("p:*") == [], "an entry waits for data that its publisher sent earlier"
     one.flush()
     other.flush()
     archive = RecordedSegments(Archive(one.env["MANIFOLD_ARCHIVE_URL"]))
@@ -91,14 +91,14 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
     assert len(seqs) == len(set(seqs))
 
 
-def test_emqx_is_told_to_deal_whole_publishers_out_to_the_recorders() -> None:
-    """Its own default for a group is random: data with one recorder, its trigger with another."""
+def test_emqx_is_configured_to_assign_publishers_to_recorders() -> None:
+    """EMQX's default for a group is random: data could go to one recorder and its trigger to another."""
     config = (ROOT / "infra" / "emqx" / "manifold.conf").read_text()
     groups = dict(re.findall(r"shared_subscription_group\.([\w-]+) \{ strategy = (\w+) \}", config))
     assert groups == {topics.RECORDER_GROUP: "hash_clientid"}
 
 
-def test_one_that_no_url_names_is_noticed(two: tuple[Harness, Harness]) -> None:
+def test_a_recorder_missing_from_the_urls_is_noticed(two: tuple[Harness, Harness]) -> None:
     one, other = two
     archive = f"file://{one.folder.parent}/archive"
     here, there = (f"http://127.0.0.1:{each.running.port}" for each in two)
@@ -112,5 +112,5 @@ def test_one_that_no_url_names_is_noticed(two: tuple[Harness, Harness]) -> None:
     assert {d.passed for d in examine(settings(here)) if d.check == "recorders"} == {False}
     assert {d.passed for d in examine(settings(f"{here},{there}")) if d.check == "recorders"} == {True}
     assert flush(settings(f"{here},{there}"))
-    other.running.stop()  # it closes its segments, and gives its number back
+    other.running.stop()  # it closes its segments and releases its number
     assert flush(settings(here))

@@ -1,4 +1,4 @@
-"""While the disk is full, what the recorder holds is bounded, and nothing of QoS 1 is lost or taken twice."""
+"""With a full disk, the recorder's memory is bounded, and no QoS 1 message is lost or recorded twice."""
 
 import asyncio
 import resource
@@ -19,7 +19,7 @@ from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
 LIMIT, LARGE, MANY = 1 << 20, 100_000, 40
-A_READ = 300_000  # bytes that come with one read of a socket
+A_READ = 300_000  # bytes per socket read
 HELD = "manifold_recorder_held_bytes"
 
 
@@ -31,11 +31,11 @@ def home(tmp_path: Path) -> Iterator[Harness]:
 
 
 def disk(home: Harness, size: int) -> None:
-    """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
+    """Let no file of the recorder grow beyond `size` bytes: a full disk, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_a_window_closes_above_its_limit_opens_at_half_of_it_and_drops_qos_0_between() -> None:
+def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between() -> None:
     calls: list[str] = []
     window = Window(10 * OF_EACH, full=lambda: calls.append("full"), free=lambda: calls.append("free"))
     message = Message("t", bytes(2 * OF_EACH - 1))
@@ -56,7 +56,7 @@ def test_a_window_closes_above_its_limit_opens_at_half_of_it_and_drops_qos_0_bet
     assert window.admit(loud)
 
 
-def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_connection_breaks(home: Harness) -> None:
+def test_large_messages_wait_at_the_broker_across_reconnects(home: Harness) -> None:
     async def scenario() -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
@@ -73,17 +73,17 @@ def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_
                     await asyncio.to_thread(wait_until, lambda n=cut + 1: cable.connections > n, what="another connection")
             disk(home, resource.RLIM_INFINITY)
             assert {(await receipt)["status"] for receipt in receipts} == {"recorded"}
-            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) == 0, what="all to be settled")
+            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) == 0, what="all messages to be settled")
             await asyncio.to_thread(home.flush)
 
     asyncio.run(scenario())
     times = Counter(e.payload[0] for e in home.archived(Stream.DATA))
     assert sorted(times) == list(range(MANY))
-    assert max(times.values()) <= 2  # what was being written when the first connection broke comes once more
+    assert max(times.values()) <= 2  # messages being written when the first connection broke are repeated
     assert len(home.archived(Stream.TRIGGER)) == 3
 
 
-def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: Harness) -> None:
+def test_a_qos_0_flood_is_dropped_and_other_messages_are_not(home: Harness) -> None:
     async def scenario() -> None:
         home.start()
         home.wait_direct_enqueue()
@@ -94,9 +94,9 @@ def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: Harness
             for n in range(2000):
                 await flood.publish(topics.TRIGGER, trigger(["FLOOD"], f"r{n}" + "x" * 1000), qos=0)
             dropped = "manifold_recorder_dropped_total"
-            await asyncio.to_thread(wait_until, lambda: metric(home, dropped) > 0, what="some to be dropped")
+            await asyncio.to_thread(wait_until, lambda: metric(home, dropped) > 0, what="some messages to be dropped")
             second = await publisher.publish(topics.TRIGGER, trigger(["FLOODED"], "after"))
-            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) > 0, what="to be asked")
+            await asyncio.to_thread(wait_until, lambda: metric(home, HELD) > 0, what="a request")
             assert metric(home, HELD) < LIMIT
             disk(home, resource.RLIM_INFINITY)
             assert ((await receipt)["status"], (await second)["status"]) == ("recorded", "recorded")

@@ -1,4 +1,4 @@
-"""What /metrics says of certificates: read from the files, whenever it is asked."""
+"""Certificate expiry on /metrics, read from the files on each scrape."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def days(home: Path, name: str, kind: Kind) -> float:
-    """How many days after the beginning."""
+    """The expiry in days after `BEGAN`."""
     return (datetime.fromtimestamp(ends_at(str(home / SECRETS / name), kind), UTC) - BEGAN) / timedelta(days=1)
 
 
@@ -25,7 +25,7 @@ def nobody_else() -> None:
     EXPIRES.clear()
 
 
-def test_of_several_cas_the_last_counts_and_of_a_list_when_it_is_to_be_signed_anew(tmp_path: Path) -> None:
+def test_the_last_ca_counts_and_a_crl_expires_when_due_for_renewal(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, tls=True)
     certificates.create_missing(settings, now=BEGAN)
     of_each = [(SERVER, Kind.CERTIFICATE), (CA, Kind.CA), (REVOKED, Kind.REVOKED)]
@@ -35,7 +35,7 @@ def test_of_several_cas_the_last_counts_and_of_a_list_when_it_is_to_be_signed_an
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_what_cannot_be_read_has_ended_long_ago(tmp_path: Path, kind: Kind) -> None:
+def test_an_unreadable_file_counts_as_expired(tmp_path: Path, kind: Kind) -> None:
     file = tmp_path / "half.pem"
     assert ends_at(str(file), kind) == 0
     file.write_text("-----BEGIN CERTIFICATE-----\nhalf")
@@ -43,7 +43,7 @@ def test_what_cannot_be_read_has_ended_long_ago(tmp_path: Path, kind: Kind) -> N
 
 
 def told() -> dict[str, str]:
-    """The files of which /metrics tells, and their kinds."""
+    """The files reported on /metrics, with their kinds."""
     (family,) = (
         each
         for each in text_string_to_metric_families(generate_latest().decode())
@@ -52,7 +52,7 @@ def told() -> dict[str, str]:
     return {sample.labels["file"]: sample.labels["kind"] for sample in family.samples}
 
 
-def test_without_tls_nothing_is_told_and_elsewhere_the_files_of_the_settings(tmp_path: Path) -> None:
+def test_only_files_of_the_tls_settings_are_reported(tmp_path: Path) -> None:
     export_expiry(Settings(home=tmp_path), "sdv-recorder")
     assert told() == {}
     export_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")

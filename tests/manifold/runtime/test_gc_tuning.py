@@ -1,4 +1,4 @@
-"""A process that looks seldom for garbage."""
+"""A process with infrequent garbage collection."""
 
 import subprocess
 import sys
@@ -20,6 +20,6 @@ def says(first: str) -> str:
     return subprocess.run([sys.executable, "-c", CYCLE.format(first=first)], capture_output=True, text=True, check=True).stdout
 
 
-def test_at_its_end_it_does_what_was_asked_for_and_looks_through_nothing() -> None:
+def test_exit_handlers_run_without_a_final_collection() -> None:
     assert says("") == "registered taken apart "
     assert says("from manifold.runtime.gc_tuning import collect_rarely; collect_rarely()") == "registered "

@@ -1,4 +1,4 @@
-"""The HTTP face of a service."""
+"""The HTTP server of a service."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def _greet(_: web.Request) -> web.Response:
     return web.json_response({"hello": "there"})
 
 
-def test_health_metrics_and_own_routes_are_served() -> None:
+def test_health_metrics_and_custom_routes_are_served() -> None:
     port = free_port()
     health = Health(healthy=False, details={"journal": "disk full"})
 
@@ -29,7 +29,7 @@ def test_health_metrics_and_own_routes_are_served() -> None:
             base = f"http://127.0.0.1:{port}"
             ill = await client.get(f"{base}/healthz")
             assert (ill.status_code, ill.json()) == (503, {"healthy": False, "journal": "disk full"})
-            assert (await client.get(f"{base}/livez")).status_code == 200  # to start it again would cure nothing
+            assert (await client.get(f"{base}/livez")).status_code == 200  # a restart would not help
             health = Health(healthy=True)
             well = await client.get(f"{base}/healthz")
             assert (well.status_code, well.json()) == (200, {"healthy": True})
@@ -39,7 +39,7 @@ def test_health_metrics_and_own_routes_are_served() -> None:
     asyncio.run(scenario())
 
 
-def test_with_a_token_only_whoever_has_it_is_answered_and_a_probe_learns_no_more_than_yes_or_no() -> None:
+def test_a_token_is_required_and_a_probe_learns_only_the_status() -> None:
     port, token = free_port(), "s3cret-token"
     health = Health(healthy=False, details={"journal": "disk full"})
 
@@ -66,12 +66,12 @@ def test_with_a_token_only_whoever_has_it_is_answered_and_a_probe_learns_no_more
     asyncio.run(scenario())
 
 
-def test_metrics_alone_are_told_in_a_thread_to_whoever_has_the_token() -> None:
+def test_metrics_only_are_served_from_a_thread_with_the_token() -> None:
     port = free_port()
     with serve_metrics("127.0.0.1", port, token="t0ken"):
         url = f"http://127.0.0.1:{port}/metrics"
         assert httpx.get(url).status_code == 401
-        assert "python_info" in httpx.get(url, headers={"Authorization": "bearer t0ken"}).text  # schemes know no case
+        assert "python_info" in httpx.get(url, headers={"Authorization": "bearer t0ken"}).text  # schemes are case-insensitive
     with serve_metrics("127.0.0.1", port):
         assert httpx.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
         with pytest.raises(Permanent, match=f"cannot listen on 127.0.0.1:{port}"), serve_metrics("127.0.0.1", port):
@@ -100,7 +100,7 @@ def test_with_a_token_it_may_listen_beyond_loopback() -> None:
     asyncio.run(scenario())
 
 
-def test_a_taken_port_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     port = free_port()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""HTTP whose certificate and key are two files, as a Secret of Kubernetes has them; and who asks there."""
+"""HTTPS with certificate and key in two files, as in a Kubernetes Secret, and its clients."""
 
 import asyncio
 from functools import partial
@@ -30,7 +30,7 @@ def mounted(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path, http_certificate=str(certificate), http_key=str(key), tls_ca=ca, recorder_port=port)
 
 
-def test_it_speaks_https_alone_and_its_addresses_say_so(mounted: Settings) -> None:
+def test_only_https_is_served_and_addresses_show_it(mounted: Settings) -> None:
     port, url = mounted.recorder_port, mounted.recorders[0]
 
     async def scenario() -> None:
@@ -39,7 +39,7 @@ def test_it_speaks_https_alone_and_its_addresses_say_so(mounted: Settings) -> No
                 assert (await client.get(f"{url}/healthz")).json() == {"healthy": True}
                 with pytest.raises(httpx.RemoteProtocolError):
                     await client.get(f"http://127.0.0.1:{port}/healthz")
-            async with httpx.AsyncClient() as stranger:  # who believes the system's authorities only
+            async with httpx.AsyncClient() as stranger:  # trusts the system's CAs only
                 with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                     await stranger.get(f"{url}/healthz")
 
@@ -48,18 +48,18 @@ def test_it_speaks_https_alone_and_its_addresses_say_so(mounted: Settings) -> No
     assert mounted.api.startswith("https://")
 
 
-def test_for_plain_http_no_authority_is_read() -> None:
+def test_plain_http_reads_no_ca() -> None:
     assert verified(Settings(), "http://127.0.0.1:1").cert_store_stats() == {"x509": 0, "crl": 0, "x509_ca": 0}
 
 
-def test_metrics_alone_are_told_by_https_too(mounted: Settings) -> None:
+def test_metrics_only_are_served_over_https_too(mounted: Settings) -> None:
     port = mounted.recorder_port
     with serve_metrics("127.0.0.1", port, shown=mounted.http_shows):
         url = f"https://127.0.0.1:{port}/metrics"
         assert "python_info" in httpx.get(url, verify=verified(mounted, url)).text
 
 
-def test_certificate_and_key_are_renewed_while_it_serves(
+def test_certificate_and_key_are_renewed_while_serving(
     mounted: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "LOOK_S", 0.01)
@@ -75,13 +75,13 @@ def test_certificate_and_key_are_renewed_while_it_serves(
                 try:
                     async with httpx.AsyncClient(verify=verified(mounted, url)) as client:
                         renewed = (await client.get(f"{url}/livez")).is_success
-                except httpx.ConnectError:  # the first authority's is still shown
+                except httpx.ConnectError:  # the first certificate is still served
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
 
 
-def test_emqx_is_asked_by_https_and_believed_if_the_settings_say_so(mounted: Settings) -> None:
+def test_the_emqx_api_is_called_over_https_and_verified_by_the_settings(mounted: Settings) -> None:
     port = mounted.recorder_port
     known = mounted.model_copy(update={"emqx_api_url": f"https://127.0.0.1:{port}/api/v5"})
 

@@ -1,4 +1,4 @@
-"""Log lines, as a process writes them."""
+"""The log format of a process."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""EMQX's access file, judged as EMQX judges it: rules from the top, the first that fits decides, else denied.
+"""EMQX's access file, evaluated like EMQX: rules from the top, the first match decides, otherwise denied.
 
-A word of the asked filter is compared as it stands, so `#` passes where a rule has `+`: EMQX 5.8.9 was seen to do the same.
+Each level of the requested filter is compared literally, so `#` matches `+` of a rule: EMQX 5.8.9 was observed to do the same.
 """
 
 import re
@@ -12,17 +12,17 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks."""
+    """The requesting client."""
 
     client_id: str
     username: str = ""
-    vehicle: str = ""  # its user name once more, where it came by the listener for vehicles of tls.conf
+    vehicle: str = ""  # its user name, if it uses the vehicles' listener of tls.conf
 
 
 def allows(rules: str, client: Client, action: str, topic: str) -> bool:
-    """Whether the text of an access file lets `client` `publish` or `subscribe` there."""
+    """Whether the access file lets `client` `publish` or `subscribe` to a topic."""
     found = _RULE.findall(rules)
-    assert len(found) == sum(line.startswith("{") for line in rules.splitlines()), "a rule of a shape that is not known here"
+    assert len(found) == sum(line.startswith("{") for line in rules.splitlines()), "an unknown form of rule"
     for verdict, who, actions, topics in found:
         filters = [_filled(text, client) for text in _TEXT.findall(topics)] or ["#"]
         if _is(who, client) and actions in ("", "all", action) and any(_covers(wanted, topic) for wanted in filters):

@@ -1,4 +1,4 @@
-"""The broker and the tap in front of it, as the tests of the tap start them."""
+"""Broker and tap as the tests of the tap start them."""
 
 from tests.manifold.sandbox.tap.conftest import own_tap_server, tap_server, vin
 

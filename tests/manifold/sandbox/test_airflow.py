@@ -1,4 +1,4 @@
-"""The embedded Airflow as a program: what it reads, and that it leaves nothing behind."""
+"""The embedded Airflow as a program: its environment, and a complete shutdown."""
 
 import socket
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.servers import free_port, start_airflow, stopping, wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_airflow_variables_of_the_caller_do_not_reach_it(tmp_path: Path) -> None:
+def test_airflow_variables_of_the_caller_are_not_inherited(tmp_path: Path) -> None:
     caller = {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__LOAD_EXAMPLES": "True", "LANG": "C.UTF-8"}
 
     env = airflow.environment(Settings(home=tmp_path, spark_master="spark://spark.example:7077"), caller)
@@ -26,7 +26,7 @@ def test_airflow_variables_of_the_caller_do_not_reach_it(tmp_path: Path) -> None
 
 
 def shown(settings: Settings) -> bytes | None:
-    """The certificate that Airflow shows; None: it does not answer."""
+    """The certificate that Airflow presents; None if it does not respond."""
     context = web_context(settings, airflow.url(settings))
     assert context is not None
     try:
@@ -39,8 +39,8 @@ def shown(settings: Settings) -> bytes | None:
         return None
 
 
-def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
-    """With TLS: without, many tests have it."""
+def test_airflow_becomes_healthy_reloads_its_certificate_and_stops_completely(tmp_path: Path) -> None:
+    """With TLS; without it, many other tests cover this."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
     certificates.create_missing(settings)
     with stopping(start_airflow(settings)) as server:

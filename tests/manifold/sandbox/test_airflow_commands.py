@@ -1,4 +1,4 @@
-"""Airflow's commands as copies of one process: how they end, and what becomes of who starts them."""
+"""Airflow commands as forks of one process: their exit, and that of their parent."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ for name in ("early", "late"):
 """
 
 
-def test_each_ends_with_the_status_of_its_own_and_when_it_is_told_to(tmp_path: Path) -> None:
+def test_each_command_exits_with_its_own_status_and_on_sigterm(tmp_path: Path) -> None:
     env = airflow.environment(Settings(home=tmp_path), os.environ)
     (tmp_path / "airflow").mkdir()
 

@@ -1,4 +1,4 @@
-"""Two of Airflow's processes on one SQLite file, as SQLAlchemy and Python's driver treat it."""
+"""Two Airflow processes on one SQLite file, through SQLAlchemy and Python's driver."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def runs(session: Session) -> int:
     return int(session.scalar(text("SELECT count(*) FROM run")) or 0)
 
 
-def test_what_was_written_after_a_savepoint_is_seen_once_all_is_committed_and_not_before(engine: Engine) -> None:
+def test_writes_after_a_savepoint_are_visible_after_the_commit_only(engine: Engine) -> None:
     with Session(engine) as writer, Session(engine) as scheduler:
         for run in (1, 2):
             with writer.begin_nested():
@@ -35,7 +35,7 @@ def test_what_was_written_after_a_savepoint_is_seen_once_all_is_committed_and_no
         assert runs(scheduler) == 2
 
 
-def test_what_is_taken_back_was_never_seen(engine: Engine) -> None:
+def test_rolled_back_writes_are_never_visible(engine: Engine) -> None:
     with Session(engine) as writer, Session(engine) as scheduler:
         with writer.begin_nested():
             writer.execute(text("INSERT INTO run VALUES (1)"))

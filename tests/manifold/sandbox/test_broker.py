@@ -1,4 +1,4 @@
-"""The files for Mosquitto, and that EMQX and the sandbox say the same."""
+"""The files for Mosquitto, and the agreement of EMQX and the sandbox."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ EMQX = ROOT / "infra" / "emqx"
 
 
 def told(event: BrokerEvent) -> set[str]:
-    """The fields of an event as the tap tells it."""
+    """The fields of an event as the tap publishes it."""
     publication = Publication(Sent(b"V", b"t", "sdv-d", {}, 0, 0), 1, 1, "ID")
     it = Delivery("t", 1, False, {}, "ID", publication)
     made = {
@@ -38,7 +38,7 @@ def told(event: BrokerEvent) -> set[str]:
 
 
 @pytest.mark.parametrize("event", [event for event in BrokerEvent if event is not BrokerEvent.DELIVERY_DROPPED])
-def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: BrokerEvent) -> None:
+def test_the_tap_publishes_the_fields_that_the_emqx_rule_selects(event: BrokerEvent) -> None:
     rules = (EMQX / "manifold.conf").read_text()
     rule = rules[rules.index(f"sdv_{event} {{") :]
     selected = re.search(r"SELECT (.*?)\s+FROM", rule, re.DOTALL)
@@ -48,7 +48,7 @@ def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: B
     assert f'topic = "{event_topic(event, "${clientid}")}", qos = 1' in rule
 
 
-def test_how_large_a_packet_a_vehicle_takes_is_told_as_emqx_tells_it() -> None:
+def test_the_maximum_packet_size_of_a_vehicle_is_reported_as_emqx_does() -> None:
     asked = Connect("V", 5, True, 60, properties={"Maximum-Packet-Size": 256})
     assert events.connected(1, "V", asked, 0, 32)["max_packet_size"] == 256
     assert events.connected(1, "V", Connect("V", 5, True, 60), 0, 32)["max_packet_size"] == "undefined"
@@ -67,7 +67,7 @@ SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
         (ANY, "$ECQ/V1/a", True),
         (ANY, "$ECQ/V1/a/b/", True),
         (ANY, "ecp/V1/online", False),
-        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # no vehicle gets it: the access list
+        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # denied to vehicles by the access rules
         ([BrokerEvent.DROPPED], "$ECQ/r/V1", False),
         ([BrokerEvent.DROPPED], "$ECQ/water/a", True),
         (SUBSCRIPTIONS, "$ECQ/V1/#", True),
@@ -76,9 +76,7 @@ SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
         (SUBSCRIPTIONS, "sdv/receipt/V1", False),
     ],
 )
-def test_the_rules_on_emqx_tell_of_both_kinds_of_queue_and_of_nothing_else(
-    events: list[BrokerEvent], topic: str, is_told: bool
-) -> None:
+def test_emqx_rules_cover_both_kinds_of_queue_and_nothing_else(events: list[BrokerEvent], topic: str, is_told: bool) -> None:
     rules = (EMQX / "manifold.conf").read_text()
     for event in events:
         rule = rules[rules.index(f"sdv_{event} {{") :]
@@ -88,18 +86,18 @@ def test_the_rules_on_emqx_tell_of_both_kinds_of_queue_and_of_nothing_else(
         assert (chosen and not left_out) == is_told, event
 
 
-def test_both_zones_on_emqx_take_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:
+def test_both_emqx_zones_accept_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     rules = (EMQX / "manifold.conf").read_text()
     vehicles, platform = (int(mib) << 20 for mib in re.findall(r"max_packet_size = (\d+)MB", rules))
 
-    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is everybody's
+    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is global
     assert vehicles > settings.max_data_bytes
     assert platform >= settings.largest_packet
     assert f"\nmax_packet_size {settings.largest_packet}\n" in broker.write_config(settings).read_text()
 
 
-def test_both_access_files_give_the_services_the_same_topics() -> None:
+def test_both_access_files_give_services_the_same_topics() -> None:
     emqx = (EMQX / "acl.conf").read_text()
     mosquitto = broker.outer_access(Settings()) + broker.inner_access(Settings())
     rules = "\n".join(line for line in emqx.splitlines() if line.startswith("{allow"))
@@ -116,7 +114,7 @@ NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w
 MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER)]
 MAY = [
     (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
-    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # as tls.conf makes client ids
+    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # client ids as created by tls.conf
     (Client("sdv-recorder:sdv-recorder-0", "sdv-recorder"), "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
@@ -139,7 +137,7 @@ MAY = [
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
 ]
 MAY_NOT = [
-    # A certificate of the vehicles' authority with the name of a service.
+    # A certificate of the vehicles' CA with the name of a service.
     (MINTED[0], "subscribe", "ecp/#"),
     (MINTED[1], "publish", "$SDV-FANOUT/trigger"),
     (MINTED[1], "subscribe", "sdv/receipt/sdv-pub-a/1"),
@@ -168,7 +166,7 @@ MAY_NOT = [
     *((RECORDER, "subscribe", name) for name in ("$ECQ/V1/#", "$ECQ/#", "$ECQ/+/#")),
     (DISPATCHER, "publish", "$ECQ/w/V1/a"),
     (DISPATCHER, "publish", "$ECQ/r/V1"),
-    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # it would hide that a vehicle is not subscribed
+    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # would hide that a vehicle is not subscribed
     (LISTENER, "subscribe", "agent/#"),
     (LISTENER, "publish", "ecp/V1/online"),
     (LISTENER, "publish", "$SDV-FANOUT/trigger"),
@@ -182,12 +180,12 @@ MAY_NOT = [
 
 
 @pytest.mark.parametrize(("client", "action", "topic"), MAY)
-def test_emqx_lets_everybody_do_what_is_theirs(client: Client, action: str, topic: str) -> None:
+def test_emqx_allows_every_client_its_own_topics(client: Client, action: str, topic: str) -> None:
     assert allows((EMQX / "acl.conf").read_text(), client, action, topic)
 
 
 @pytest.mark.parametrize(("client", "action", "topic"), MAY_NOT)
-def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic: str) -> None:
+def test_emqx_denies_every_client_foreign_topics(client: Client, action: str, topic: str) -> None:
     assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
 
 
@@ -196,7 +194,7 @@ ASKED = sorted({topic for _, _, topic in (*MAY, *MAY_NOT)} | {f"{form}$SDV-EVT/#
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.client_id)
-def test_the_taps_table_of_rights_is_that_of_emqx(client: Client) -> None:
+def test_the_access_table_of_the_tap_matches_emqx(client: Client) -> None:
     rules, rights = (EMQX / "acl.conf").read_text(), Rights()
 
     for action in Action:
@@ -204,7 +202,7 @@ def test_the_taps_table_of_rights_is_that_of_emqx(client: Client) -> None:
         assert {topic for topic in ASKED if rights.allows(client.client_id, client.username, action, topic)} == emqx
 
 
-def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -> None:
+def test_emqx_takes_the_name_from_the_certificate_and_no_foreign_session() -> None:
     """On EMQX 5.8.9 these expressions gave 114 of 114 connections their rights; a certificate without a name has none."""
     text = (EMQX / "tls.conf").read_text()
     vehicles, _, services = text.partition("zones.platform.mqtt {")
@@ -218,14 +216,14 @@ def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -
     assert f"clientid_override = \"iif(cn, concat([cn, ':', clientid]), {nobody})\"" in services
 
 
-def test_emqx_resumes_no_session_of_tls_so_that_it_looks_at_each_certificate() -> None:
-    """TLS 1.2's resumption let ended and revoked certificates in, on both listeners."""
+def test_emqx_disables_tls_resumption_to_verify_each_certificate() -> None:
+    """TLS 1.2's resumption let expired and revoked certificates in on both listeners."""
     text = (EMQX / "tls.conf").read_text()
 
     assert text.count("fail_if_no_peer_cert = true") == text.count("reuse_sessions = false") == 2
 
 
-def test_emqx_does_not_remember_what_it_denied_while_it_was_starting() -> None:
+def test_emqx_caches_no_denial_from_its_start() -> None:
     assert "cache { enable = false }" in (EMQX / "manifold.conf").read_text()
 
 
@@ -240,7 +238,7 @@ def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> Non
     assert "pattern read fleet/eu/%c/#\n" in access
 
 
-def test_the_configuration_lies_in_the_home_folder_and_names_the_ports(tmp_path: Path) -> None:
+def test_the_configuration_is_in_the_home_folder_and_names_the_ports(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, broker_port=12345)
 
     text = broker.write_config(settings).read_text()
@@ -250,7 +248,7 @@ def test_the_configuration_lies_in_the_home_folder_and_names_the_ports(tmp_path:
     assert "set_tcp_nodelay true\n" in text
 
 
-def test_a_socket_path_that_is_too_long_for_the_system_is_replaced(tmp_path: Path) -> None:
+def test_an_overlong_socket_path_is_replaced(tmp_path: Path) -> None:
     deep = Settings(home=tmp_path / ("x" * 120))
 
     assert len(str(inner_socket(deep))) < 108

@@ -1,4 +1,4 @@
-"""The first publish of the README, as it is printed, and what a publisher learns whose publish is denied."""
+"""The first publish of the README, as printed, and what a publisher learns from a denied publish."""
 
 import os
 import re
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def output_of(server: TapServer, folder: Path, script: str) -> str:
-    """What a shell says to `script`; the client's own file of options sends it to this broker's port."""
+    """The output of a shell for `script`; the client's own options file points it to this broker's port."""
     (folder / "mosquitto_pub").write_text(f"-p {server.port}\n")
     env = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout + done.stderr
 
 
-def test_the_first_publish_of_the_tour_reaches_the_recorder_as_it_is_printed(tap_server: TapServer, tmp_path: Path) -> None:
+def test_the_first_publish_of_the_tour_reaches_the_recorder_as_printed(tap_server: TapServer, tmp_path: Path) -> None:
     tour = (ROOT / "docs" / "start" / "tour.md").read_text()
     (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", tour, re.DOTALL | re.MULTILINE)
     limits = Settings()
@@ -46,7 +46,7 @@ def test_the_first_publish_of_the_tour_reaches_the_recorder_as_it_is_printed(tap
     assert (data.topic, batch.topic) == (topics.data_topic(str(trigger.data_id)), topics.TRIGGER)
 
 
-def test_a_denied_publish_is_told_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
+def test_a_denied_publish_is_reported_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
     without_a_name = "mosquitto_pub -q 1 -i sdv-pub-first -t '$SDV-FANOUT/data/denied' -m x"
 
     assert "not authorized" in output_of(tap_server, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()

@@ -45,7 +45,7 @@ async def platform(port: int) -> AsyncIterator[Mqtt]:
 async def connected(
     broker: Server, fleet_vins: list[Owner], *, behaviour: Behaviour = PROMPT
 ) -> AsyncIterator[tuple[Mqtt, Fleet]]:
-    """A client of the platform, and a fleet that is online."""
+    """A platform client and an online fleet."""
     async with platform(broker.port) as mqtt, Fleet(broker_at(broker.port), fleet_vins, behaviour=behaviour) as fleet:
         await fleet.connect()
         yield mqtt, fleet
@@ -60,7 +60,7 @@ async def send_to_each(mqtt: Mqtt, fleet: Fleet, request_id: str, seq: int = 1) 
         await send(mqtt, vin, request_id, seq)
 
 
-def test_every_vin_has_its_check_digit_and_a_larger_fleet_begins_with_the_smaller_one() -> None:
+def test_every_vin_has_a_check_digit_and_larger_fleets_extend_smaller_ones() -> None:
     hundred = vins(100, seed=7)
 
     assert len(set(hundred)) == 100
@@ -86,12 +86,12 @@ def decisions(seed: int, *, messages_first: bool) -> list[float | bool | None]:
     return [decision for round_ in drawn for decision in round_]
 
 
-def test_the_same_seed_gives_the_same_decisions_however_many_messages_come() -> None:
+def test_a_seed_determines_decisions_for_any_number_of_messages() -> None:
     assert decisions(1, messages_first=False) == decisions(1, messages_first=True)
     assert decisions(1, messages_first=False) != decisions(2, messages_first=False)
 
 
-def test_half_of_a_fleet_speaks_each_protocol() -> None:
+def test_half_of_a_fleet_uses_each_protocol() -> None:
     protocols = [BehaviourModel(1, vin, Behaviour()).protocol for vin in vins(1000, 1)]
 
     assert 400 < protocols.count(5) < 600
@@ -99,7 +99,7 @@ def test_half_of_a_fleet_speaks_each_protocol() -> None:
 
 
 @pytest.mark.parametrize(("v5_share", "seq"), [pytest.param(1.0, 42, id="5"), pytest.param(0.0, None, id="3.1.1")])
-def test_a_message_is_on_record_with_its_seq_where_the_protocol_carries_one(
+def test_a_message_is_recorded_with_its_seq_where_the_protocol_has_one(
     mosquitto: Server, v5_share: float, seq: int | None
 ) -> None:
     async def scenario() -> None:
@@ -116,7 +116,7 @@ def test_a_message_is_on_record_with_its_seq_where_the_protocol_carries_one(
     run(scenario())
 
 
-def test_a_vehicle_says_online_after_it_has_subscribed_and_heartbeats_when_told(mosquitto: Server) -> None:
+def test_a_vehicle_sends_online_after_subscribing_and_heartbeats_on_request(mosquitto: Server) -> None:
     async def scenario() -> None:
         [vin] = vins(1, seed=110)
         signs: asyncio.Queue[Message] = asyncio.Queue()
@@ -131,7 +131,7 @@ def test_a_vehicle_says_online_after_it_has_subscribed_and_heartbeats_when_told(
     run(scenario())
 
 
-def test_heartbeats_come_by_themselves(mosquitto: Server) -> None:
+def test_heartbeats_are_sent_periodically(mosquitto: Server) -> None:
     async def scenario() -> None:
         [vin] = vins(1, seed=111)
         beats: asyncio.Queue[Message] = asyncio.Queue()
@@ -146,7 +146,7 @@ def test_heartbeats_come_by_themselves(mosquitto: Server) -> None:
     run(scenario())
 
 
-def test_what_was_sent_while_a_vehicle_was_offline_comes_when_it_resumes_its_session(mosquitto: Server) -> None:
+def test_messages_sent_while_offline_arrive_with_the_resumed_session(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with connected(mosquitto, vins(6, seed=120)) as (mqtt, fleet):
             await fleet.go_offline()
@@ -160,7 +160,7 @@ def test_what_was_sent_while_a_vehicle_was_offline_comes_when_it_resumes_its_ses
     run(scenario())
 
 
-def test_a_clean_start_forgets_what_was_waiting(mosquitto: Server) -> None:
+def test_a_clean_start_forgets_queued_messages(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with connected(mosquitto, vins(6, seed=121)) as (mqtt, fleet):
             await fleet.go_offline()
@@ -173,7 +173,7 @@ def test_a_clean_start_forgets_what_was_waiting(mosquitto: Server) -> None:
     run(scenario())
 
 
-def test_a_vehicle_that_crashes_before_its_acknowledgement_gets_the_message_again_with_dup(mosquitto: Server) -> None:
+def test_a_crash_before_the_ack_redelivers_the_message_with_dup(mosquitto: Server) -> None:
     async def scenario() -> None:
         thoughtful = Behaviour(think_s=(3600.0, 3600.0))
         async with connected(mosquitto, vins(6, seed=122), behaviour=thoughtful) as (mqtt, fleet):
@@ -189,7 +189,7 @@ def test_a_vehicle_that_crashes_before_its_acknowledgement_gets_the_message_agai
     run(scenario())
 
 
-def test_as_their_model_says_vehicles_crash_before_the_acknowledgement_and_come_back(mosquitto: Server) -> None:
+def test_vehicles_crash_before_the_ack_and_return_as_modelled(mosquitto: Server) -> None:
     async def scenario() -> None:
         fragile = Behaviour(think_s=(0.0, 0.0), crash_before_ack_share=0.5, away_s=0.05)
         async with connected(mosquitto, vins(4, seed=123), behaviour=fragile) as (mqtt, fleet):
@@ -203,7 +203,7 @@ def test_as_their_model_says_vehicles_crash_before_the_acknowledgement_and_come_
     run(scenario())
 
 
-def test_as_their_model_says_vehicles_leave_and_come_back(mosquitto: Server) -> None:
+def test_vehicles_leave_and_return_as_modelled(mosquitto: Server) -> None:
     async def scenario() -> None:
         restless = Behaviour(stay_s=0.05, away_s=0.05, crash_share=0.5, clean_share=0.5)
         async with Fleet(broker_at(mosquitto.port), vins(10, seed=124), behaviour=restless) as fleet:
@@ -214,7 +214,7 @@ def test_as_their_model_says_vehicles_leave_and_come_back(mosquitto: Server) -> 
     run(scenario())
 
 
-def test_vehicles_come_back_when_the_broker_does(tmp_path: Path) -> None:
+def test_vehicles_reconnect_when_the_broker_returns(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = start_mosquitto(tmp_path)
         with stopping(broker):
@@ -228,7 +228,7 @@ def test_vehicles_come_back_when_the_broker_does(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_who_was_told_to_stay_away_does_not_come_back() -> None:
+def test_a_vehicle_told_to_stay_away_does_not_reconnect() -> None:
     async def scenario() -> None:
         async with Fleet(broker_at(free_port()), vins(1, seed=126)) as fleet:
             with pytest.raises(Retryable):
@@ -241,7 +241,7 @@ def test_who_was_told_to_stay_away_does_not_come_back() -> None:
     run(scenario())
 
 
-def test_a_fleet_that_finds_no_broker_says_so() -> None:
+def test_a_fleet_without_a_broker_says_so() -> None:
     async def scenario() -> None:
         async with Fleet(broker_at(free_port()), vins(2, seed=127)) as fleet:
             with pytest.raises(Retryable, match=r"2 vehicles are not online at 127\.0\.0\.1:\d+ .*refused"):
@@ -255,7 +255,7 @@ def test_a_broker_behind_tls_is_refused_by_name() -> None:
         Fleet(Settings(mqtt_url="mqtts://broker:8883"), vins(1, seed=1))
 
 
-def test_five_hundred_vehicles_each_get_their_own(mosquitto: Server) -> None:
+def test_five_hundred_vehicles_each_get_their_own_messages(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with connected(mosquitto, vins(500, seed=128)) as (mqtt, fleet):
             assert fleet.online == fleet.vins
@@ -279,12 +279,12 @@ def command(port: int, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_command_drives_and_sums_up(mosquitto: Server) -> None:
+def test_the_command_drives_and_prints_totals(mosquitto: Server) -> None:
     output = command(mosquitto.port, "--vehicles", "5", "--seed", "129", "--minutes", "0.02")
 
     assert "5 vehicles: online" in output
     assert "0 messages received by 0 of them" in output
 
 
-def test_the_command_names_the_vins(mosquitto: Server) -> None:
+def test_the_command_prints_the_vins(mosquitto: Server) -> None:
     assert command(mosquitto.port, "--vehicles", "3", "--seed", "130", "--vins").split() == vins(3, 130)

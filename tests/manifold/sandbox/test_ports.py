@@ -1,4 +1,4 @@
-"""Ports are looked at before anything starts."""
+"""Ports are checked before anything starts."""
 
 import os
 import re
@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from manifold.contracts.errors import Permanent
-from manifold.sandbox.platform.ports import Port, is_free, require_free
+from manifold.sandbox.platform.ports import Port, free_ports, is_free, require_free
+from manifold.settings import Settings
 from tests.support.servers import free_port
 
 
@@ -23,7 +24,7 @@ def test_a_port_in_use_is_named_with_its_user_and_the_setting_to_change() -> Non
     assert is_free("127.0.0.1", number)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     twice = free_port()
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports = [Port("tap_port", twice), Port("redis_port", twice), Port("dispatcher_port", server.getsockname()[1], 1)]
@@ -34,6 +35,15 @@ def test_all_problems_are_told_at_once() -> None:
     assert "MANIFOLD_DISPATCHER_PORT=… (this is the port of replica 1)" in second
 
 
-def test_an_address_that_is_not_this_machines_is_named() -> None:
+def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(Permanent, match=r"cannot listen on 192\.0\.2\.1:.*MANIFOLD_HOST"):
         require_free("192.0.2.1", [Port("mqtt_port", free_port())])
+
+
+def test_the_ports_for_another_platform_are_free_with_those_in_a_row() -> None:
+    ports = free_ports()
+    numbers = [*ports.values(), ports["dispatcher_port"] + 1, ports["amqp_port"] + 1, ports["amqp_port"] + 2]
+
+    assert set(ports) <= set(Settings.model_fields)
+    assert len(set(numbers)) == len(numbers)
+    assert all(is_free("127.0.0.1", number) for number in numbers)

@@ -1,4 +1,4 @@
-"""Whose process is whose, with real processes."""
+"""Process ownership, with real processes."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.servers import wait_until
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]
 STUBBORN = [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"]
-# A leader of its own group, with a child in the group and a grandchild in a session of its own.
+# A group leader with a child in its group and a grandchild in its own session.
 TREE = """
 import signal, subprocess, sys
 idle = "import signal; signal.pause()"
@@ -47,7 +47,7 @@ def whole_tree(record: Record) -> list[psutil.Process]:
     return family(record)
 
 
-def test_the_launcher_leaves_a_record_that_stays_true_after_it_has_become_the_program(tmp_path: Path) -> None:
+def test_the_pid_record_stays_valid_after_exec(tmp_path: Path) -> None:
     file = tmp_path / "idle.process"
     with started([sys.executable, "-m", "manifold.sandbox.platform.exec_with_record", str(file), *STUBBORN]) as process:
         assert process.stdout is not None
@@ -59,7 +59,7 @@ def test_the_launcher_leaves_a_record_that_stays_true_after_it_has_become_the_pr
     assert record.process() is None
 
 
-def test_no_record_and_half_a_record_are_none(tmp_path: Path) -> None:
+def test_a_missing_or_partly_written_record_is_none(tmp_path: Path) -> None:
     torn = tmp_path / "torn.process"
     torn.write_text('{"pid": 1')
 
@@ -67,14 +67,14 @@ def test_no_record_and_half_a_record_are_none(tmp_path: Path) -> None:
     assert Record.read(torn) is None
 
 
-def test_a_pid_that_was_given_to_another_process_is_not_ours() -> None:
+def test_a_reused_pid_is_not_ours() -> None:
     with started(IDLE) as process:
         earlier = Record(process.pid, recorded(process.pid).born - 60)
         assert earlier.process() is None
         assert family(earlier) == []
 
 
-def test_a_zombie_does_not_run() -> None:
+def test_a_zombie_is_not_running() -> None:
     with started(IDLE) as process:
         record = recorded(process.pid)
         process.send_signal(signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_a_zombie_does_not_run() -> None:
         assert family(record) == []
 
 
-def test_a_family_is_ended_down_to_the_last_grandchild() -> None:
+def test_a_process_tree_is_ended_down_to_the_last_grandchild() -> None:
     with started([sys.executable, "-c", TREE], own_group=True) as process:
         record = recorded(process.pid)
         members = whole_tree(record)
@@ -90,7 +90,7 @@ def test_a_family_is_ended_down_to_the_last_grandchild() -> None:
         assert not any(runs(member) for member in members)
 
 
-def test_a_family_is_found_after_its_leader_has_gone() -> None:
+def test_a_process_tree_is_found_after_its_leader_ended() -> None:
     with started([sys.executable, "-c", TREE], own_group=True) as process:
         record = recorded(process.pid)
         members = whole_tree(record)
@@ -101,7 +101,7 @@ def test_a_family_is_found_after_its_leader_has_gone() -> None:
         assert end(left, 10) == []
 
 
-def test_who_does_not_listen_is_killed() -> None:
+def test_a_process_that_ignores_sigterm_is_killed() -> None:
     with started(STUBBORN) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -110,5 +110,5 @@ def test_who_does_not_listen_is_killed() -> None:
         assert end(members, 0.1) == []
 
 
-def test_this_process_is_on_record_as_itself() -> None:
+def test_this_process_is_recorded_as_itself() -> None:
     assert Record.of_this_process() == Record.of(os.getpid())

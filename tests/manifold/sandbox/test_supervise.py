@@ -1,4 +1,4 @@
-"""The embedded platform, up and down, on free ports in a folder of its own; without Airflow, which has tests of its own."""
+"""The embedded platform, up and down, on free ports in its own folder; Airflow has its own tests."""
 
 import fcntl
 import os
@@ -25,9 +25,9 @@ from tests.support.platforms import PORTS
 from tests.support.servers import free_port, listens, wait_until
 
 UP_S = 90.0
-ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # these platforms do without them
+ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # not needed by these platforms
 KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals"}
-# Longer than a socket's name may be: the supervisor and the broker must find other places for theirs.
+# Longer than a socket path may be: supervisor and broker must use another place.
 LONG = "a-home-with-a-name-that-is-quite-long-" * 3
 
 
@@ -49,7 +49,7 @@ def settings_for(home: Path) -> Settings:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    """Settings of a platform that does not run yet; whatever runs of it in the end is ended."""
+    """Settings of a stopped platform, which is stopped again after the test."""
     made = settings_for(tmp_path / LONG)
     yield made
     down(made)
@@ -57,7 +57,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A platform that runs; whoever hurts it waits until it has healed."""
+    """A running platform; a test that damages it waits until it has recovered."""
     made = settings_for(tmp_path_factory.mktemp("platform"))
     up(made, within_s=UP_S)
     yield made
@@ -76,7 +76,7 @@ def runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_where_nothing_runs_status_says_so(settings: Settings) -> None:
+def test_status_without_a_platform_says_so(settings: Settings) -> None:
     now = status(settings)
 
     assert not now.healthy
@@ -86,7 +86,7 @@ def test_where_nothing_runs_status_says_so(settings: Settings) -> None:
     assert not settings.home.exists()
 
 
-def test_down_where_nothing_runs_does_nothing(settings: Settings) -> None:
+def test_down_without_a_platform_does_nothing(settings: Settings) -> None:
     assert down(settings) is False
     assert not settings.home.exists()
 
@@ -104,7 +104,7 @@ def test_a_home_that_no_url_can_hold_is_refused_by_name(tmp_path: Path) -> None:
         up(settings_for(tmp_path / "my home"))
 
 
-def test_two_at_once_are_refused(settings: Settings) -> None:
+def test_two_concurrent_starts_are_refused(settings: Settings) -> None:
     place = HomeLayout(settings.home)
     place.run.mkdir(parents=True)
     with (place.run / "lock").open("w") as lock:
@@ -125,7 +125,7 @@ def test_children_get_every_setting_and_no_other() -> None:
     assert "/usr/sbin" in handed["PATH"].split(os.pathsep)
 
 
-def test_servers_that_are_elsewhere_are_not_started_here() -> None:
+def test_external_servers_are_not_started() -> None:
     made = Settings(
         mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False
     )
@@ -133,7 +133,7 @@ def test_servers_that_are_elsewhere_are_not_started_here() -> None:
     assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
 
 
-def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
+def test_no_secret_is_printed_or_written(tmp_path: Path) -> None:
     made = Settings(home=tmp_path, redis_url="redis://:secret@elsewhere:1/0", mqtt_password="hidden")
     place = HomeLayout(tmp_path)
     place.run.mkdir()
@@ -151,7 +151,7 @@ def test_beyond_loopback_nothing_starts_without_a_token(settings: Settings) -> N
     assert not HomeLayout(settings.home).run.exists()
 
 
-def test_what_asks_for_no_password_stays_on_loopback_wherever_the_others_listen(settings: Settings) -> None:
+def test_servers_without_authentication_always_stay_on_loopback(settings: Settings) -> None:
     wide = settings.model_copy(update={"host": "192.0.2.1", "with_airflow": True})
     by_kind = {program.kind: program for program in programs(wide)}
     options = command(by_kind["redis"], wide)
@@ -165,14 +165,14 @@ def test_what_asks_for_no_password_stays_on_loopback_wherever_the_others_listen(
 
 
 @pytest.mark.slow
-def test_with_a_token_vehicles_and_whoever_shows_it_come_from_beyond_loopback_and_nobody_to_redis(settings: Settings) -> None:
+def test_with_a_token_services_are_reachable_beyond_loopback_but_redis_is_not(settings: Settings) -> None:
     wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
     up(wide, within_s=UP_S)
     now = status(wide)
-    elsewhere = "127.0.0.2"  # an address of this machine other than the one that is loopback by default
+    elsewhere = "127.0.0.2"  # another loopback address of this machine
 
     assert now.healthy
-    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # told to whoever shows the token
+    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # shown with the token
     open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
     assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
     assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
@@ -184,7 +184,7 @@ def _accepts(host: str, port: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_fresh_home_comes_up_healthy_with_tables_and_loaded_queues(running: Settings) -> None:
+def test_a_fresh_home_starts_healthy_with_tables_and_loaded_queues(running: Settings) -> None:
     printed = status(running).to_json()
 
     assert printed["healthy"] is True
@@ -213,7 +213,7 @@ def test_a_fresh_home_comes_up_healthy_with_tables_and_loaded_queues(running: Se
 
 
 @pytest.mark.slow
-def test_up_of_a_platform_that_is_up_says_so_and_starts_nothing(running: Settings) -> None:
+def test_up_on_a_running_platform_says_so_and_starts_nothing(running: Settings) -> None:
     before = pids(status(running))
     told: list[tuple[str, str]] = []
 
@@ -225,7 +225,7 @@ def test_up_of_a_platform_that_is_up_says_so_and_starts_nothing(running: Setting
 
 
 @pytest.mark.slow
-def test_up_returns_without_those_it_need_not_wait_for_which_it_starts_too(settings: Settings) -> None:
+def test_up_does_not_wait_for_optional_services_but_starts_them(settings: Settings) -> None:
     told: set[str] = set()
 
     up(settings, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
@@ -238,7 +238,7 @@ def test_up_returns_without_those_it_need_not_wait_for_which_it_starts_too(setti
 
 
 @pytest.mark.slow
-def test_up_with_other_settings_than_those_of_the_running_platform_names_them(running: Settings) -> None:
+def test_up_with_other_settings_than_the_running_platform_names_them(running: Settings) -> None:
     other = running.model_copy(update={"tap_port": free_port()})
 
     with pytest.raises(Permanent, match=rf"up with tap_port={running.tap_port}, not {other.tap_port}"):
@@ -247,7 +247,7 @@ def test_up_with_other_settings_than_those_of_the_running_platform_names_them(ru
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "api"])
-def test_a_killed_process_comes_back_and_the_platform_heals(running: Settings, kind: str) -> None:
+def test_a_killed_process_is_restarted_and_the_platform_recovers(running: Settings, kind: str) -> None:
     [before] = status(running).processes[kind]
 
     os.kill(before, signal.SIGKILL)
@@ -257,7 +257,7 @@ def test_a_killed_process_comes_back_and_the_platform_heals(running: Settings, k
 
 
 @pytest.mark.slow
-def test_without_the_marker_status_asks_for_a_rebuild(running: Settings) -> None:
+def test_without_the_loaded_marker_status_asks_for_a_rebuild(running: Settings) -> None:
     with redis.Redis.from_url(running.redis) as client:
         marker = client.get(keys.LOADED)
         client.delete(keys.LOADED)
@@ -270,7 +270,7 @@ def test_without_the_marker_status_asks_for_a_rebuild(running: Settings) -> None
 
 
 @pytest.mark.slow
-def test_down_ends_everything_and_what_was_there_is_there_again_after_up(settings: Settings) -> None:
+def test_down_stops_everything_and_up_restores_the_state(settings: Settings) -> None:
     up(settings, within_s=UP_S)
     first = all_pids(status(settings))
     with redis.Redis.from_url(settings.redis) as client:
@@ -288,7 +288,7 @@ def test_down_ends_everything_and_what_was_there_is_there_again_after_up(setting
 
 
 @pytest.mark.slow
-def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Settings) -> None:
+def test_down_finds_processes_left_by_a_killed_supervisor(settings: Settings) -> None:
     up(settings, within_s=UP_S)
     supervisor = HomeLayout(settings.home).supervisor()
     assert supervisor is not None
@@ -303,17 +303,17 @@ def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Sett
     assert down(settings) is False
 
 
-def test_down_does_not_touch_a_process_that_only_has_the_number_of_ours(settings: Settings) -> None:
+def test_down_does_not_touch_a_process_that_reused_our_pid(settings: Settings) -> None:
     place = HomeLayout(settings.home)
     place.run.mkdir(parents=True)
     mine = Record.of_this_process()
     Record(mine.pid, mine.born - 60).write(place.record("redis"))
 
-    assert down(settings) is False  # and this test goes on
+    assert down(settings) is False  # without ending this test
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log_and_nothing_is_left_running(settings: Settings) -> None:
+def test_a_server_that_cannot_start_is_named_with_its_log_and_all_is_stopped(settings: Settings) -> None:
     damaged = settings.home / "redis" / "appendonlydir"
     damaged.mkdir(parents=True)
     (damaged / "appendonly.aof.manifest").write_text("this is no manifest\n")

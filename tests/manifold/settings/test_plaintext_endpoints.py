@@ -1,4 +1,4 @@
-"""`require_tls`: what would go over a network in the clear is refused, by the name of its setting and without its secrets."""
+"""`require_tls`: plaintext endpoints are refused by the name of their setting, without their secrets."""
 
 import pytest
 
@@ -35,7 +35,7 @@ CLEAR = [
     ("alert_url", "http://chat.example/hidden", "ALERT_URL must begin with https://"),
     ("catalog_properties", '{"oauth2-server-uri": "http://login.example/token"}', "CATALOG_PROPERTIES must begin with https://"),
     ("http_certificate", "", "HTTP_CERTIFICATE must name a certificate"),
-    ("mqtt_url", "", "MQTT_URL must begin with mqtts://"),  # then it is on this host, which is not loopback
+    ("mqtt_url", "", "MQTT_URL must begin with mqtts://"),  # then it is on this non-loopback host
 ]
 KEPT = [
     ("redis_url", "rediss://u:p@redis:6379/0"),
@@ -52,7 +52,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("name", "value", "said"), CLEAR)
-def test_what_goes_in_the_clear_is_refused(name: str, value: str, said: str) -> None:
+def test_plaintext_endpoints_are_refused(name: str, value: str, said: str) -> None:
     given = TLS_SCHEME_OF | {name: value}
     load_settings(**given)
     with pytest.raises(SettingsError, match=rf"MANIFOLD_{said}") as refused:
@@ -61,14 +61,14 @@ def test_what_goes_in_the_clear_is_refused(name: str, value: str, said: str) -> 
 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
-def test_what_is_encrypted_or_stays_here_is_taken(name: str, value: str) -> None:
+def test_encrypted_and_local_endpoints_are_accepted(name: str, value: str) -> None:
     load_settings(**TLS_SCHEME_OF | {name: value}, require_tls=True)
 
 
-def test_on_loopback_the_sandbox_needs_none_of_it() -> None:
+def test_on_loopback_the_sandbox_needs_no_tls() -> None:
     load_settings(require_tls=True)
 
 
-def test_all_of_it_is_said_together() -> None:
+def test_all_plaintext_endpoints_are_reported_together() -> None:
     with pytest.raises(SettingsError, match=r"MQTT_URL .*; MANIFOLD_HTTP_CERTIFICATE"):
         load_settings(require_tls=True, host="0.0.0.0")

@@ -1,4 +1,4 @@
-"""The profiles of docs/examples name settings that there are."""
+"""The profiles in docs/examples contain existing settings."""
 
 import pytest
 
@@ -10,12 +10,12 @@ PROFILES = sorted(path.name for path in EXAMPLES.glob("*.env"))
 
 
 def profile(name: str) -> dict[str, str]:
-    """The settings of a file that a shell would source."""
+    """The settings in a file that a shell would source."""
     lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line and not line.startswith("#")]
     return {variable.removeprefix("MANIFOLD_").lower(): value for variable, value in (line.split("=", 1) for line in lines)}
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_names_settings_only(name: str) -> None:
+def test_a_profile_contains_only_settings(name: str) -> None:
     assert profile(name).keys() <= Settings.model_fields.keys()
-    Settings(**profile(name))  # type: ignore[arg-type]  # texts, as in the environment
+    Settings(**profile(name))  # type: ignore[arg-type]  # strings, as in the environment

@@ -1,4 +1,4 @@
-"""The settings of the AMQP door: the contract's names, no default secret, no placeholder, and nothing of a secret shown."""
+"""Settings of the signals service: contract names, no default secret, no placeholder, no secret shown."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from manifold.settings.signals import CONTRACT_NAMES
 SECRETS = ("signals_hmac_secret", "signals_hmac_accepted", "signals_amqp_url", "signals_redis_url", "signals_keys")
 
 
-def test_the_contracts_names_are_understood_and_the_settings_own_name_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_names_are_accepted_and_the_setting_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "RABBITMQ_URI": "amqp://gateway:x@rabbit:5672/",
         "RABBITMQ_PREFETCH": "70",
@@ -29,14 +29,14 @@ def test_the_contracts_names_are_understood_and_the_settings_own_name_counts_mor
     assert (settings.signals_prefetch, settings.signals_idempotency_seconds, settings.signals_tolerance_seconds) == (70, 60, 30)
     assert hmac_secrets(settings) == ("as the contract names it",)
     assert source_of("signals_prefetch") == "RABBITMQ_PREFETCH"
-    assert settings.redis != settings.signals_redis  # what is not the door's keeps its own setting
+    assert settings.redis != settings.signals_redis  # other parts keep their own setting
 
     monkeypatch.setenv("MANIFOLD_SIGNALS_PREFETCH", "5")
     assert load_settings().signals_prefetch == 5
     assert source_of("signals_prefetch") == "MANIFOLD_SIGNALS_PREFETCH"
 
 
-def test_every_name_of_the_contract_is_one_of_a_setting() -> None:
+def test_every_contract_name_maps_to_a_setting() -> None:
     assert set(CONTRACT_NAMES.values()) <= set(Settings.model_fields)
 
 
@@ -62,29 +62,31 @@ def test_accepted_secrets_are_an_array_of_secrets(text: str) -> None:
     assert text not in str(refused.value)
 
 
-def test_the_current_secret_comes_first_and_each_is_there_once() -> None:
+def test_the_current_secret_comes_first_and_each_is_listed_once() -> None:
     settings = load_settings(signals_hmac_secret="new", signals_hmac_accepted='["old", "new"]')
 
     assert hmac_secrets(settings) == ("new", "old")
 
 
-def test_no_secret_is_in_what_is_printed_of_settings() -> None:
-    given = {name: "hidden-text" for name in SECRETS if name not in ("signals_hmac_accepted", "signals_keys")}
+def test_no_secret_is_in_printed_settings() -> None:
+    schemes = {"signals_amqp_url": "amqp://", "signals_operator_url": "amqp://", "signals_redis_url": "redis://"}
+    own_form = ("signals_hmac_accepted", "signals_keys")
+    given = {name: f"{schemes.get(name, '')}hidden-text" for name in SECRETS if name not in own_form}
     settings = load_settings(**given, signals_hmac_accepted='["hidden-text"]')
 
     assert "hidden-text" not in f"{settings!r} {settings.model_dump(mode='json')}"
     assert shown_url(load_settings()) == "amqp://127.0.0.1:5680"
 
 
-def test_no_payload_may_be_larger_than_the_contract_has_it() -> None:
-    """The schema refuses it all the same: a greater number would promise what nobody keeps."""
+def test_no_payload_limit_may_exceed_the_contract() -> None:
+    """The schema refuses larger payloads anyway, so a larger limit would be a false promise."""
     assert load_settings(signals_max_payload=MAX_PAYLOAD).signals_max_payload == 1_048_576
     with pytest.raises(SettingsError, match="MANIFOLD_SIGNALS_MAX_PAYLOAD"):
         load_settings(signals_max_payload=MAX_PAYLOAD + 1)
 
 
-def test_the_line_end_of_a_file_is_no_part_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As orchestrators give secrets: with it, each signature would be wrong."""
+def test_the_trailing_newline_of_a_file_is_not_part_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orchestrators write secrets with a newline, which would invalidate every signature."""
     monkeypatch.setenv("MANIFOLD_SIGNALS_HMAC_SECRET", "a-secret-of-the-site\r\n")
     monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "token\n")
     settings = load_settings()

@@ -1,1 +1,1 @@
-"""The AMQP door: its checks, one by one, and a real RabbitMQ with a strange client."""
+"""The signals service: its checks one by one, and a real RabbitMQ with an independent client."""

@@ -1,4 +1,4 @@
-"""A RabbitMQ for each file of tests, a door for all of a file's tests, and doors that a test may harm."""
+"""A RabbitMQ per test file, a signals service for all tests of a file, and services that a test may damage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,14 @@ from tests.support.servers import Server
 
 @pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A RabbitMQ that has imported the definitions; one for each file of tests, because all doors of one share its queues."""
+    """A RabbitMQ with imported definitions, one per test file, because all services of one share its queues."""
     with running_rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as settings:
         yield settings
 
 
 @pytest.fixture(scope="module")
 def running_door(tmp_path_factory: pytest.TempPathFactory, rabbitmq: Settings, redis_server: Server) -> Iterator[Door]:
-    """One door for all tests that leave it healthy."""
+    """One signals service for all tests that leave it healthy."""
     made = Door(tmp_path_factory.mktemp("door"), rabbitmq, redis_server.port)
     made.start()
     try:
@@ -31,7 +31,7 @@ def running_door(tmp_path_factory: pytest.TempPathFactory, rabbitmq: Settings, r
 
 @pytest.fixture
 def gateway(rabbitmq: Settings) -> Iterator[Gateway]:
-    """A client of the RabbitMQ at which the doors are."""
+    """A client of the services' RabbitMQ."""
     made = Gateway(rabbitmq)
     try:
         yield made
@@ -41,7 +41,7 @@ def gateway(rabbitmq: Settings) -> Iterator[Gateway]:
 
 @pytest.fixture
 def door(running_door: Door, gateway: Gateway) -> Door:
-    """A door that consumes, from queues that are empty; it has recorded nothing that a test could see."""
+    """A consuming service with empty queues; earlier records are hidden."""
     gateway.purge()
     running_door.sees_only_what_comes()
     return running_door
@@ -49,7 +49,7 @@ def door(running_door: Door, gateway: Gateway) -> Door:
 
 @pytest.fixture
 def own_door(tmp_path: Path, rabbitmq: Settings, own_redis: Server, gateway: Gateway) -> Iterator[Door]:
-    """A door that a test may harm, with a Redis of its own; it is not started, and its queues are there and empty."""
+    """A stopped service that a test may damage, with its own Redis and empty queues."""
     made = Door(tmp_path / "home", rabbitmq, own_redis.port)
     gateway.purge()
     try:

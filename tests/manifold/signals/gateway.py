@@ -1,4 +1,4 @@
-"""A strange gateway: it knows the contract and pika, and nothing of ours. And a door of a test's own."""
+"""An independent gateway that uses only the contract and pika, and a signals service for one test."""
 
 import base64
 import contextlib
@@ -32,7 +32,7 @@ from tests.support.servers import Server, answers, free_port, start_service, wai
 
 NODES = itertools.count(1)
 SECRET = "a-secret-of-the-tests"
-FOREIGN = "foreign binding delivers messages"  # what the service logs about them
+FOREIGN = "foreign binding delivers messages"  # part of the log message about such messages
 
 
 def now_text(offset_s: float = 0) -> str:
@@ -62,7 +62,7 @@ def signed(
 
 
 class Gateway:
-    """A client of RabbitMQ that confirms what it publishes."""
+    """A RabbitMQ client that confirms its publishes."""
 
     def __init__(self, settings: Settings, as_user: str = USER) -> None:
         url = f"{connection_url(settings, as_user=as_user)}?heartbeat=0"
@@ -72,7 +72,7 @@ class Gateway:
 
     def close(self) -> None:
         if self._connection.is_open:
-            with contextlib.suppress(AMQPConnectionError):  # the server has closed it
+            with contextlib.suppress(AMQPConnectionError):  # closed by the server
                 self._connection.close()
 
     def send(self, body: bytes, headers: dict[str, Any], *, queue: str = topology.RAW, **properties: Any) -> None:
@@ -89,7 +89,7 @@ class Gateway:
         return headers
 
     def get(self, queue: str, *, within_s: float = 30, take: bool = True) -> tuple[Any, bytes]:
-        """The next message of the queue, taken from it, or put back: its properties and its body."""
+        """The next message of the queue, removed or requeued: its properties and its body."""
 
         def look() -> tuple[Any, bytes] | None:
             method, properties, body = self.channel.basic_get(queue, auto_ack=take)
@@ -110,7 +110,7 @@ class Gateway:
 
 
 class Door:
-    """A door of a test's own, in a home of its own, at a RabbitMQ and a Redis that are there."""
+    """A signals service in its own home, with a given RabbitMQ and Redis."""
 
     def __init__(self, home: Path, rabbitmq: Settings, redis_port: int, **more: Any) -> None:
         found = {secret_files.HMAC: SECRET, secret_files.KEYS: new_key_line("k1")}
@@ -122,17 +122,17 @@ class Door:
             "signals_port": free_port(),
             "redis_port": redis_port,
             "amqp_port": rabbitmq.amqp_port,
-            "signals_node": next(NODES),  # a door that a test kills keeps its number
+            "signals_node": next(NODES),  # a restarted service keeps its number
             "segment_max_seconds": 600,
             "journal_retry_seconds": 0.2,
         }
         self.settings = load_settings(**(own | more))
         self._more = {name: value for name, value in (own | more).items() if name != "home"}
         self.server: Server | None = None
-        self.after = 0  # a test sees what was recorded behind this seq
+        self.after = 0  # hides records up to this seq
 
     def with_settings(self, **more: Any) -> "Door":
-        """The same, with other settings, before it is started."""
+        """The same with other settings, before its start."""
         self.settings = self.settings.model_copy(update=more)
         self._more |= more
         return self
@@ -154,7 +154,7 @@ class Door:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its settings, for another process."""
+        """Its settings as an environment for another process."""
         return variables(**self._more, home=self.home)
 
     @property
@@ -166,12 +166,12 @@ class Door:
         return (self.home / "door.log").read_text()
 
     def recorded(self, stream: Stream = Stream.XRAY_RAW) -> list[Envelope]:
-        """What lies in the journal and in the archive, by seq."""
+        """The envelopes in journal and archive, by seq."""
         found = [e for file in self.settings.signals_journal_folder.glob(f"*{SUFFIX}") for e in read_journal(file).envelopes()]
         segments = RecordedSegments(Archive(self.settings.archive))
         found += segments.recorded_since(stream, 0)
         return sorted({e.seq: e for e in found if e.stream is stream and e.seq > self.after}.values(), key=lambda e: e.seq)
 
     def sees_only_what_comes(self) -> None:
-        """Whatever was recorded until now is no longer seen."""
+        """Hide everything recorded so far."""
         self.after = max((e.seq for stream in (Stream.XRAY_RAW, Stream.XRAY_STATUS) for e in self.recorded(stream)), default=0)

@@ -1,4 +1,4 @@
-"""MQTT does without AMQP: nothing of RabbitMQ is started, or even read, where signals are not wanted or RabbitMQ is not there."""
+"""MQTT works without AMQP: nothing of RabbitMQ is started or imported if signals are off or RabbitMQ is missing."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def test_without_signals_nothing_of_them_is_started(tmp_path: Path) -> None:
     assert not kinds(Settings(home=tmp_path, with_signals=False)) & OF_SIGNALS
 
 
-def test_where_rabbitmq_is_not_installed_the_rest_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rabbitmq_the_rest_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rabbitmq, "DEBIAN", tmp_path / "none")
     monkeypatch.setenv("PATH", "")
 
@@ -30,7 +30,7 @@ def test_where_rabbitmq_is_not_installed_the_rest_is_started(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("service", ["manifold.recorder", "dispatcher", "manifold.sandbox.tap", "manifold.queues"])
-def test_the_mqtt_side_reads_nothing_of_amqp(service: str) -> None:
+def test_the_mqtt_side_imports_nothing_of_amqp(service: str) -> None:
     script = f"import {service}, sys; print(*{{'aio_pika', 'aiormq', 'pamqp', 'manifold.signals'}}.intersection(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 

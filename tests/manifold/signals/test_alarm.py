@@ -1,4 +1,4 @@
-"""Doors of a test's own: RabbitMQ takes nothing, by its alarm of memory; what expires; what ends in the middle of something."""
+"""Services of a test's own: RabbitMQ's memory alarm, expired messages, and interrupted work."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ CONFIRM_S = 0.5
 
 
 def ctl(settings: Settings, *words: str) -> str:
-    """What `rabbitmqctl` says."""
+    """The output of `rabbitmqctl`."""
     script = embedded.server_script()
     assert script is not None
     command = [str(script.with_name("rabbitmqctl")), *words]
@@ -39,7 +39,7 @@ def ctl(settings: Settings, *words: str) -> str:
 
 @contextmanager
 def alarm(settings: Settings) -> Iterator[None]:
-    """The server has no memory left, as far as it knows."""
+    """Make the server believe that it is out of memory."""
     ctl(settings, "set_vm_memory_high_watermark", "0")
     try:
         yield
@@ -48,13 +48,11 @@ def alarm(settings: Settings) -> Iterator[None]:
 
 
 def slow_door(own_door: Door) -> Door:
-    """The door with a RabbitMQ that has half a second to confirm."""
+    """The service with a confirm timeout of half a second."""
     return own_door.with_settings(signals_confirm_seconds=CONFIRM_S)
 
 
-def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_again(
-    own_door: Door, rabbitmq: Settings, gateway: Gateway
-) -> None:
+def test_a_rabbitmq_memory_alarm_records_nothing_twice(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     door = slow_door(own_door)
     for number in range(5):
         gateway.send_signed(body_of(f"device-{number}"), device=f"device-{number}")
@@ -65,7 +63,7 @@ def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_
         assert httpx.get(f"{door.settings.signals}/healthz").status_code == 503
         ctl(rabbitmq, "close_all_connections", "the operator has closed them")
         wait_until(lambda: door.log.count("rabbitmq unavailable") >= 1)
-        wait_until(lambda: door.log.count("waiting for dependency") >= 2, what="it waits again")
+        wait_until(lambda: door.log.count("waiting for dependency") >= 2, what="the client to wait again")
     client = Gateway(rabbitmq)
     wait_until(lambda: client.count(topology.PROCESSED) >= 5)
     wait_until(lambda: health(door)["healthy"] and client.count(topology.RAW) == 0)
@@ -75,10 +73,10 @@ def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_
     assert len(door.recorded()) == 6
 
 
-def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest(
+def test_a_refused_message_has_one_digest_if_the_service_dies_before_its_ack(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """It lies in the journal twice; by its digest the lake takes one."""
+    """It is in the journal twice; by its digest the lake takes one."""
     status = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
     gateway.send(b"no JSON", {"x-device-id": "device-1"})
     gateway.send(status, signed(status), queue=topology.STATUS)
@@ -87,7 +85,7 @@ def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest
         wait_until(lambda: own_door.recorded())
         server.kill()
     own_door.start()
-    wait_until(lambda: gateway.count(topology.DEAD) >= 1)  # two, where RabbitMQ reads what the first has sent when it has room
+    wait_until(lambda: gateway.count(topology.DEAD) >= 1)  # two if RabbitMQ reads the first publish once it has room
     wait_until(lambda: gateway.count(topology.RAW) == 0 and health(own_door)["in_hand"] == 0)
     found = [e.headers[DIGEST] for e in own_door.recorded()]
 
@@ -95,8 +93,8 @@ def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest
     assert len(set(found)) == 1
 
 
-def test_what_expires_before_a_door_takes_it_is_on_record_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
-    """An error that a client has written itself keeps nothing off the record."""
+def test_an_expired_message_is_recorded_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
+    """An error header written by a client does not prevent the record."""
     bodies = [body_of("device-1"), body_of("device-2")]
     gateway.send(bodies[0], signed(bodies[0]), expiration="1")
     gateway.send(bodies[1], signed(bodies[1], device="device-2") | {"x-error": "{}"}, expiration="1")
@@ -115,10 +113,8 @@ def test_what_expires_before_a_door_takes_it_is_on_record_and_a_dead_letter(own_
     assert gateway.get(topology.PROCESSED)
 
 
-def test_who_publishes_when_its_connection_ends_is_told_that_it_ended(
-    own_door: Door, rabbitmq: Settings, gateway: Gateway
-) -> None:
-    """The library cancels whoever waits; taken for its own end, that ended the door."""
+def test_a_publisher_whose_connection_ends_gets_a_connection_error(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    """The library cancels the waiting task; mistaken for its own cancellation, that ended the service."""
     gateway.purge()
     one = without_headers(Outgoing(topology.EXCHANGE, topology.PROCESSED, b"{}", _Plain()))
 
@@ -126,7 +122,7 @@ def test_who_publishes_when_its_connection_ends_is_told_that_it_ended(
         url = connection_url(rabbitmq, as_user=DOOR)
         async with open_session(url, own_door.settings) as session:
             publishing = asyncio.create_task(session.publish([one]))
-            while not await session.is_blocked():  # noqa: ASYNC110  # asked of the library
+            while not await session.is_blocked():  # noqa: ASYNC110  # polled from the library
                 await asyncio.sleep(0.01)
         await asyncio.wait((publishing,))
         assert not publishing.cancelled()
@@ -140,10 +136,10 @@ class _Plain:
     headers: dict[str, object] = {}  # noqa: RUF012
 
 
-def test_a_door_that_may_not_read_one_queue_leaves_its_journal_whole(
+def test_a_service_that_may_not_read_one_queue_keeps_its_journal_whole(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """Another one reads the statuses alone. Each try is refused while signals are being written to the journal."""
+    """Another consumer has exclusive access to the statuses. Each attempt is refused while signals are written to the journal."""
     other = Gateway(rabbitmq)
     other.channel.basic_consume(topology.STATUS, lambda *_: None, exclusive=True)
     names = [f"device-{number}" for number in range(300)]

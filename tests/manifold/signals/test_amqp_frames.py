@@ -1,4 +1,4 @@
-"""A connection's bytes, however they are cut: messages are found, and what is not of them reaches the library as it came."""
+"""The bytes of a connection in any split: messages are extracted, and other frames reach the library unchanged."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from pamqp.heartbeat import Heartbeat
 from manifold.signals._amqp_frames import Frames, FrameStream
 
 OURS, OTHER = 1, 2
-ROOM = 50  # bytes of a body that fit into a frame
+ROOM = 50  # body bytes per frame
 HEARTBEAT = Heartbeat().marshal()
 Said = tuple[Any, ...]
 
@@ -36,7 +36,7 @@ def delivered(tag: int, body: bytes) -> bytes:
 
 @st.composite
 def spoken(draw: st.DrawFn) -> tuple[bytes, list[Said], bytes]:
-    """What a server says, what of it is of messages, and the bytes that are not."""
+    """Bytes of a server, the messages in them, and the bytes of other frames."""
     wire, said, others = b"", list[Said](), b""
     for tag in range(1, draw(st.integers(1, 8)) + 1):
         match draw(st.sampled_from(["delivery", "ack", "nack", "returned", "of another channel", "heartbeat", "of no message"])):
@@ -65,7 +65,7 @@ def spoken(draw: st.DrawFn) -> tuple[bytes, list[Said], bytes]:
 
 
 def heard(parts: list[bytes]) -> tuple[list[Said], bytes]:
-    """What is found in bytes that come in these parts, and what reaches the library, but for heartbeats: the wire adds some."""
+    """The messages found in this split, and the bytes that reach the library, without heartbeats, which the transport adds."""
 
     async def scenario() -> tuple[list[Said], bytes]:
         said, wire = list[Said](), FrameStream()
@@ -90,13 +90,13 @@ def checked(one: Any) -> bool:
 
 
 def order(said: list[Said]) -> tuple[list[Said], list[Said]]:
-    """Deliveries are told together, after what else came with them: each kind has its order."""
+    """Sort by kind: deliveries are reported together, after the other frames of a read."""
     return [one for one in said if one[0] == "delivered"], [one for one in said if one[0] != "delivered"]
 
 
 @settings(max_examples=200, deadline=None)
 @given(spoken(), st.data())
-def test_however_the_bytes_are_cut_the_same_is_heard(what: tuple[bytes, list[Said], bytes], data: st.DataObject) -> None:
+def test_any_split_of_the_bytes_gives_the_same_messages(what: tuple[bytes, list[Said], bytes], data: st.DataObject) -> None:
     wire, said, others = what
     cuts = sorted(data.draw(st.sets(st.integers(0, len(wire)), max_size=12)))
     found, passed_on = heard([wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)])
@@ -105,7 +105,7 @@ def test_however_the_bytes_are_cut_the_same_is_heard(what: tuple[bytes, list[Sai
     assert passed_on == others
 
 
-def test_bytes_that_come_one_by_one_are_heard() -> None:
+def test_single_bytes_give_the_same_messages() -> None:
     wire = delivered(1, b"x" * (ROOM + 1)) + raw(Basic.Ack(7)) + delivered(2, b"") + HEARTBEAT
     found, passed_on = heard([wire[at : at + 1] for at in range(len(wire))])
 
@@ -120,10 +120,10 @@ def test_bytes_that_come_one_by_one_are_heard() -> None:
     "garbage",
     [
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
-        pytest.param(raw(Basic.Ack(1))[:-1] + b"\x00", id="a frame that does not end"),
-        pytest.param(raw(ContentHeader(0, 1)), id="a header of no message"),
-        pytest.param(raw(ContentBody(b"x")), id="a body of no message"),
+        pytest.param(raw(Basic.Ack(1))[:-1] + b"\x00", id="a frame without its end"),
+        pytest.param(raw(ContentHeader(0, 1)), id="a header without its message"),
+        pytest.param(raw(ContentBody(b"x")), id="a body without its message"),
     ],
 )
-def test_what_is_no_frame_of_a_message_is_the_librarys_to_judge(garbage: bytes) -> None:
+def test_frames_other_than_messages_are_left_to_the_library(garbage: bytes) -> None:
     assert heard([garbage]) == ([], garbage)

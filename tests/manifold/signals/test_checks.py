@@ -1,4 +1,4 @@
-"""The checks that need no server, case by case."""
+"""Checks without a server, case by case."""
 
 import gzip
 import json
@@ -37,12 +37,12 @@ def code_of(judged: Accepted | Refusal) -> str:
 
 
 def with_headers(**changed: Any) -> dict[str, Any]:
-    """The headers of `BODY`, with some changed; None takes one away."""
+    """The headers of `BODY` with changes; None removes one."""
     made = signed(BODY, timestamp=STAMP) | {name.replace("_", "-"): value for name, value in changed.items()}
     return {name: value for name, value in made.items() if value is not None}
 
 
-def test_the_vector_of_the_contract() -> None:
+def test_the_contract_vector_passes() -> None:
     secret = "test-hmac-secret-key"
     made = signature(
         VECTOR, secret, device_id="device-123", nonce="000102030405060708090a0b0c0d0e0f", timestamp="2024-01-01T00:00:00.000Z"
@@ -56,43 +56,43 @@ def test_the_vector_of_the_contract() -> None:
     [
         pytest.param(b"x" * (CHECKS.max_bytes + 1), Code.SIZE_ERROR, id="too large"),
         pytest.param(b"", Code.MALFORMED_JSON, id="empty"),
-        pytest.param(b"\xff\xfe", Code.MALFORMED_JSON, id="no text"),
-        pytest.param(BODY[:-1], Code.MALFORMED_JSON, id="cut off"),
+        pytest.param(b"\xff\xfe", Code.MALFORMED_JSON, id="not text"),
+        pytest.param(BODY[:-1], Code.MALFORMED_JSON, id="truncated"),
         pytest.param(b"[" * 100_000, Code.MALFORMED_JSON, id="deep"),
         pytest.param(b"[]", Code.SCHEMA_ERROR, id="a list"),
         pytest.param(b"null", Code.SCHEMA_ERROR, id="null"),
         pytest.param(body_of(schemaVersion="v9"), Code.VERSION_ERROR, id="version"),
-        pytest.param(body_of(schemaVersion=1), Code.SCHEMA_ERROR, id="version no text"),
+        pytest.param(body_of(schemaVersion=1), Code.SCHEMA_ERROR, id="version is not text"),
         pytest.param(body_of(device="a b"), Code.SCHEMA_ERROR, id="device"),
         pytest.param(body_of(capturedAt="2024-01-01T00:00:00"), Code.SCHEMA_ERROR, id="time without zone"),
         pytest.param(body_of(payload=b""), Code.SCHEMA_ERROR, id="no payload"),
-        pytest.param(json.dumps(json.loads(BODY) | {"payload": "*"}).encode(), Code.SCHEMA_ERROR, id="no base64"),
+        pytest.param(json.dumps(json.loads(BODY) | {"payload": "*"}).encode(), Code.SCHEMA_ERROR, id="not base64"),
         pytest.param(body_of(correlationId="1"), Code.SCHEMA_ERROR, id="correlation id"),
     ],
 )
-def test_a_bad_body_is_refused_before_its_signature_is_looked_at(body: bytes, code: Code) -> None:
+def test_a_bad_body_is_refused_before_its_signature_is_checked(body: bytes, code: Code) -> None:
     assert code_of(CHECKS.judge(received(body, {}), NOW)) == code
 
 
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
-        pytest.param(with_headers(), "accepted", id="as it should be"),
+        pytest.param(with_headers(), "accepted", id="valid"),
         pytest.param(with_headers(x_nonce=None), Code.SIGNATURE_ERROR, id="no nonce"),
-        pytest.param(with_headers(x_nonce="A" * 32), Code.SIGNATURE_ERROR, id="nonce in capitals"),
+        pytest.param(with_headers(x_nonce="A" * 32), Code.SIGNATURE_ERROR, id="upper-case nonce"),
         pytest.param(with_headers(x_nonce="0" * 31), Code.SIGNATURE_ERROR, id="short nonce"),
-        pytest.param(with_headers(x_nonce="0" * 32), Code.SIGNATURE_ERROR, id="nonce of another"),
+        pytest.param(with_headers(x_nonce="0" * 32), Code.SIGNATURE_ERROR, id="another nonce"),
         pytest.param(with_headers(x_hmac_signature=None), Code.SIGNATURE_ERROR, id="not signed"),
         pytest.param(with_headers(x_hmac_signature="0" * 64), Code.SIGNATURE_ERROR, id="forged"),
-        pytest.param(with_headers(x_hmac_signature="é" * 64), Code.SIGNATURE_ERROR, id="no ASCII"),
-        pytest.param(with_headers(x_hmac_signature=True), Code.SIGNATURE_ERROR, id="no text"),
-        pytest.param(with_headers(x_timestamp_auth=None), Code.SIGNATURE_ERROR, id="no time"),
-        pytest.param(with_headers(x_timestamp_auth="2026-01-01T12:00:01.000Z"), Code.SIGNATURE_ERROR, id="another time"),
+        pytest.param(with_headers(x_hmac_signature="é" * 64), Code.SIGNATURE_ERROR, id="not ASCII"),
+        pytest.param(with_headers(x_hmac_signature=True), Code.SIGNATURE_ERROR, id="not text"),
+        pytest.param(with_headers(x_timestamp_auth=None), Code.SIGNATURE_ERROR, id="no timestamp"),
+        pytest.param(with_headers(x_timestamp_auth="2026-01-01T12:00:01.000Z"), Code.SIGNATURE_ERROR, id="another timestamp"),
         pytest.param(with_headers(x_algorithm=None), Code.SIGNATURE_ERROR, id="no algorithm"),
         pytest.param(with_headers(x_algorithm="none"), Code.SIGNATURE_ERROR, id="algorithm none"),
         pytest.param(signed(BODY, timestamp=STAMP, secret="another"), Code.SIGNATURE_ERROR, id="another secret"),
         pytest.param(signed(BODY, timestamp=STAMP, device="device-2"), Code.SIGNATURE_ERROR, id="signed by another device"),
-        pytest.param(signed(BODY, timestamp="yesterday"), Code.STALE_ERROR, id="signed, but no time"),
+        pytest.param(signed(BODY, timestamp="yesterday"), Code.STALE_ERROR, id="signed, but not a timestamp"),
         pytest.param(with_headers(x_device_id="device-2"), Code.SCHEMA_ERROR, id="header names another device"),
         pytest.param(with_headers(x_device_id="device-1"), "accepted", id="header names the device"),
         pytest.param(with_headers(x_schema_version="v2"), Code.SCHEMA_ERROR, id="header names another version"),
@@ -103,25 +103,25 @@ def test_a_bad_body_is_refused_before_its_signature_is_looked_at(body: bytes, co
         pytest.param(with_headers(content_type="application/json; charset=utf-8"), "accepted", id="content type with charset"),
     ],
 )
-def test_headers(headers: dict[str, Any], code: str) -> None:
+def test_headers_are_checked(headers: dict[str, Any], code: str) -> None:
     assert code_of(CHECKS.judge(received(headers=headers), NOW)) == code
 
 
 @pytest.mark.parametrize("changed", [b" ", b"\n"])
-def test_the_signature_is_over_the_bytes_as_they_came(changed: bytes) -> None:
+def test_the_signature_covers_the_bytes_as_received(changed: bytes) -> None:
     judged = CHECKS.judge(received(BODY + changed, signed(BODY, timestamp=STAMP)), NOW)
 
     assert code_of(judged) == Code.SIGNATURE_ERROR
 
 
-def test_a_former_secret_is_accepted_as_long_as_it_is_named() -> None:
+def test_a_former_secret_is_accepted_as_long_as_it_is_configured() -> None:
     old = signed(BODY, timestamp=STAMP, secret="the-old-one")
 
     assert code_of(Checks((SECRET, "the-old-one")).judge(received(headers=old), NOW)) == "accepted"
     assert code_of(Checks((SECRET,)).judge(received(headers=old), NOW)) == Code.SIGNATURE_ERROR
 
 
-def test_without_a_secret_no_signature_is_asked_for() -> None:
+def test_without_a_secret_no_signature_is_required() -> None:
     judged = OPEN.judge(received(headers={}), NOW)
 
     assert isinstance(judged, Accepted)
@@ -131,20 +131,20 @@ def test_without_a_secret_no_signature_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("age_s", "waited_s", "fresh"),
     [
-        pytest.param(0, 0, True, id="now"),
-        pytest.param(300, 0, True, id="as old as it may be"),
-        pytest.param(301, 0, False, id="older"),
-        pytest.param(-300, 0, True, id="a clock that is ahead"),
-        pytest.param(-301, 0, False, id="too far ahead"),
-        pytest.param(-301, 9999, False, id="waiting makes nothing newer"),
-        pytest.param(900, 600, True, id="it waited for ten minutes"),
-        pytest.param(901, 600, False, id="and was older still"),
-        pytest.param(3600, 99_999, True, id="as long as nonces are remembered"),
-        pytest.param(3601, 99_999, False, id="never longer"),
-        pytest.param(301, -50, False, id="a clock that went back"),
+        pytest.param(0, 0, True, id="current"),
+        pytest.param(300, 0, True, id="at the age limit"),
+        pytest.param(301, 0, False, id="over the age limit"),
+        pytest.param(-300, 0, True, id="a fast clock"),
+        pytest.param(-301, 0, False, id="a clock too far ahead"),
+        pytest.param(-301, 9999, False, id="waiting does not excuse a fast clock"),
+        pytest.param(900, 600, True, id="ten minutes of waiting are excused"),
+        pytest.param(901, 600, False, id="older than its waiting explains"),
+        pytest.param(3600, 99_999, True, id="at the nonce retention"),
+        pytest.param(3601, 99_999, False, id="over the nonce retention"),
+        pytest.param(301, -50, False, id="a clock set back"),
     ],
 )
-def test_freshness(age_s: float, waited_s: float, fresh: bool) -> None:
+def test_timestamps_are_checked_for_freshness(age_s: float, waited_s: float, fresh: bool) -> None:
     stamp = (NOW - timedelta(seconds=age_s)).isoformat()
     refusal = check_freshness(stamp, NOW, tolerance_s=300, waited_s=waited_s, max_age_s=3600)
 
@@ -152,15 +152,15 @@ def test_freshness(age_s: float, waited_s: float, fresh: bool) -> None:
     assert refusal is None or refusal.code is Code.STALE_ERROR
 
 
-def test_what_waits_in_the_door_is_not_stale_for_that() -> None:
-    later = NOW + timedelta(seconds=900)  # Redis was away so long
+def test_time_waiting_in_the_service_does_not_make_a_message_stale() -> None:
+    later = NOW + timedelta(seconds=900)  # the duration of Redis' outage
 
     assert code_of(CHECKS.judge(received(), later)) == "accepted"
     assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
 
 
-def test_what_is_delivered_again_may_be_as_old_as_nonces_are_remembered() -> None:
-    """It was in a door's hands before: the queue may have been empty meanwhile. A sender cannot set that mark."""
+def test_a_redelivery_may_be_as_old_as_the_nonce_retention() -> None:
+    """The service had it before, and the queue may have been empty meanwhile. A sender cannot set that flag."""
     later = NOW + timedelta(seconds=3600)
 
     assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
@@ -168,9 +168,9 @@ def test_what_is_delivered_again_may_be_as_old_as_nonces_are_remembered() -> Non
     assert code_of(CHECKS.judge(received(at=later, redelivered=True), later + timedelta(seconds=1))) == Code.STALE_ERROR
 
 
-def test_the_backlog_is_as_old_as_the_last_look_at_an_empty_queue() -> None:
+def test_the_backlog_is_as_old_as_the_last_empty_queue_seen() -> None:
     backlog = Backlog(3600)
-    ages = [backlog.age_s(10_000)]  # a first start knows nothing: what waits there may be as old as it may be at all
+    ages = [backlog.age_s(10_000)]  # a first start knows nothing: waiting messages may have any age
     for count, at in ((0, 10_000), (5, 10_001), (5, 10_060), (1, 14_000), (0, 14_001)):
         backlog.observe_depth(count, at)
         ages.append(backlog.age_s(at))
@@ -178,8 +178,8 @@ def test_the_backlog_is_as_old_as_the_last_look_at_an_empty_queue() -> None:
     assert ages == [3600, 0, 1, 60, 3600, 0]
 
 
-def test_a_queue_that_is_written_all_the_time_is_no_reason_to_allow_an_hour() -> None:
-    """It is never seen empty: a thousand messages wait at each look, and a thousand come each second."""
+def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
+    """The queue is never seen empty: a thousand messages wait at each look, and a thousand arrive each second."""
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     ages = []
     for second in range(1, 5000):
@@ -191,7 +191,7 @@ def test_a_queue_that_is_written_all_the_time_is_no_reason_to_allow_an_hour() ->
     assert max(ages) <= 4
 
 
-def test_what_lay_in_a_connection_that_was_not_read_has_waited_although_its_queue_is_empty() -> None:
+def test_time_in_an_unread_connection_counts_even_if_the_queue_is_empty() -> None:
     backlog = Backlog(3600)
     backlog.observe_depth(0, 10_000)
     backlog.paused()
@@ -200,19 +200,19 @@ def test_what_lay_in_a_connection_that_was_not_read_has_waited_although_its_queu
     assert backlog.age_s(10_122) == 0
 
 
-def test_a_queue_that_is_not_read_is_as_old_as_it_is() -> None:
+def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     for second in range(1, 1000):
         backlog.observe_depth(100 + second, 10_000 + second)
     assert backlog.age_s(11_000) == 1000
-    for _ in range(151 - 1):  # what waited at the first look, and was on its way
+    for _ in range(151 - 1):  # waiting or in flight at the first look
         backlog.record_delivery()
     assert backlog.age_s(11_000) == 1000
     backlog.record_delivery()
     assert backlog.age_s(11_000) == 999
 
 
-def test_what_was_counted_before_a_connection_was_lost_counts_no_more() -> None:
+def test_counts_from_before_a_lost_connection_are_discarded() -> None:
     backlog = Backlog(3600, empty_at=10_000)
     backlog.observe_depth(5, 10_001)
     backlog.connection_lost()
@@ -230,15 +230,15 @@ def test_a_gzip_body_is_inflated_and_its_delivered_bytes_are_signed() -> None:
 
 
 @pytest.mark.parametrize("encoding", [None, "", "identity", "utf-8", "UTF-8", "utf8"])
-def test_a_body_that_is_not_compressed_is_taken_as_it_is(encoding: str | None) -> None:
+def test_an_uncompressed_body_is_taken_as_is(encoding: str | None) -> None:
     assert inflated(replace(received(), content_encoding=encoding), CHECKS.max_bytes) == BODY
 
 
 @pytest.mark.parametrize(
     ("body", "encoding", "code"),
     [
-        pytest.param(gzip.compress(b" " * (64 << 20)), "gzip", Code.SIZE_ERROR, id="a bomb"),
-        pytest.param(gzip.compress(BODY)[:-9], "gzip", Code.MALFORMED_JSON, id="cut off"),
+        pytest.param(gzip.compress(b" " * (64 << 20)), "gzip", Code.SIZE_ERROR, id="a gzip bomb"),
+        pytest.param(gzip.compress(BODY)[:-9], "gzip", Code.MALFORMED_JSON, id="truncated"),
         pytest.param(gzip.compress(BODY) * 2, "gzip", Code.MALFORMED_JSON, id="two members"),
         pytest.param(zlib.compress(BODY), "gzip", Code.MALFORMED_JSON, id="zlib"),
         pytest.param(BODY, "gzip", Code.MALFORMED_JSON, id="plain"),
@@ -253,7 +253,7 @@ def test_a_compressed_body_is_inflated_within_bounds(body: bytes, encoding: str,
 
 
 @pytest.mark.parametrize("count", [-1, "x", "9" * 30, True, None, 1.5, [1], "³"])
-def test_a_retry_count_that_is_none_counts_as_none(count: object) -> None:
+def test_an_invalid_retry_count_counts_as_zero(count: object) -> None:
     assert received(headers={"x-retry-count": count}).retry_count == 0
 
 
@@ -261,6 +261,6 @@ def test_a_retry_count_that_is_none_counts_as_none(count: object) -> None:
     ("retry_count", "least_ms", "most_ms"),
     [(0, 750, 1250), (1, 1500, 2500), (2, 3000, 5000), (5, 22_500, 30_000), (99, 22_500, 30_000)],
 )
-def test_the_back_off_doubles_up_to_thirty_seconds(retry_count: int, least_ms: int, most_ms: int) -> None:
+def test_the_backoff_doubles_up_to_thirty_seconds(retry_count: int, least_ms: int, most_ms: int) -> None:
     assert back_off_ms(retry_count, at_random=0) == least_ms
     assert back_off_ms(retry_count, at_random=1) == most_ms

@@ -1,4 +1,4 @@
-"""What a refused message says of itself: the devices by which it is found, and its correlation id."""
+"""What a refused message claims: its devices, for lookups, and its correlation id."""
 
 import gzip
 import uuid
@@ -24,27 +24,27 @@ def received(body: bytes, headers: dict[str, Any] | None = None, **more: Any) ->
     ("message", "devices"),
     [
         pytest.param(received(body_of("d-1")), ("d-1",), id="whole"),
-        pytest.param(received(body_of("d-1")[:-9]), ("d-1",), id="cut off"),
+        pytest.param(received(body_of("d-1")[:-9]), ("d-1",), id="truncated"),
         pytest.param(received(b"no JSON", {"x-device-id": "d-2"}), ("d-2",), id="header"),
         pytest.param(received(body_of("d-1"), {"x-device-id": "d-2"}), ("d-1", "d-2"), id="two names"),
         pytest.param(received(b'{"deviceId": "\\u0064-1"}'), ("d-1",), id="escaped"),
-        pytest.param(received(b'{"deviceId": "a b"}', {"x-device-id": "a/b"}), (), id="no names"),
+        pytest.param(received(b'{"deviceId": "a b"}', {"x-device-id": "a/b"}), (), id="without names"),
         pytest.param(received(gzip.compress(body_of("d-1")), content_encoding="gzip"), ("d-1",), id="gzip"),
-        pytest.param(received(gzip.compress(body_of("d-1"))[:-9], content_encoding="GZIP"), ("d-1",), id="cut gzip"),
-        pytest.param(received(body_of("d-1"), content_encoding="gzip"), ("d-1",), id="no gzip"),
-        pytest.param(received(gzip.compress(b" " * (64 << 20)), content_encoding="gzip"), (), id="bomb"),
+        pytest.param(received(gzip.compress(body_of("d-1"))[:-9], content_encoding="GZIP"), ("d-1",), id="truncated gzip"),
+        pytest.param(received(body_of("d-1"), content_encoding="gzip"), ("d-1",), id="not gzip"),
+        pytest.param(received(gzip.compress(b" " * (64 << 20)), content_encoding="gzip"), (), id="gzip bomb"),
         pytest.param(received(b'{"deviceId":"x","deviceId":"y"}'), ("y", "x"), id="named twice"),
         pytest.param(received(b"".join(b'"deviceId":"%d"' % n for n in range(99))), tuple("01234567"), id="many"),
         pytest.param(received(b"[" * 100_000), (), id="deep"),
-        pytest.param(received(b"\xff" * 100), (), id="no text"),
+        pytest.param(received(b"\xff" * 100), (), id="not text"),
         pytest.param(received(b""), (), id="empty"),
     ],
 )
-def test_the_devices_that_a_refused_message_names(message: Received, devices: tuple[str, ...]) -> None:
+def test_a_refused_message_names_its_claimed_devices(message: Received, devices: tuple[str, ...]) -> None:
     assert claims_of(message).devices == devices
 
 
-def test_the_correlation_id_is_the_bodys_then_the_headers() -> None:
+def test_the_correlation_id_comes_from_the_body_then_the_headers() -> None:
     headers = {"x-correlation-id": "of a header"}
 
     assert claims_of(received(body_of(correlationId=ID), headers)) == Claims(("device-1",), ID)
@@ -52,7 +52,7 @@ def test_the_correlation_id_is_the_bodys_then_the_headers() -> None:
     assert claims_of(received(b"{}")).correlation_id is None
 
 
-def test_a_delivery_is_known_by_what_was_sent_and_not_by_its_way() -> None:
+def test_a_delivery_digest_covers_content_and_not_routing() -> None:
     first = received(b"x", {"a": [1, {"b": None}]})
     again = received(b"x", {"a": [1, {"b": None}], "x-retry-count": 2, "x-death": [{}], "x-error": "{}", "x-queue": topology.RAW})
 

@@ -1,4 +1,4 @@
-"""What a server says of published messages: each for itself, many at once, or that one came back."""
+"""Publisher confirms of a server: single, cumulative, and returned messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Say = Callable[[Confirms], None]
 
 
 def answers(*says: Say, count: int = 3) -> list[bool]:
-    """Of a group after one that was confirmed; so its tags are 3, 4, 5."""
+    """The confirms of a group that follows one confirmed message, so its tags are 3, 4, 5."""
 
     async def scenario() -> list[bool]:
         confirms = Confirms()
@@ -36,17 +36,17 @@ def settled(tag: int, *, multiple: bool = False, taken: bool = True) -> Say:
     ("says", "taken"),
     [
         pytest.param([settled(5), settled(3), settled(4)], [True] * 3, id="in any order"),
-        pytest.param([settled(5, multiple=True)], [True] * 3, id="at once"),
-        pytest.param([settled(4), settled(5, multiple=True)], [True] * 3, id="one twice"),
-        pytest.param([settled(4, multiple=True), settled(5, taken=False)], [True, True, False], id="one is refused"),
-        pytest.param([settled(3), settled(5, multiple=True, taken=False)], [True, False, False], id="many are refused"),
+        pytest.param([settled(5, multiple=True)], [True] * 3, id="cumulative"),
+        pytest.param([settled(4), settled(5, multiple=True)], [True] * 3, id="one confirmed twice"),
+        pytest.param([settled(4, multiple=True), settled(5, taken=False)], [True, True, False], id="one rejected"),
+        pytest.param([settled(3), settled(5, multiple=True, taken=False)], [True, False, False], id="many rejected"),
     ],
 )
-def test_a_group_is_waited_for_until_each_is_settled(says: list[Say], taken: list[bool]) -> None:
+def test_a_group_is_waited_for_until_each_message_is_settled(says: list[Say], taken: list[bool]) -> None:
     assert answers(*says) == taken
 
 
-def test_a_group_ends_with_the_connection_and_with_a_message_that_comes_back() -> None:
+def test_a_group_ends_with_its_connection_or_a_returned_message() -> None:
     with pytest.raises(AMQPError, match="NO_ROUTE"):
         answers(lambda confirms: confirms.returned("NO_ROUTE"))
     with pytest.raises(ConnectionError, match="gone"):

@@ -1,4 +1,4 @@
-"""What the console says of a door that runs, and of one that is not there."""
+"""The console on a running signals service and without one."""
 
 import json
 from typing import Any
@@ -24,12 +24,14 @@ def findings(settings: Settings) -> dict[str, Any]:
     return {finding["check"]: finding for finding in json.loads(done.stdout)}
 
 
-def test_watch_tells_signals_a_second_and_what_waits(door: Door, gateway: Gateway) -> None:
+def test_watch_shows_the_signal_rate_and_backlog(door: Door, gateway: Gateway) -> None:
     stale = body_of("stale")
     gateway.send(stale, signed(stale, device="stale", timestamp=now_text(-8000)))
     wait_until(lambda: gateway.count(topology.DEAD) == 1, what="a dead letter")
 
-    seen = wait_until(lambda: (s := sample(door.settings))["waiting"]["dead letters"] == 1 and s, what="the door to look again")
+    seen = wait_until(
+        lambda: (s := sample(door.settings))["waiting"]["dead letters"] == 1 and s, what="the signals service to check again"
+    )
 
     assert OF_SIGNALS.keys() <= seen["per_second"].keys()
     assert {what: seen["waiting"][what] for what in WAITING} == {
@@ -41,19 +43,19 @@ def test_watch_tells_signals_a_second_and_what_waits(door: Door, gateway: Gatewa
     assert "signals processed a second" in shown
 
 
-def test_where_there_are_no_signals_nothing_is_said_of_them(door: Door) -> None:
+def test_without_signals_nothing_is_shown_of_them(door: Door) -> None:
     seen = sample(door.settings.model_copy(update={"with_signals": False}))
 
     assert not OF_SIGNALS.keys() & seen["per_second"].keys()
     assert not WAITING.keys() & seen["waiting"].keys()
 
 
-def test_what_is_watched_of_the_door_is_documented() -> None:
+def test_every_watched_metric_of_signals_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name, _ in (OF_SIGNALS | WAITING).values() if f"| `{name}` |" not in page] == []
 
 
-def test_the_doctor_knows_the_door(door: Door) -> None:
+def test_the_doctor_checks_the_signals_service(door: Door) -> None:
     well = findings(door.settings)
     ill = findings(door.settings.model_copy(update={"signals_port": free_port(), "signals_keys_file": "/no/such/ring"}))
 

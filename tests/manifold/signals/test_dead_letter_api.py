@@ -1,4 +1,4 @@
-"""Dead letters over the API: a real door is asked, which looks into a real RabbitMQ, and nothing is taken away."""
+"""Dead letters over the API: a real service inspects a real RabbitMQ and removes nothing."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PROBLEM = "application/problem+json"
 
 @pytest.fixture(scope="module")
 def desk(running_door: Door, redis_server: Server) -> Iterator[Desk]:
-    """An API beside the door of this file."""
+    """An API next to this file's service."""
     home = running_door.home
     settings = settings_at(home, redis_server.port, signals_port=running_door.settings.signals_port)
     with api_of(settings, home / "api.log", healthy=False) as api:
@@ -28,7 +28,7 @@ def desk(running_door: Door, redis_server: Server) -> Iterator[Desk]:
 
 @pytest.fixture
 def letters(door: Door, gateway: Gateway) -> list[dict[str, Any]]:
-    """The headers of a message that is too old, of one that is no JSON, and of one that no door has seen."""
+    """The headers of a stale message, of one that is not JSON, and of one that no service has seen."""
     stale, torn, good = body_of("stale"), b'{"deviceId": ', body_of("good")
     headers = [
         signed(stale, device="stale", timestamp=now_text(-8000)),
@@ -48,7 +48,7 @@ def _about(headers: dict[str, Any]) -> Any:
     return pika.BasicProperties(headers=headers, content_type="application/json")
 
 
-def test_dead_letters_are_told_with_what_the_door_would_say_now_and_stay(
+def test_dead_letters_are_listed_with_their_current_disposition_and_stay(
     desk: Desk, letters: list[dict[str, Any]], gateway: Gateway
 ) -> None:
     page = desk.get("/dead-letters").json()
@@ -66,10 +66,10 @@ def test_dead_letters_are_told_with_what_the_door_would_say_now_and_stay(
     assert ([one["place"] for one in first["dead_letters"]], first["whole"]) == ([1], False)
     torn = desk.get("/dead-letters", code="MALFORMED_JSON").json()
     assert [one["place"] for one in torn["dead_letters"]] == [2]
-    wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the letters to be given back")
+    wait_until(lambda: gateway.count(topology.DEAD) == 3, what="the dead letters to be requeued")
 
 
-def test_one_is_shown_with_its_body_and_one_that_is_not_there_is_said(desk: Desk, letters: list[dict[str, Any]]) -> None:
+def test_a_dead_letter_is_shown_with_its_body_and_a_missing_one_is_reported(desk: Desk, letters: list[dict[str, Any]]) -> None:
     shown = desk.get("/dead-letters/3").json()
 
     assert json.loads(shown["body"])["deviceId"] == "good"
@@ -79,7 +79,7 @@ def test_one_is_shown_with_its_body_and_one_that_is_not_there_is_said(desk: Desk
     assert missing.json()["detail"] == "there is no dead letter 4"
 
 
-def test_what_is_larger_than_a_page_may_look_through_is_said(desk: Desk, door: Door, gateway: Gateway) -> None:
+def test_a_truncated_dead_letter_page_says_so(desk: Desk, door: Door, gateway: Gateway) -> None:
     for _ in range(9):
         gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * (7 << 20), _about({}), mandatory=True)
     gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * (7 << 20), _about({}), mandatory=True)
@@ -90,7 +90,7 @@ def test_what_is_larger_than_a_page_may_look_through_is_said(desk: Desk, door: D
     assert desk.get("/dead-letters/10").status_code == 404
 
 
-def test_keys_are_told_by_their_ids_and_no_key_is(desk: Desk, door: Door, gateway: Gateway) -> None:
+def test_keys_are_listed_by_id_without_showing_a_key(desk: Desk, door: Door, gateway: Gateway) -> None:
     gateway.send_signed()
     wait_until(lambda: door.recorded(), what="a signal to be recorded")
 
@@ -101,7 +101,7 @@ def test_keys_are_told_by_their_ids_and_no_key_is(desk: Desk, door: Door, gatewa
     assert "wrapped" not in key
 
 
-def test_without_a_door_dead_letters_are_a_problem(desk: Desk, redis_server: Server) -> None:
+def test_without_the_signals_service_dead_letters_are_a_problem(desk: Desk, redis_server: Server) -> None:
     nobody = desk.settings.model_copy(update={"api_port": free_port(), "signals_port": free_port()})
     with api_of(nobody, nobody.home / "alone.log", healthy=False) as api:
         answer = Desk(nobody, redis_server, api).get("/dead-letters")
@@ -114,9 +114,7 @@ def test_without_a_door_dead_letters_are_a_problem(desk: Desk, redis_server: Ser
 
 @pytest.mark.parametrize("kind", ["positive", "negative"])
 @pytest.mark.parametrize("route", ["", "/{place}"])
-def test_what_is_asked_by_the_document_is_answered_as_it_says(
-    desk: Desk, letters: list[dict[str, Any]], route: str, kind: str
-) -> None:
+def test_responses_match_the_openapi_document(desk: Desk, letters: list[dict[str, Any]], route: str, kind: str) -> None:
     schema = schemathesis.openapi.from_dict(desk.get("/openapi.json").json())
     operation = schema[f"/api/v1/dead-letters{route}"]["GET"]
 

@@ -1,4 +1,4 @@
-"""Dead letters: replayed on an operator's word, to the queue that they came from; and what expired is on record."""
+"""Dead letters: replayed on the operator's request into their original queue; expired ones are recorded."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ def replayed(door: Door, *words: str) -> list[tuple[str, str, bool, bool]]:
     return [(one["code"], one["would_be"], one["vouchable"], one["replayed"]) for one in found]
 
 
-def test_what_is_only_too_old_is_replayed_on_the_operators_word(door: Door, gateway: Gateway) -> None:
+def test_a_merely_stale_message_is_replayed_when_the_operator_vouches(door: Door, gateway: Gateway) -> None:
     old = body_of("device-old")
     gateway.send(old, signed(old, device="device-old", timestamp=now_text(-4000)) | {"x-idempotency-key": "mine"})
     gateway.get(topology.DEAD, take=False)
@@ -33,7 +33,7 @@ def test_what_is_only_too_old_is_replayed_on_the_operators_word(door: Door, gate
     assert gateway.count(topology.DEAD) == 0
 
 
-def test_what_nobody_has_signed_cannot_be_vouched_for(door: Door, gateway: Gateway) -> None:
+def test_an_unsigned_message_cannot_be_vouched_for(door: Door, gateway: Gateway) -> None:
     body = body_of()
     gateway.send(body, signed(body, secret="forged", timestamp=now_text(-4000)))
     gateway.get(topology.DEAD, take=False)
@@ -43,10 +43,8 @@ def test_what_nobody_has_signed_cannot_be_vouched_for(door: Door, gateway: Gatew
 
 
 @pytest.mark.parametrize(("words", "is_replayed"), [((), False), (("--code", "REPLAY_ERROR"), True)], ids=["not", "named"])
-def test_a_replay_has_to_be_named_to_be_vouched_for(
-    door: Door, gateway: Gateway, words: tuple[str, ...], is_replayed: bool
-) -> None:
-    """Whoever captured a message can send it again under another idempotency key, which is not signed."""
+def test_only_a_named_replay_can_be_vouched_for(door: Door, gateway: Gateway, words: tuple[str, ...], is_replayed: bool) -> None:
+    """An attacker can send a captured message again under another idempotency key, which is not signed."""
     body = body_of("device-r")
     headers = signed(body, device="device-r", timestamp=now_text(-4000)) | {"x-error": '{"code": "REPLAY_ERROR"}'}
     gateway.publish(topology.DEAD_EXCHANGE, topology.DEAD, body, headers)
@@ -54,7 +52,7 @@ def test_a_replay_has_to_be_named_to_be_vouched_for(
     assert replayed(door, "--vouch", *words) == [("REPLAY_ERROR", "STALE_ERROR", True, is_replayed)]
 
 
-def test_a_status_goes_back_to_its_own_queue(door: Door, gateway: Gateway) -> None:
+def test_a_status_returns_to_its_own_queue(door: Door, gateway: Gateway) -> None:
     body = json.dumps({"deviceId": "device-s", "status": "online", "lastSeen": now_text()}).encode()
     gateway.send(body, signed(body, device="device-s", timestamp=now_text(-4000)), queue=topology.STATUS)
     gateway.get(topology.DEAD, take=False)
@@ -71,7 +69,7 @@ def refusals(door: Door) -> list[Envelope]:
     return [e for e in door.recorded() if e.refused_because]
 
 
-def test_a_dead_letter_of_the_doors_own_is_recorded_once(door: Door, gateway: Gateway) -> None:
+def test_a_dead_letter_of_the_service_is_recorded_once(door: Door, gateway: Gateway) -> None:
     gateway.send(b"no JSON", {"x-device-id": "device-h"})
     gateway.get(topology.DEAD)
     gateway.send(b"no JSON", {"x-death": [{"queue": "forged"}]})
@@ -82,10 +80,10 @@ def test_a_dead_letter_of_the_doors_own_is_recorded_once(door: Door, gateway: Ga
     found = refusals(door)
 
     assert [e.topic for e in found[:1]] == ["xray.raw.v1/device-h"]
-    assert len({e.headers[DIGEST] for e in found}) == 2  # a forged death is recorded twice, under one digest
+    assert len({e.headers[DIGEST] for e in found}) == 2  # a forged death is recorded twice with one digest
 
 
-def test_a_devices_dead_letters_are_erased_and_those_of_others_stay(door: Door, gateway: Gateway) -> None:
+def test_dead_letters_of_a_device_are_erased_and_others_stay(door: Door, gateway: Gateway) -> None:
     gone = "device-8f3a"
     about_it = json.dumps({"about": {"device": gone}}).encode()
     for device in (gone, f"{gone}-2"):
@@ -101,7 +99,7 @@ def test_a_devices_dead_letters_are_erased_and_those_of_others_stay(door: Door, 
         erase_letters(door.settings.model_copy(update={"amqp_port": free_port()}), gone)
 
 
-def test_a_list_names_device_and_correlation_where_body_or_headers_do(door: Door, gateway: Gateway) -> None:
+def test_a_list_shows_device_and_correlation_id_from_body_or_headers(door: Door, gateway: Gateway) -> None:
     gateway.send(body_of("device-list"), signed(body_of("device-list"), device="device-list", secret="forged"))
     gateway.send(b"{", {"x-device-id": "device-header", "x-correlation-id": "c-1"})
     gateway.send(b"{", {})

@@ -1,4 +1,4 @@
-"""Properties that the library alone does not read."""
+"""Properties that the library fails to decode."""
 
 import struct
 from typing import Any
@@ -21,7 +21,7 @@ def table(fields: bytes) -> bytes:
 
 
 def deep(levels: int) -> bytes:
-    """The value of a header: lists in lists."""
+    """A header value of nested lists."""
     value = b"V"
     for _ in range(levels):
         value = b"A" + table(value)
@@ -39,11 +39,11 @@ def read(flags: int, raw: bytes) -> Any:
     [
         pytest.param("Grüße".encode(), "Grüße", id="text"),
         pytest.param(bytes(range(0xF0, 0x100)), "?" * 16, id="a UUID in bytes"),
-        pytest.param(b"a\xff" * 127, "a?" * 127, id="as long as it may be"),
+        pytest.param(b"a\xff" * 127, "a?" * 127, id="the longest allowed"),
         pytest.param(b"", "", id="empty"),
     ],
 )
-def test_what_is_no_text_is_as_long_as_it_was_and_what_follows_is_read(raw: bytes, text: str) -> None:
+def test_invalid_text_keeps_its_length_and_later_properties_are_read(raw: bytes, text: str) -> None:
     read_any_properties()
     found = read(CORRELATION_ID | TIMESTAMP, short(raw) + struct.pack(">Q", 1_700_000_000))
 
@@ -52,7 +52,7 @@ def test_what_is_no_text_is_as_long_as_it_was_and_what_follows_is_read(raw: byte
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 10**15])
-def test_a_time_that_no_calendar_has_is_none(value: int) -> None:
+def test_a_time_outside_the_calendar_is_none(value: int) -> None:
     read_any_properties()
 
     assert read(TIMESTAMP, struct.pack(">Q", value)).timestamp is None
@@ -62,12 +62,12 @@ def test_a_time_that_no_calendar_has_is_none(value: int) -> None:
     "fields",
     [
         pytest.param(short(b"deep") + deep(20_000), id="deep"),
-        pytest.param(short(b"\xff") + b"V", id="a name that is no text"),
-        pytest.param(short(b"many") + b"A" + table(b"V" * MAX_HEADERS), id="more than can be read in time"),
+        pytest.param(short(b"\xff") + b"V", id="a name that is not text"),
+        pytest.param(short(b"many") + b"A" + table(b"V" * MAX_HEADERS), id="too many to read in time"),
         pytest.param(short(b"at") + b"T" + struct.pack(">Q", 2**63), id="a time"),
     ],
 )
-def test_headers_that_cannot_be_read_are_left_out_and_what_follows_is_read(fields: bytes) -> None:
+def test_unreadable_headers_are_skipped_and_later_properties_are_read(fields: bytes) -> None:
     read_any_properties()
     found = read(CONTENT_TYPE | HEADERS | CORRELATION_ID, short(b"application/json") + table(fields) + short(b"mine"))
 

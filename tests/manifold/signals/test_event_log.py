@@ -1,4 +1,4 @@
-"""Log lines of message events: each message has one at info, with what the contract asks for."""
+"""Log lines of message events: each message has one at info level, with the fields of the contract."""
 
 import json
 from pathlib import Path
@@ -19,12 +19,12 @@ from tests.support.servers import Server, wait_until
 
 
 def events(door: Door) -> list[dict[str, Any]]:
-    """The lines of messages, of a log in JSON."""
+    """The message lines of a JSON log."""
     lines = [json.loads(line) for line in door.log.splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == "message"]
 
 
-def test_every_message_has_one_line_at_info_as_json(
+def test_every_message_has_one_info_line_in_json(
     tmp_path: Path, rabbitmq: Settings, redis_server: Server, gateway: Gateway
 ) -> None:
     gateway.purge()
@@ -37,13 +37,13 @@ def test_every_message_has_one_line_at_info_as_json(
         )
         of_good, of_status, of_bad = signed(good, device="logged-1"), signed(status, device="logged-2"), signed(b"{")
         gateway.send(good, of_good)
-        wait_until(lambda: len(events(door)) == 1, what="the line of the signal")
-        gateway.send(good, of_good)  # the same again
-        wait_until(lambda: len(events(door)) == 2, what="the line of the duplicate")
+        wait_until(lambda: len(events(door)) == 1, what="the log line of the signal")
+        gateway.send(good, of_good)  # a repetition
+        wait_until(lambda: len(events(door)) == 2, what="the log line of the duplicate")
         gateway.send(status, of_status, queue=topology.STATUS)
-        wait_until(lambda: len(events(door)) == 3, what="the line of the status")
+        wait_until(lambda: len(events(door)) == 3, what="the log line of the status")
         gateway.send(b"{", of_bad | {"x-device-id": "logged-3"})
-        wait_until(lambda: len(events(door)) == 4, what="the line of the refused message")
+        wait_until(lambda: len(events(door)) == 4, what="the log line of the refused message")
         found = events(door)
     finally:
         door.stop()
@@ -73,7 +73,7 @@ def _told(disposition: Disposition, group: list[Received], share: float) -> list
     return [dict(line) for line in lines]
 
 
-def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None:
+def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
     [line] = _told(Disposition(later=[(received(), "check raised an unexpected error: OSError")]), [received()], 0.0)
 
     assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "check raised an unexpected error: OSError", 0)
@@ -82,8 +82,8 @@ def test_a_message_that_is_tried_again_is_told_with_its_device_and_why() -> None
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 400, 400), (0.5, 120, 280), (0.0, 0, 0)])
-def test_a_share_of_the_accepted_messages_is_logged_and_every_other_one(share: float, least: int, most: int) -> None:
-    """At a half, a count outside of these bounds comes once in 10^15 runs."""
+def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
+    """With a share of one half, a count outside these bounds occurs once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
     disposition = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
     found = [line["status"] for line in _told(disposition, [good.received] * 402, share)]

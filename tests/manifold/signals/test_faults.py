@@ -1,4 +1,4 @@
-"""What dies, hangs or fills up: nothing that was confirmed to a publisher is lost, and nothing passes unproved or twice."""
+"""Kills, hangs and full disks: no confirmed message is lost, and none passes unverified or twice."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def health(door: Door) -> dict[str, Any]:
 
 
 def settled(door: Door) -> int:
-    """Messages that it has acknowledged, whatever became of them."""
+    """The number of messages that it has acknowledged, with any disposition."""
     families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
     return sum(int(one.value) for family in families for one in family.samples if one.name == "signals_messages_total")
 
@@ -42,7 +42,7 @@ def devices_recorded(door: Door) -> list[str]:
 
 
 def drain(gateway: Gateway, count: int, *, within_s: float = 120) -> dict[str, int]:
-    """The devices of the processed messages, until `count` of them came: how often each."""
+    """The devices of the processed messages, until `count` arrived, with their counts."""
     seen: dict[str, int] = {}
 
     def take() -> bool:
@@ -72,7 +72,7 @@ def _until_recorded(door: Door, count: int) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process hangs while the block runs."""
+    """Pause the process for the duration of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -80,8 +80,8 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_door_that_is_killed_again_and_again_loses_nothing(own_door: Door, gateway: Gateway) -> None:
-    """Each is recorded and processed at least once; what is twice in the journal has one key, of which the lake takes one."""
+def test_a_service_killed_repeatedly_loses_nothing(own_door: Door, gateway: Gateway) -> None:
+    """Each is recorded and processed at least once; a duplicate in the journal has one key, of which the lake takes one."""
     chance = random.Random(7)
     own_door.start()
     names: set[str] = set()
@@ -101,7 +101,7 @@ def test_a_door_that_is_killed_again_and_again_loses_nothing(own_door: Door, gat
     assert len(keys) == len(names)
 
 
-def test_while_redis_is_away_nothing_passes_and_health_says_so(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+def test_while_redis_is_down_nothing_passes_and_health_says_so(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
     own_door.start()
     gateway.send_signed()
     gateway.get(topology.PROCESSED)
@@ -121,7 +121,7 @@ def test_while_redis_is_away_nothing_passes_and_health_says_so(own_door: Door, o
         again.stop()
 
 
-def test_a_door_that_hangs_and_one_whose_redis_hangs_go_on(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+def test_the_service_recovers_from_a_hang_of_itself_or_redis(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
     server = own_door.start()
     with stopped(server.pid):
         names = send_many(gateway, 50, "hanging")
@@ -133,8 +133,8 @@ def test_a_door_that_hangs_and_one_whose_redis_hangs_go_on(own_door: Door, own_r
     assert gateway.count(topology.DEAD) == 0
 
 
-def test_where_the_disk_is_full_nothing_is_acknowledged_until_there_is_room(own_door: Door, gateway: Gateway) -> None:
-    """The folder of the journal is taken away: as on a full disk, no file can be written there."""
+def test_with_a_full_disk_nothing_is_acknowledged_until_there_is_room(own_door: Door, gateway: Gateway) -> None:
+    """The journal's folder is removed: as on a full disk, no file can be written there."""
     own_door.start()
     journal = own_door.settings.signals_journal_folder
     hidden = journal.with_name("hidden")
@@ -149,7 +149,7 @@ def test_where_the_disk_is_full_nothing_is_acknowledged_until_there_is_room(own_
     wait_until(lambda: health(own_door)["healthy"])
 
 
-def test_a_queue_that_is_deleted_under_a_door_is_made_again(own_door: Door, gateway: Gateway) -> None:
+def test_a_queue_deleted_at_run_time_is_declared_again(own_door: Door, gateway: Gateway) -> None:
     own_door.start()
     gateway.channel.queue_delete(topology.STATUS)
     wait_until(lambda: own_door.log.count("consuming") == 2)
@@ -160,7 +160,7 @@ def test_a_queue_that_is_deleted_under_a_door_is_made_again(own_door: Door, gate
     assert gateway.get(topology.PROCESSED)
 
 
-def test_a_wrong_password_is_said_without_being_shown(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+def test_a_wrong_password_is_reported_without_being_shown(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
     url = f"amqp://manifold:the-wrong-one@127.0.0.1:{rabbitmq.amqp_port}/"
     door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_amqp_url=url)
     try:
@@ -171,14 +171,14 @@ def test_a_wrong_password_is_said_without_being_shown(tmp_path: Path, rabbitmq: 
         door.stop()
 
 
-def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server) -> None:
+def test_a_killed_rabbitmq_returns_and_nothing_is_lost(tmp_path: Path, redis_server: Server) -> None:
     needs_rabbitmq()
     settings = load_settings(home=tmp_path / "rabbitmq", amqp_port=free_port())
     servers = start_rabbitmq(settings, definitions=DEFINITIONS)
     door = Door(tmp_path / "home", settings, redis_server.port)
     try:
         door.start()
-        names = send_many(Gateway(settings), 100, "before")  # confirmed: they are on RabbitMQ's disk
+        names = send_many(Gateway(settings), 100, "before")  # confirmed, so on RabbitMQ's disk
         servers[1].kill()
         wait_until(lambda: not health(door)["healthy"])
         assert "not connected to RabbitMQ" in health(door)["problems"][0]
@@ -194,7 +194,7 @@ def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server)
             server.stop()
 
 
-def test_two_doors_share_the_queue_and_one_that_dies_leaves_its_part_to_the_other(
+def test_two_services_share_the_queue_and_one_takes_over_when_the_other_dies(
     own_door: Door, own_redis: Server, rabbitmq: Settings, gateway: Gateway, tmp_path: Path
 ) -> None:
     other = Door(tmp_path / "other", rabbitmq, own_redis.port)
@@ -204,7 +204,7 @@ def test_two_doors_share_the_queue_and_one_that_dies_leaves_its_part_to_the_othe
         _until_recorded(own_door, 20)
         _until_recorded(other, 20)
         os.kill(second.pid, signal.SIGSTOP)
-        names |= send_many(gateway, 100, "more")  # of which it has some in hand
+        names |= send_many(gateway, 100, "more")  # some of them in hand
         second.kill()
         seen = drain(gateway, len(names))
         wait_until(lambda: gateway.count(topology.RAW) == gateway.count(topology.RETRY) == 0)
@@ -217,19 +217,19 @@ def test_two_doors_share_the_queue_and_one_that_dies_leaves_its_part_to_the_othe
     assert gateway.count(topology.DEAD) == 0
 
 
-def test_a_rabbitmq_that_hangs_keeps_nobody_for_good(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+def test_the_service_recovers_from_a_hang_of_rabbitmq(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     own_door.start()
     names = send_many(gateway, 50, "before")
     pid = int((rabbitmq.home / "rabbitmq" / "rabbitmq.pid").read_text())
     with stopped(pid):
-        wait_until(lambda: health(own_door)["node"] is not None)  # it answers all the same
+        wait_until(lambda: health(own_door)["node"] is not None)  # it still answers
     names |= send_many(gateway, 50, "after")
 
     assert set(drain(gateway, 100)) == names
     assert gateway.count(topology.DEAD) == 0
 
 
-def test_what_is_in_hand_is_bounded_in_bytes_whatever_the_prefetch(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+def test_bytes_in_hand_are_bounded_for_any_prefetch(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
     count, body = 90, body_of(payload=b"x" * 750_000)
     for _ in range(count):
         gateway.send_signed(body)

@@ -1,4 +1,4 @@
-"""A queue that rejects publishes because it is full: its messages wait, named in health and log, and all others pass once."""
+"""A queue that rejects publishes because it is full: its messages wait, health and log name it, and others pass once."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ IN_THE_WAY = body_of("in-the-way")
 
 @contextmanager
 def full(rabbitmq: Settings, gateway: Gateway, queue: str) -> Iterator[None]:
-    """The queue holds one message, and rejects any further one while the block runs."""
+    """Fill the queue with one message and let it reject further ones during the block."""
     gateway.channel.basic_publish("", queue, IN_THE_WAY)
     limit = '{"max-length": 1, "overflow": "reject-publish"}'
     ctl(rabbitmq, "set_policy", "--apply-to", "queues", "full", f"^{re.escape(queue)}$", limit)
@@ -32,14 +32,14 @@ def full(rabbitmq: Settings, gateway: Gateway, queue: str) -> Iterator[None]:
 
 
 def rejected(door: Door, queue: str) -> int:
-    """Publishes of the door that the queue has rejected."""
+    """Publishes of the service that the queue has rejected."""
     families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
     samples = [one for family in families for one in family.samples if one.name == "signals_rejected_publishes_total"]
     return sum(int(one.value) for one in samples if one.labels["queue"] == queue)
 
 
 def send_in_turns(gateway: Gateway, count: int) -> set[str]:
-    """So many malformed messages, each followed by a good one; the devices of the good ones."""
+    """Send this many malformed messages, each followed by a good one; return the devices of the good ones."""
     names = set[str]()
     for number in range(count):
         gateway.send(f"no JSON {number}".encode(), {})
@@ -56,8 +56,8 @@ def wait_until_settled(door: Door, gateway: Gateway) -> None:
 
 
 def assert_all_went(door: Door, gateway: Gateway, *, dead_letters: int, recorded: int) -> None:
-    """Wait until nothing waits any more. The dead letters include the message that was in the way."""
-    wait_until(lambda: gateway.count(topology.DEAD) == dead_letters, what="the dead letters, and the one that was in the way")
+    """Wait until nothing is held back. The dead letters include the message that filled the queue."""
+    wait_until(lambda: gateway.count(topology.DEAD) == dead_letters, what="the dead letters, and the one that filled the queue")
     wait_until_settled(door, gateway)
 
     assert gateway.count(topology.PROCESSED) == 0
@@ -99,7 +99,7 @@ def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
 def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """A signal that waits holds its key: sent once more meanwhile, it is a duplicate."""
+    """A held-back signal holds its key: sent again meanwhile, it is a duplicate."""
     body = body_of("turn-again")
     own_door.start()
     with full(rabbitmq, gateway, topology.PROCESSED):
@@ -119,7 +119,7 @@ def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
     assert len(own_door.recorded()) == 7
 
 
-def test_what_waits_for_a_full_queue_comes_again_after_a_restart(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+def test_messages_held_back_by_a_full_queue_return_after_a_restart(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     own_door.start()
     with full(rabbitmq, gateway, topology.DEAD):
         names = send_in_turns(gateway, 3)

@@ -1,4 +1,4 @@
-"""The simulated gateways against a real door: each kind of message becomes what its kind says."""
+"""The simulated gateways against a real service: each kind of message gets its disposition."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ def key_of(record: RawRecord) -> tuple[str, datetime, str]:
     return record.device_id, EPOCH + timedelta(microseconds=record.captured_us), record.content_digest
 
 
-def test_a_seed_gives_the_same_messages_and_another_one_others() -> None:
+def test_a_seed_determines_the_messages() -> None:
     first, same, other = (list(SignalMix(seed, 20, SECRET).messages(500, AT)) for seed in (1, 1, 2))
     later = list(SignalMix(1, 20, SECRET).messages(500, AT + timedelta(hours=1)))
 
@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_messages_and_another_one_others() -> None:
     assert {m.kind for m in SignalMix(1, 20, SECRET, shares=ONLY_GOOD).messages(100, AT)} == {Kind.GOOD}
 
 
-def test_bursts_have_every_message_in_its_order_and_what_refers_to_another_comes_after_it() -> None:
+def test_bursts_keep_every_message_in_order_and_references_come_after_targets() -> None:
     messages = list(SignalMix(3, 20, SECRET).messages(500, AT))
     cut = list(bursts(messages, 3))
 
@@ -61,7 +61,7 @@ def test_bursts_have_every_message_in_its_order_and_what_refers_to_another_comes
         seen.add(message.headers["x-nonce"])
 
 
-def test_the_door_makes_of_each_kind_what_it_is(door: Door, gateway: Gateway) -> None:
+def test_each_kind_of_message_has_its_disposition(door: Door, gateway: Gateway) -> None:
     shares = dict.fromkeys(MIX, 0.06)
     sent = list(SignalMix(7, 20, SECRET, shares=shares, prefix="mixed").messages(300, datetime.now(UTC)))
     good = of_kind(sent, Kind.GOOD)

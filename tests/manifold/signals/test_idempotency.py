@@ -1,4 +1,4 @@
-"""Nonces and idempotency keys in a real Redis: what is known of a message, for how long, and in how many bytes."""
+"""Nonces and idempotency keys in a real Redis: the known state of a message, its lifetime, and its size."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def redis(own_redis: Server) -> Redis:
 
 @pytest.fixture
 def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencyStore], Awaitable[Any]]], Any]:
-    """What an Once of its own answers; scripts are loaded anew each time, or not."""
+    """Ask a new IdempotencyStore over a new connection; return its answer."""
     settings = Settings(home=tmp_path, signals_nonce_seconds=3600, signals_tolerance_seconds=300)
 
     def ask(question: Callable[[IdempotencyStore], Awaitable[Any]]) -> Any:
@@ -57,14 +57,14 @@ def ask(own_redis: Server, tmp_path: Path) -> Callable[[Callable[[IdempotencySto
     return ask
 
 
-def test_what_redis_knows_of_a_message(ask: Any) -> None:
+def test_redis_knows_the_state_of_a_message(ask: Any) -> None:
     n1, n2, n3 = (next(NONCES) for _ in range(3))
     a, other = message("a", n1), message("b", n1)
     assert ask(lambda once: once.claim([a, a, other])) == [NEW, AGAIN, REPLAY]
     assert ask(lambda once: once.claim([message("a", n1, key="k"), message("a", n2)])) == [REPLAY, BUSY]
     ask(lambda once: once.release([a]))
     assert ask(lambda once: once.claim([message("a", n2)])) == [NEW]
-    ask(lambda once: once.release([a]))  # held by another now
+    ask(lambda once: once.release([a]))  # now held by another
     ask(lambda once: once.done([message("a", n2)]))
     assert ask(lambda once: once.claim([a, message("a", n3), message("a", n1, device="e")])) == [DUPLICATE, DUPLICATE, NEW]
     assert ask(lambda once: once.claim([message("c", next(NONCES), key="k"), message("d", next(NONCES), key="k")])) == [
@@ -77,13 +77,13 @@ def test_what_redis_knows_of_a_message(ask: Any) -> None:
 @pytest.mark.parametrize(
     ("later_s", "known"),
     [
-        pytest.param(3899, REPLAY, id="as long as its message may be fresh"),
-        pytest.param(-900, REPLAY, id="by a door whose clock is behind"),
-        pytest.param(6000, NEW, id="no longer than one generation more"),
+        pytest.param(3899, REPLAY, id="as long as its message is fresh"),
+        pytest.param(-900, REPLAY, id="written by a service with a slow clock"),
+        pytest.param(6000, NEW, id="at most one generation longer"),
     ],
 )
 @pytest.mark.parametrize("at", [1_800_000_000.0, 1_800_000_500.0, 1_800_000_974.0])
-def test_a_nonce_is_known_for_as_long_as_it_has_to_be(
+def test_a_nonce_is_known_for_as_long_as_required(
     ask: Any, monkeypatch: pytest.MonkeyPatch, at: float, later_s: float, known: Claim
 ) -> None:
     nonce = next(NONCES)
@@ -102,7 +102,7 @@ class _Clock:
         return self._now
 
 
-def test_every_key_goes_by_itself_and_none_names_its_device(ask: Any, redis: Redis) -> None:
+def test_every_key_expires_and_none_names_its_device(ask: Any, redis: Redis) -> None:
     device = "device-8f3a"
     signals = [message(str(n), next(NONCES), device=device) for n in range(20)]
     ask(lambda once: once.claim(signals))

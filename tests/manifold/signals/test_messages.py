@@ -1,4 +1,4 @@
-"""The way of a message, and every code by a real one; and a good message is processed after each bad one."""
+"""The path of a message, every refusal code with a real one, and a good message processed after each bad one."""
 
 import base64
 import gzip
@@ -71,7 +71,7 @@ def _replayed(gateway: Gateway) -> bytes:
 
 
 def _replayed_under_another_key(gateway: Gateway) -> bytes:
-    """The key is no part of what is signed."""
+    """Replay a message under another key, which is not part of the signature."""
     body = body_of()
     headers = gateway.send_signed(body)
     gateway.get(topology.PROCESSED)
@@ -96,8 +96,8 @@ def _nested(levels: int) -> list[Any]:
 
 BAD: list[Any] = [
     pytest.param(_plain(body_of(payload=b"x" * 900_000)), Code.SIZE_ERROR, id="large"),
-    pytest.param(_packed, Code.SIZE_ERROR, id="bomb"),
-    pytest.param(_plain(b'{"deviceId": '), Code.MALFORMED_JSON, id="no JSON"),
+    pytest.param(_packed, Code.SIZE_ERROR, id="gzip bomb"),
+    pytest.param(_plain(b'{"deviceId": '), Code.MALFORMED_JSON, id="not JSON"),
     pytest.param(_plain(body_of(device="no device")), Code.SCHEMA_ERROR, id="schema"),
     pytest.param(_plain(body_of()[:-1] + b', "' + b"x" * 200_000 + b'": 1}'), Code.SCHEMA_ERROR, id="a field with a long name"),
     pytest.param(_plain(body_of(schemaVersion="v9")), Code.VERSION_ERROR, id="version"),
@@ -129,7 +129,7 @@ def test_a_signed_message_is_processed_recorded_and_acknowledged(door: Door, gat
 
 
 @pytest.mark.parametrize(("send", "code"), BAD)
-def test_a_bad_message_is_a_dead_letter_with_its_bytes_and_the_next_one_is_processed(
+def test_a_bad_message_becomes_a_dead_letter_and_the_next_one_is_processed(
     door: Door, gateway: Gateway, send: Send, code: Code
 ) -> None:
     body = send(gateway)
@@ -148,8 +148,8 @@ def test_a_bad_message_is_a_dead_letter_with_its_bytes_and_the_next_one_is_proce
     assert DayKeys.of(door.settings).open(refused.payload, seq=refused.seq) == body
 
 
-def test_error_log_and_record_say_whom_a_refused_message_is_about(door: Door, gateway: Gateway) -> None:
-    """It says so in its body alone; nothing of that is proved."""
+def test_error_log_and_record_name_the_device_of_a_refused_message(door: Door, gateway: Gateway) -> None:
+    """Only its unverified body names the device."""
     own_id = str(uuid.uuid4())
     body = body_of("device-log", correlationId=own_id)
     headers = signed(body, device="device-log", secret="forged")
@@ -165,7 +165,7 @@ def test_error_log_and_record_say_whom_a_refused_message_is_about(door: Door, ga
     assert refused.topic == "xray.raw.v1/device-log"
 
 
-def test_who_asks_is_told_and_nobody_writes_into_the_doors_own_queues(door: Door, gateway: Gateway) -> None:
+def test_a_reply_is_sent_on_request_but_never_into_queues_of_the_service(door: Door, gateway: Gateway) -> None:
     mine = gateway.channel.queue_declare("", exclusive=True).method.queue
     gateway.send(b"no JSON", {}, reply_to=mine, correlation_id="mine-1")
     about, answer = gateway.get(mine)
@@ -178,7 +178,7 @@ def test_who_asks_is_told_and_nobody_writes_into_the_doors_own_queues(door: Door
     assert gateway.count(topology.PROCESSED) == 0
 
 
-def test_an_answer_that_nobody_takes_stops_nobody(door: Door, gateway: Gateway) -> None:
+def test_an_unroutable_reply_stops_nothing(door: Door, gateway: Gateway) -> None:
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
     closed = gateway.channel.queue_declare("", exclusive=True, arguments=full).method.queue
     mine = gateway.channel.queue_declare("", exclusive=True).method.queue
@@ -194,7 +194,7 @@ def test_an_answer_that_nobody_takes_stops_nobody(door: Door, gateway: Gateway) 
     assert "rabbitmq unavailable" not in door.log
 
 
-def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: Gateway) -> None:
+def test_sixty_bad_and_sixty_good_messages_alternate(door: Door, gateway: Gateway) -> None:
     good = body_of()
     bad = [good[:cut] for cut in range(0, len(good) - 1, len(good) // 30)][:30]
     odd: list[Any] = [None, 0, "", [], {}, True, [[]], {"deviceId": 1}, 1e308, "x" * 5000]
@@ -204,7 +204,7 @@ def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: 
         gateway.send(body, signed(body))
         gateway.send_signed(body_of(device=f"device-{number}"), device=f"device-{number}")
 
-    wait_until(lambda: gateway.count(topology.PROCESSED) == 60 and gateway.count(topology.DEAD) == 60, what="all of them")
+    wait_until(lambda: gateway.count(topology.PROCESSED) == 60 and gateway.count(topology.DEAD) == 60, what="all items")
     assert len(door.recorded()) == 120
 
 
@@ -219,11 +219,11 @@ def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: 
         pytest.param({"x" * 200: "y" * 100_000}, id="a long header"),
         pytest.param({"x": "€" * 43_000}, id="a long header of long characters"),
         pytest.param({f"h{n}": "v" * 50 for n in range(1000)}, id="many headers"),
-        pytest.param({"x-correlation-id": {"a": 1}, "x-nonce": [1], "x-hmac-signature": NOW}, id="no texts"),
+        pytest.param({"x-correlation-id": {"a": 1}, "x-nonce": [1], "x-hmac-signature": NOW}, id="not text"),
         pytest.param({"deep": _nested(600)}, id="deep"),
     ],
 )
-def test_odd_headers_of_a_bad_message_stop_nobody(door: Door, gateway: Gateway, headers: dict[str, Any]) -> None:
+def test_odd_headers_of_a_bad_message_stop_nothing(door: Door, gateway: Gateway, headers: dict[str, Any]) -> None:
     gateway.send(b"no JSON", headers)
     about, body = gateway.get(topology.DEAD)
     gateway.send_signed()
@@ -239,11 +239,11 @@ def test_odd_headers_of_a_bad_message_stop_nobody(door: Door, gateway: Gateway, 
     "properties",
     [
         pytest.param({"correlation_id": bytes(range(0xF0, 0x100))}, id="a correlation id in bytes"),
-        pytest.param({"correlation_id": b"\xff" * 255, "message_id": b"\xff" * 255, "app_id": b"\xff"}, id="long ones"),
-        pytest.param({"timestamp": 2**63}, id="a time beyond the calendar"),
+        pytest.param({"correlation_id": b"\xff" * 255, "message_id": b"\xff" * 255, "app_id": b"\xff"}, id="long values"),
+        pytest.param({"timestamp": 2**63}, id="a time outside the calendar"),
     ],
 )
-def test_properties_that_are_no_text_or_time_stop_nobody(door: Door, gateway: Gateway, properties: dict[str, Any]) -> None:
+def test_properties_that_are_not_text_or_time_stop_nothing(door: Door, gateway: Gateway, properties: dict[str, Any]) -> None:
     gateway.send_signed(**properties)
     gateway.get(topology.PROCESSED)
     gateway.send(b"no JSON", {}, **properties)
@@ -253,7 +253,7 @@ def test_properties_that_are_no_text_or_time_stop_nobody(door: Door, gateway: Ga
     assert "rabbitmq unavailable" not in door.log
 
 
-def test_the_same_signal_again_is_a_duplicate(door: Door, gateway: Gateway) -> None:
+def test_a_repeated_signal_is_a_duplicate(door: Door, gateway: Gateway) -> None:
     body = body_of()
     for _ in range(3):
         gateway.send(body, signed(body))
@@ -269,10 +269,10 @@ def test_the_same_signal_again_is_a_duplicate(door: Door, gateway: Gateway) -> N
     assert len(door.recorded()) == 2
 
 
-def test_copies_in_groups_that_are_judged_while_the_first_is_published_are_duplicates(door: Door, gateway: Gateway) -> None:
-    """A door that stands still finds several groups waiting when it goes on."""
+def test_copies_in_groups_judged_while_the_first_is_published_are_duplicates(door: Door, gateway: Gateway) -> None:
+    """A service that was paused finds several groups waiting when it resumes."""
     bodies = [body_of(payload=json.dumps({"readings": [], "n": n}).encode()) for n in range(4)]
-    first = [signed(body) for body in bodies]  # the very same message, and the same signal under another nonce
+    first = [signed(body) for body in bodies]  # the identical message, and the same signal with another nonce
     assert door.server is not None
     os.kill(door.server.pid, signal.SIGSTOP)
     try:
@@ -303,8 +303,8 @@ def test_a_status_is_recorded_and_a_bad_one_is_a_dead_letter(door: Door, gateway
     assert [e.refused_because is None for e in door.recorded(Stream.XRAY_STATUS)] == [True, False]
 
 
-def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: Door, gateway: Gateway) -> None:
-    """Another door died with the same signal in hand, and RabbitMQ has not delivered that again yet."""
+def test_a_message_in_hand_elsewhere_is_retried_and_then_given_up(door: Door, gateway: Gateway) -> None:
+    """Another service died with the same signal in hand, and RabbitMQ has not redelivered it yet."""
     body = body_of()
     said = parse_raw(body)
     assert isinstance(said, RawSignal)
@@ -320,7 +320,7 @@ def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: D
     assert FOREIGN not in door.log
 
 
-def test_a_status_that_is_tried_again_is_still_one(door: Door, gateway: Gateway) -> None:
+def test_a_retried_status_stays_a_status(door: Door, gateway: Gateway) -> None:
     body = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
     content = hashlib.sha256(body).hexdigest()
     with redis.Redis.from_url(door.settings.redis) as client:
@@ -335,18 +335,18 @@ def test_a_status_that_is_tried_again_is_still_one(door: Door, gateway: Gateway)
     assert gateway.count(topology.DEAD) == 0
 
 
-def test_a_flush_closes_the_doors_segment_too(door: Door, gateway: Gateway) -> None:
+def test_a_flush_seals_the_segment_of_the_service_too(door: Door, gateway: Gateway) -> None:
     gateway.send_signed()
     gateway.get(topology.PROCESSED)
     closed = close_segments(door.settings)
     segments = RecordedSegments(Archive(door.settings.archive))
 
-    assert set(closed) == set(door.settings.recorders)  # of which none runs
+    assert set(closed) == set(door.settings.recorders)  # none of them is running
     assert [e.seq for e in segments.recorded_since(Stream.XRAY_RAW, door.after + 1)] == [e.seq for e in door.recorded()]
     assert list(door.settings.signals_journal_folder.glob("*.journal")) == []
 
 
-def test_who_asks_for_signals_sees_what_came_a_moment_ago(door: Door, gateway: Gateway) -> None:
+def test_a_query_for_signals_shows_the_most_recent_ones(door: Door, gateway: Gateway) -> None:
     gateway.send_signed(
         body_of("device-7", b'{"readings": [{"type": "humidity", "value": 50, "unit": "percent"}]}'), device="device-7"
     )
@@ -357,7 +357,7 @@ def test_who_asks_for_signals_sees_what_came_a_moment_ago(door: Door, gateway: G
     assert [reading["value"] for signal in found.signals for reading in signal.readings] == [50]
 
 
-def test_no_file_of_the_door_has_a_plain_payload_and_no_log_a_secret(door: Door, gateway: Gateway) -> None:
+def test_no_file_holds_a_plaintext_payload_and_no_log_a_secret(door: Door, gateway: Gateway) -> None:
     plain = b"the-plain-text-of-a-payload"
     body = body_of(payload=plain)
     gateway.send(body, signed(body))
@@ -384,7 +384,7 @@ def test_the_reference_has_every_metric_of_the_door(door: Door) -> None:
     assert listed == exposed
 
 
-def test_the_console_sends_looks_at_dead_letters_and_replays_what_would_pass_now(
+def test_the_console_sends_lists_dead_letters_and_replays_what_would_pass_now(
     door: Door, gateway: Gateway, tmp_path: Path
 ) -> None:
     data = tmp_path / "payload"

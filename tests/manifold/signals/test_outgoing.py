@@ -1,4 +1,4 @@
-"""What the door sends on and answers fits into a frame, and says from which queue it came."""
+"""Messages and replies of the service fit into a frame and name their original queue."""
 
 import json
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ def report(refusal: Refusal = REFUSAL, correlation_id: str | None = None) -> Err
     return ErrorReport.of(refusal, at=NOW, correlation_id=correlation_id, retry_count=0)
 
 
-def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
+def test_an_error_about_a_field_with_a_long_name_is_short() -> None:
     refusal = parse_raw(body_of()[:-1] + b', "' + b"x" * 200_000 + b'": 1}')
     assert isinstance(refusal, Refusal)
     error = json.loads(dead_letter(received(), report(refusal)).properties.headers["x-error"])
@@ -44,19 +44,19 @@ def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({"a": "€" * 43_000}, id="three bytes a character"),
+        pytest.param({"a": "€" * 43_000}, id="three bytes per character"),
         pytest.param({f"{n}€": "😀" * 9 for n in range(2500)}, id="many"),
         pytest.param({"a": [0.5] * 9000, "b": "😀" * 20_000}, id="numbers"),
-        pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="of the door's own names"),
-        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="of the door's own names, in four bytes a character"),
-        pytest.param({"a": {1, 2}}, id="of a kind that cannot be sent"),
+        pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="the service's own headers"),
+        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="the service's own headers with four bytes per character"),
+        pytest.param({"a": {1, 2}}, id="an unsendable type"),
     ],
 )
-def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[str, Any]) -> None:
+def test_headers_too_large_to_be_read_back_are_dropped(headers: dict[str, Any]) -> None:
     for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
-        assert len(one.properties.marshal()) < MAX_HEADERS  # or it is not read when it comes again
+        assert len(one.properties.marshal()) < MAX_HEADERS  # otherwise it could not be read back
         assert "x-left-out" in one.properties.headers
-        assert one.properties.content_encoding == "gzip"  # or its body would be read as plain
+        assert one.properties.content_encoding == "gzip"  # otherwise its body would be read as plain
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[
     ],
     ids=["fits", "empty", "too long", "both too long", "none"],
 )
-def test_a_reply_has_a_correlation_id_that_can_be_sent(of_property: str | None, of_header: str, sent: str | None) -> None:
+def test_a_reply_has_a_sendable_correlation_id(of_property: str | None, of_header: str, sent: str | None) -> None:
     one = reply(received(reply_to="mine", correlation_property=of_property), report(correlation_id=of_header), NOW)
 
     assert one is not None
@@ -79,8 +79,8 @@ def test_a_reply_has_a_correlation_id_that_can_be_sent(of_property: str | None, 
 
 
 @pytest.mark.parametrize("queue", [topology.RAW, topology.STATUS])
-def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
-    """A retried message comes back through the raw queue, whichever queue it was in; so does a dead letter that is replayed."""
+def test_a_forwarded_message_keeps_its_kind(queue: str) -> None:
+    """A retried message returns through the raw queue, whichever queue it came from; so does a replayed dead letter."""
     first = received({"x-queue": "another"}, queue=queue)
     large = received({"a": "€" * 43_000}, queue=queue)
     sent_on = [retry(first, 1000), dead_letter(first, report()), retry(large, 1000)]
@@ -91,8 +91,8 @@ def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])
-def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(name: str) -> None:
-    """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
+def test_a_sender_cannot_route_into_other_queues_through_the_service(name: str) -> None:
+    """RabbitMQ also routes by these headers, and the service may publish to queues that its senders may not."""
     first = received({name: [topology.PROCESSED], "mine": "a"})
     again = received({"mine": "a"})
 
@@ -102,7 +102,7 @@ def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(nam
     assert first.digest == again.digest
 
 
-def test_properties_that_a_server_with_small_frames_does_not_take_are_left_out() -> None:
+def test_properties_too_large_for_a_small_frame_are_dropped() -> None:
     room = 8192 - FRAME_OVERHEAD_BYTES
     large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
     frames = without_headers(large).packed(1, room=room)

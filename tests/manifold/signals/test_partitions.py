@@ -1,4 +1,4 @@
-"""Partitions of the raw queue: each device's signals in order, by one door at a time; back and forth, nothing is lost."""
+"""Partitions of the raw queue: the signals of a device in order, by one service at a time; repartitioning loses nothing."""
 
 import base64
 import json
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def with_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A RabbitMQ with the plug-in, as the sandbox starts it where partitions are wanted."""
+    """A RabbitMQ with the plug-in, as the sandbox starts it for partitions."""
     with running_rabbitmq(tmp_path_factory.mktemp("partitions"), signals_partitions=COUNT) as settings:
         yield settings
 
 
 def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:
-    """One signal of each device, whose payload is `number`."""
+    """Send one signal per device with `number` as payload."""
     sent = [(f"device-{n}", number) for n in range(DEVICES)]
     for device, _ in sent:
         body = body_of(device, str(number).encode())
@@ -38,12 +38,12 @@ def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:
 
 
 def processed(gateway: Gateway, count: int) -> list[tuple[str, int]]:
-    """Device and payload of so many processed messages, in their order."""
+    """Device and payload of this many processed messages, in order."""
     said = [json.loads(gateway.get(topology.PROCESSED)[1]) for _ in range(count)]
     return [(one["deviceId"], int(base64.b64decode(one["originalPayload"]))) for one in said]
 
 
-def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_as_before(
+def test_each_device_belongs_to_one_service_with_partitions_and_to_any_without(
     with_plugin: Settings, tmp_path: Path, redis_server: Server
 ) -> None:
     doors = [
@@ -58,7 +58,7 @@ def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_
         got = processed(gateway, len(sent))
         of_device = {device: [value for name, value in got if name == device] for device, _ in sent}
         assert of_device == {device: list(range(ROUNDS)) for device, _ in sent}
-        assert [len(door.recorded()) for door in doors] == [len(sent), 0], "who came first reads all partitions"
+        assert [len(door.recorded()) for door in doors] == [len(sent), 0], "the first consumer reads all partitions"
 
         assert doors[0].server is not None
         doors[0].server.kill()
@@ -86,7 +86,9 @@ def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_
             door.stop()
 
 
-def test_a_server_without_the_plug_in_is_told_with_the_remedy(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+def test_a_server_without_the_plugin_is_reported_with_the_remedy(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server
+) -> None:
     door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_partitions=COUNT)
     with pytest.raises(RuntimeError, match="ended with 2"):
         door.start()
@@ -96,7 +98,7 @@ def test_a_server_without_the_plug_in_is_told_with_the_remedy(tmp_path: Path, ra
         wait_until(lambda: channel.queue_declare(topology.RAW, passive=True), what="the raw queue")
 
 
-def test_what_waits_in_one_partition_makes_no_other_one_older() -> None:
+def test_a_backlog_in_one_partition_ages_no_other() -> None:
     backlogs = Backlogs(["raw", "p0", "p1"], 3600, in_flight=0)
     backlogs.empty_at = 1000
     backlogs.observe_depth("raw", 0, 1010)
@@ -107,4 +109,4 @@ def test_what_waits_in_one_partition_makes_no_other_one_older() -> None:
     assert [backlogs.age_s(1020, queue) for queue in ("raw", "p0", "p1", "a queue of statuses")] == [0, 0, 20, 20]
     for _ in range(3):
         backlogs.record_delivery("p1")
-    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: what comes now was published after it"
+    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: later messages were published after it"

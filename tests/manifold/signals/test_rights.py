@@ -1,4 +1,4 @@
-"""Least right in RabbitMQ: each user does its work, and is refused what it must not do."""
+"""Least privilege in RabbitMQ: each user does its work, and is refused everything else."""
 
 import json
 from collections.abc import Callable
@@ -65,7 +65,7 @@ MUST_NOT: list[tuple[str, str, Act]] = [
 
 @pytest.mark.usefixtures("door")
 @pytest.mark.parametrize(("user", "act"), [pytest.param(u, act, id=f"{u}: {what}") for u, what, act in MUST_NOT])
-def test_what_a_user_must_not(rabbitmq: Settings, user: str, act: Act) -> None:
+def test_a_user_is_refused_what_it_must_not_do(rabbitmq: Settings, user: str, act: Act) -> None:
     client = Gateway(rabbitmq, user)
     try:
         with pytest.raises(ChannelClosedByBroker) as refused:
@@ -77,7 +77,7 @@ def test_what_a_user_must_not(rabbitmq: Settings, user: str, act: Act) -> None:
 
 
 @pytest.mark.usefixtures("door")
-def test_a_gateway_sends_signals_and_statuses_and_is_told_of_errors(rabbitmq: Settings, gateway: Gateway) -> None:
+def test_a_gateway_sends_signals_and_statuses_and_receives_errors(rabbitmq: Settings, gateway: Gateway) -> None:
     client = Gateway(rabbitmq, GATEWAY)
     try:
         mine = client.channel.queue_declare("", exclusive=True).method.queue
@@ -89,8 +89,8 @@ def test_a_gateway_sends_signals_and_statuses_and_is_told_of_errors(rabbitmq: Se
         client.close()
 
 
-def test_the_door_and_the_operator_do_their_work_as_themselves(door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
-    """The door of these tests is the user `door`, whose rights are all it has; so is every other test's."""
+def test_service_and_operator_work_with_their_own_rights(door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    """The service of these tests is the user `door` with exactly its rights, as in every other test."""
     gateway.send_signed()
     assert gateway.get(topology.PROCESSED)
     assert door.settings.signals_amqp_url.get_secret_value() == ""
@@ -104,7 +104,7 @@ def test_the_door_and_the_operator_do_their_work_as_themselves(door: Door, rabbi
         client.close()
 
 
-def test_what_is_written_down_is_what_the_sandbox_gives(rabbitmq: Settings) -> None:
+def test_the_documented_rights_match_the_sandbox(rabbitmq: Settings) -> None:
     written = json.loads((ROOT / "infra" / "rabbitmq" / "permissions.json").read_text())
     given = json.loads((rabbitmq.home / "rabbitmq" / "definitions.json").read_text())
 

@@ -1,4 +1,4 @@
-"""A stay that is over: what its connection still brings is nobody's."""
+"""A session that has ended: its connection's later deliveries are ignored."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from tests.support.servers import wait_until
 
 
 def channel(number: int) -> Any:
-    """What a stay asks of the library's channels, as long as nothing goes out."""
+    """The part of the library's channels that a session uses as long as nothing is sent."""
     loop = asyncio.get_running_loop()
 
     async def consumed(*_: Any, **__: Any) -> None:
@@ -35,8 +35,8 @@ def channel(number: int) -> Any:
     )
 
 
-def test_what_comes_after_a_stay_is_taken_by_nobody() -> None:
-    """The next one would acknowledge it by a number that is another message's there, and count its bytes as in hand forever."""
+def test_deliveries_after_the_session_ends_are_ignored() -> None:
+    """The next session would acknowledge it by a tag that belongs to another message there, and count its bytes forever."""
 
     async def scenario() -> list[int]:
         taken, wire = list[Received](), FrameStream()
@@ -52,7 +52,7 @@ def test_what_comes_after_a_stay_is_taken_by_nobody() -> None:
     assert asyncio.run(scenario()) == [1]
 
 
-def test_a_consumer_that_the_server_cancels_ends_the_stay() -> None:
+def test_a_consumer_cancelled_by_the_server_ends_the_session() -> None:
     async def scenario() -> str:
         taking = channel(1)
         session = Session(taking, channel(2), FrameStream(), FrameStream())
@@ -64,8 +64,8 @@ def test_a_consumer_that_the_server_cancels_ends_the_stay() -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_that_is_made_again_before_anybody_looks_is_read_again(own_door: Door, gateway: Gateway) -> None:
-    """As another door makes it that has lost it first."""
+def test_a_queue_recreated_before_the_check_is_consumed_again(own_door: Door, gateway: Gateway) -> None:
+    """As by another service that noticed the loss first."""
     own_door.start()
     gateway.purge()
     (raw,) = (queue for queue in topology.QUEUES if queue.name == topology.RAW)
@@ -77,15 +77,15 @@ def test_a_queue_that_is_made_again_before_anybody_looks_is_read_again(own_door:
 
 
 @pytest.mark.slow
-def test_the_doors_connections_have_the_heartbeat_of_the_settings(own_door: Door, rabbitmq: Settings) -> None:
+def test_connections_have_the_configured_heartbeat(own_door: Door, rabbitmq: Settings) -> None:
     own_door.with_settings(signals_heartbeat_seconds=7).start()
     lines = ctl(rabbitmq, "-q", "list_connections", "user", "timeout").splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == ["door"]].count("7") == 2
 
 
 @pytest.mark.slow
-def test_who_asks_for_an_answer_in_a_way_that_only_its_sender_may_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
-    """Such a message comes from clients of AMQP 1.0, and would come again, and so on forever."""
+def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
+    """AMQP 1.0 clients send such messages; a connection error would redeliver it forever."""
     about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
     message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)
     report = ErrorReport.of(Refusal(Code.SCHEMA_ERROR, "no", "other"), at=message.at, correlation_id=None, retry_count=0)

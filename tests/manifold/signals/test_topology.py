@@ -1,4 +1,4 @@
-"""The topology: what is declared, what is written down, and what a server says to another one."""
+"""The topology: declared, stored, and as one server exports it to another."""
 
 import json
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ from tests.support.rabbitmq import DEFINITIONS
 from tests.support.servers import ROOT, Server, wait_until
 
 
-def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:
+def test_the_stored_definitions_match_the_contract() -> None:
     assert json.loads(DEFINITIONS.read_text()) == topology.definitions()
 
 
 @pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
-def test_every_server_takes_messages_of_the_same_size(file: str) -> None:
-    """Larger ones end their publisher's channel; without a limit, one of 128 MiB is held by the door before it is refused."""
+def test_every_server_accepts_messages_of_the_same_size(file: str) -> None:
+    """Larger messages close their publisher's channel; without a limit, the service would hold 128 MiB before refusing."""
     assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
 
 
-def test_the_contract_word_for_word() -> None:
+def test_the_topology_matches_the_contract_literally() -> None:
     queues = {queue.name: (queue.exchange, dict(queue.arguments)) for queue in topology.QUEUES}
 
     assert topology.EXCHANGES == {"iot.xray": "topic", "iot.xray.dlx": "direct"}
@@ -52,12 +52,12 @@ def test_the_contract_word_for_word() -> None:
         "xray.raw.v1.dlq": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),
         "device.status.v1": ("iot.xray", {}),
         "xray.processed.v1": ("iot.xray", {}),
-        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours; the contract does not know it
+        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours, not in the contract
     }
     assert {q.name: q.key for q in topology.QUEUES if q.key != q.name} == {"xray.raw.v1.dlq.copy": "xray.raw.v1.dlq"}
 
 
-def test_a_fresh_server_imports_the_definitions_and_the_door_takes_them(
+def test_a_fresh_server_imports_the_definitions_and_the_service_accepts_them(
     tmp_path: Path, rabbitmq: Settings, redis_server: Server
 ) -> None:
     door, gateway = Door(tmp_path / "home", rabbitmq, redis_server.port), Gateway(rabbitmq)
@@ -98,7 +98,7 @@ def test_a_queue_with_other_arguments_is_named_with_both_values(
         (topology.DEAD_EXCHANGE, {"exchange_type": "direct"}, "has durable = 'false', and the door needs 'true'"),
     ],
 )
-def test_an_exchange_of_another_kind_is_named_with_both_values(
+def test_an_exchange_of_another_type_is_named_with_both_values(
     tmp_path: Path, rabbitmq: Settings, redis_server: Server, exchange: str, other: dict[str, Any], said: str
 ) -> None:
     with another_topology(rabbitmq) as channel:
@@ -112,7 +112,7 @@ def test_an_exchange_of_another_kind_is_named_with_both_values(
 
 @contextmanager
 def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
-    """A channel by which another one is declared."""
+    """A channel on which another topology is declared."""
     connection = pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq)))
     try:
         yield connection.channel()
@@ -121,7 +121,7 @@ def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
 
 
 def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> str:
-    """What a door said that did not start."""
+    """The error of a service that did not start."""
     door = Door(tmp_path / "home", rabbitmq, redis_server.port)
     with pytest.raises(RuntimeError, match="ended with 2"):
         door.start()
@@ -129,14 +129,14 @@ def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) 
     return door.log
 
 
-def test_what_is_sent_by_the_contracts_route_for_retries_comes_again(door: Door, gateway: Gateway) -> None:
+def test_a_message_on_the_retry_route_of_the_contract_returns(door: Door, gateway: Gateway) -> None:
     body = body_of("device-of-another")
     gateway.publish(topology.DEAD_EXCHANGE, topology.RETRY, body, signed(body, device="device-of-another"), expiration="1")
 
     assert b"device-of-another" in gateway.get(topology.PROCESSED)[1]
 
 
-def test_the_binding_of_an_earlier_release_is_removed_and_what_waits_in_the_queue_stays(
+def test_the_binding_of_an_earlier_release_is_removed_and_its_queue_kept(
     tmp_path: Path, rabbitmq: Settings, redis_server: Server
 ) -> None:
     with another_topology(rabbitmq) as channel:
@@ -151,8 +151,8 @@ def test_the_binding_of_an_earlier_release_is_removed_and_what_waits_in_the_queu
             door.stop()
 
 
-def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door, gateway: Gateway) -> None:
-    """By a binding of the raw queue to an exchange of others', to all keys of ours, and to the dead letters."""
+def test_messages_through_foreign_bindings_are_checked_and_reported(door: Door, gateway: Gateway) -> None:
+    """By a binding of the raw queue to a foreign exchange, to all of our keys, and to the dead letters."""
     gateway.channel.exchange_declare("of.others", "fanout")
     ways = [("of.others", "any"), (topology.EXCHANGE, "#"), (topology.DEAD_EXCHANGE, topology.DEAD)]
     for exchange, key in ways:
@@ -162,8 +162,8 @@ def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door,
         gateway.publish("of.others", "theirs", body, signed(body, device="device-7"))
         assert b"device-7" in gateway.get(topology.PROCESSED)[1]
         gateway.publish("of.others", "theirs", body, signed(body, device="device-7", secret="forged"))
-        # Two of others', the processed signal, and the dead letters of that and of what was forged, which are let be.
-        wait_until(lambda: foreign(door) == 5, what="what came by foreign bindings")
+        # Two of others, the processed signal, and the dead letters of both, which are ignored.
+        wait_until(lambda: foreign(door) == 5, what="the messages from foreign bindings")
     finally:
         for exchange, key in ways:
             gateway.channel.queue_unbind(topology.RAW, exchange, key)
@@ -176,7 +176,7 @@ def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door,
 
 
 def foreign(door: Door) -> float:
-    """How many messages have come by a foreign binding."""
+    """The number of messages that arrived by a foreign binding."""
     page = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
     return sum(
         s.value for family in page if family.name == "signals_foreign" for s in family.samples if s.name.endswith("_total")
@@ -184,12 +184,10 @@ def foreign(door: Door) -> float:
 
 
 @pytest.mark.parametrize("exchange", [topology.EXCHANGE, topology.DEAD_EXCHANGE])
-def test_an_exchange_that_is_deleted_under_a_door_is_declared_and_bound_again(
-    door: Door, gateway: Gateway, exchange: str
-) -> None:
-    """Nothing is published meanwhile, so no error tells the door."""
+def test_an_exchange_deleted_at_run_time_is_declared_and_bound_again(door: Door, gateway: Gateway, exchange: str) -> None:
+    """Nothing is published meanwhile, so no error reveals the deletion."""
     gateway.channel.exchange_delete(exchange)
-    wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the door names the exchange")
+    wait_until(lambda: f"exchange={exchange!r}" in door.log, within_s=20, what="the signals service to name the exchange")
     wait_until(lambda: door.log.count("topology declared again") > 0, within_s=20)
     gateway.send_signed()
     gateway.send(b"no JSON", {})
@@ -198,7 +196,7 @@ def test_an_exchange_that_is_deleted_under_a_door_is_declared_and_bound_again(
     assert gateway.get(topology.DEAD)
 
 
-def test_a_binding_that_is_deleted_under_a_door_is_made_again(door: Door, gateway: Gateway) -> None:
+def test_a_binding_deleted_at_run_time_is_created_again(door: Door, gateway: Gateway) -> None:
     gateway.channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
 
     def is_routed() -> bool:

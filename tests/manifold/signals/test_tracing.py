@@ -1,4 +1,4 @@
-"""Spans of the door, as a collector gets them: a real OTLP/HTTP receiver, whose messages the protocol's own library reads."""
+"""Spans of the service as a collector gets them: a real OTLP/HTTP receiver with the protocol's own library."""
 
 import gzip
 import subprocess
@@ -21,7 +21,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP and keeps the spans."""
+    """Accept OTLP over HTTP and keep the spans."""
 
     daemon_threads = True
 
@@ -47,8 +47,8 @@ class _Taking(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
-        """Nobody reads it."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
+        """Suppress request logging."""
 
 
 def _read(span: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def door_at(tmp_path: Path, rabbitmq: Settings, own_redis: Server, gateway: Gateway) -> Iterator[Any]:
-    """Starts a door whose collector has this URL."""
+    """Start a service with this collector URL."""
     made: list[Door] = []
 
     def start(url: str) -> Door:
@@ -106,7 +106,7 @@ def test_each_message_is_a_span_with_its_correlation_id_and_outcome(door_at: Any
     assert all(span["ms"] >= 0 for span in collector.spans)
 
 
-def test_the_last_spans_are_sent_when_the_door_ends(door_at: Any, collector: Collector, gateway: Gateway) -> None:
+def test_the_last_spans_are_sent_on_shutdown(door_at: Any, collector: Collector, gateway: Gateway) -> None:
     door = door_at(collector.url)
     gateway.send_signed()
     gateway.get(topology.PROCESSED)
@@ -116,7 +116,7 @@ def test_the_last_spans_are_sent_when_the_door_ends(door_at: Any, collector: Col
     assert [span["manifold.outcome"] for span in collector.spans] == ["processed"]
 
 
-def test_a_collector_that_is_away_and_headers_that_are_no_trace_hold_nothing_up(door_at: Any, gateway: Gateway) -> None:
+def test_an_unreachable_collector_and_invalid_trace_headers_block_nothing(door_at: Any, gateway: Gateway) -> None:
     door = door_at(f"http://127.0.0.1:{free_port()}/v1/traces")
     for traceparent in ("no trace", "", b"\xff\xfe", 7, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 10_000):
         body = body_of("anyhow")
@@ -128,7 +128,7 @@ def test_a_collector_that_is_away_and_headers_that_are_no_trace_hold_nothing_up(
     assert len(door.recorded()) == 6
 
 
-def test_a_door_without_a_collector_loads_nothing_that_tells_spans() -> None:
+def test_a_service_without_a_collector_loads_no_tracing_library() -> None:
     names = ("opentelemetry.exporter", "opentelemetry.sdk.trace")
     program = f"import sys, manifold.signals._service; print([name for name in sys.modules if name.startswith({names})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -1,1 +1,1 @@
-"""One archive with everything in it, and the rows that it gives, as files: they know no engine, and every engine gives them."""
+"""One comprehensive archive and its rows as files, independent of the engine that produces them."""

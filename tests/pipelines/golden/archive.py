@@ -1,6 +1,6 @@
-"""The archive behind the golden rows, in two parts: what the first run finds, and what came before the second.
+"""The archive of the golden rows, in two parts: before the first run and before the second.
 
-Everything is at a fixed instant. Random are only the nonces and the ids of the keys under which signals are sealed.
+All times are fixed. Only the nonces and key ids for sealing signals are random.
 """
 
 import gzip
@@ -37,14 +37,14 @@ from tests.pipelines.makers import (
 )
 from tests.pipelines.signal_makers import Door, readings
 
-A, B, C = "1M8GDM9AXKP042788", "5YJBT6ZE7T7002409", "1HGCM82633A004352"  # VINs by ISO 3779; TEST-… are none
+A, B, C = "1M8GDM9AXKP042788", "5YJBT6ZE7T7002409", "1HGCM82633A004352"  # valid VINs by ISO 3779; TEST-… are invalid
 HOUR = 3_600_000
 NO_SUCH_KEY = b"2026-03-01.000000000000"
 NOBODY_OPENS = MAGIC + bytes((len(NO_SUCH_KEY),)) + NO_SUCH_KEY + bytes(NONCE + TAG)
 
 
 def write_first(lake: SparkLake, door: Door) -> None:
-    """All of the first hour."""
+    """Write all of the first hour."""
     _fanout(lake)
     _outcomes(lake)
     _ecq(lake)
@@ -54,7 +54,7 @@ def write_first(lake: SparkLake, door: Door) -> None:
 
 
 def write_second(lake: SparkLake, door: Door) -> None:
-    """What came an hour later: news of what is known, repeats of it, and contradictions."""
+    """Write the second hour: updates, repetitions and contradictions of known messages."""
     late = HOUR
     lake.write(
         Stream.TRIGGER,
@@ -69,7 +69,7 @@ def write_second(lake: SparkLake, door: Door) -> None:
         Stream.DATA,
         [data(late + 10, "late", b"after its trigger"), data(late + 11, "d2", b"two"), data(late + 12, "d2", b"not two")],
     )
-    lake.write(Stream.DATA, [data(31, "d1", b"one"), data(late + 13, "d1", b"one")], node=9)  # 31 is in the first part, too
+    lake.write(Stream.DATA, [data(31, "d1", b"one"), data(late + 13, "d1", b"one")], node=9)  # 31 is in the first part too
     lake.write(
         Stream.OUTCOME,
         [
@@ -155,7 +155,7 @@ def _outcomes(lake: SparkLake) -> None:
             outcome(50, A, 1),
             outcome(51, A, 1, Outcome.FAILED),
             outcome(52, B, 1, Outcome.EXPIRED),
-            outcome(53, "TEST-9", 49),  # of no entry
+            outcome(53, "TEST-9", 49),  # for no entry
             outcome(54, A, 2),
             envelope(55, Stream.OUTCOME, topic, never_sent.to_wire()),
             envelope(56, Stream.OUTCOME, topic, b"{"),
@@ -225,7 +225,7 @@ def _signals(lake: SparkLake, door: Door) -> None:
             _raw_record(314, "a device"),
         ],
     )
-    lake.write(Stream.XRAY_RAW, [door.raw(315, "dev-1", hot, captured=301, node=3)], node=3)  # a repeat, by another door
+    lake.write(Stream.XRAY_RAW, [door.raw(315, "dev-1", hot, captured=301, node=3)], node=3)  # a repeat by another service
     lake.write(
         Stream.XRAY_STATUS,
         [

@@ -1,4 +1,4 @@
-"""What a lake shows, in a form that is the same whenever and however it was made."""
+"""The content of a lake in a canonical form."""
 
 import hashlib
 import json
@@ -15,16 +15,16 @@ from tests.pipelines.conftest import SparkLake
 
 Rows = list[dict[str, Any]]
 OF_THE_RUN = ("run_id", "ingested_at")
-KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")  # of a day's key; only the day is not random
+KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")  # of a day key; only the day is not random
 
 
 def published(lake: SparkLake, keys: DayKeys) -> dict[str, Rows]:
-    """By table, main's rows in the order of their keys; sightings and states as readers fold them."""
+    """Main's rows by table in the order of their keys; sightings and states are folded as readers do."""
     return {table.name: _rows(lake, keys, table) for table in EVERY_RUN_TABLE}
 
 
 def verdicts(lake: SparkLake) -> Rows:
-    """The last judgement on each rule of each table: how many rows were judged, and how many of them break it."""
+    """The last result of each rule of each table: how many rows were audited, and how many break it."""
     found = _read(lake, QUALITY)
     last = max(row["at"] for row in found)
     shown = ("suite", "rule", "severity", "outcome", "judged", "unexpected")
@@ -33,7 +33,7 @@ def verdicts(lake: SparkLake) -> Rows:
 
 
 def write(found: dict[str, Rows], folder: Path) -> None:
-    """A file for each table, a row a line."""
+    """Write a file per table and a line per row."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in found.items():
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -41,7 +41,7 @@ def write(found: dict[str, Rows], folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, Rows]:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 
 
@@ -66,7 +66,7 @@ def _read(lake: SparkLake, table: Table) -> Rows:
 
 
 def _folded(rows: Rows) -> Rows:
-    """One row for each payload, whether the table has that or a row for each run that saw it."""
+    """One row per payload, whether the table has that or a row for each run that saw it."""
     folded: dict[str, dict[str, Any]] = {}
     for row in rows:
         so_far = folded.setdefault(row["data_id"], row | {"times_seen": 0})
@@ -87,7 +87,7 @@ def _plain(lake: SparkLake, keys: DayKeys, table: Table, row: dict[str, Any]) ->
 
 
 def _shown(lake: SparkLake, keys: DayKeys, row: dict[str, Any], payload: bytes) -> str:
-    """SHA-1 and length of a payload, opened where it is sealed; for a refused file, whether it is that file's bytes."""
+    """SHA-1 and length of a payload, unsealed if necessary; for a refused file, whether the bytes are those of the file."""
     if row["seq"] < 0 and (file := lake.file(row["topic"])).is_file():
         return "the file's bytes" if file.read_bytes() == payload else "other bytes than the file's"
     sealed = ""

@@ -1,6 +1,6 @@
 """The archive gives exactly these rows, table by table, in one run or in two.
 
-Where a change is meant, look at each difference and copy the files that the assertion names over `rows/`.
+After an intended change, check each difference and copy the files that the assertion names over `rows/`.
 """
 
 from pathlib import Path

@@ -12,7 +12,7 @@ from tests.support.servers import Server, free_port, start_embedded_broker, star
 
 @dataclass(slots=True)
 class TapServer:
-    """Both, and where they listen."""
+    """Both servers and their ports."""
 
     settings: Settings
     broker: Server
@@ -20,7 +20,7 @@ class TapServer:
 
     @property
     def port(self) -> int:
-        """The tap's."""
+        """The port of the tap."""
         return self.settings.mqtt_port
 
     def restart_tap(self) -> None:
@@ -63,5 +63,5 @@ def own_tap_server(tmp_path: Path) -> Iterator[TapServer]:
 
 @pytest.fixture
 def vin(request: pytest.FixtureRequest) -> str:
-    """A client id of this test's own."""
+    """A client id for this test only."""
     return "".join(c for c in request.node.name if c.isalnum() or c in "-_")[:60]

@@ -1,4 +1,4 @@
-"""MQTT over a plain socket, for tests that must say exactly which bytes go out and when."""
+"""MQTT over a plain socket, for tests that control the exact bytes and their timing."""
 
 import socket
 import ssl
@@ -26,7 +26,7 @@ def subscribe(topic_filter: str, version: int = 5, *, mid: int = 1, qos: int = 1
 
 
 def user_properties(**pairs: str) -> bytes:
-    """User properties, without a length before them."""
+    """User properties without a length prefix."""
     return b"".join(b"\x26" + string(key.replace("_", "-").encode()) + string(value.encode()) for key, value in pairs.items())
 
 
@@ -70,7 +70,7 @@ class Got:
 
     @property
     def payload(self) -> bytes:
-        """Of a PUBLISH with QoS 1."""
+        """The payload of a PUBLISH with QoS 1."""
         read = Reader(self.body)
         read.binary()
         read.integer(2)
@@ -80,13 +80,13 @@ class Got:
 
     @property
     def reason(self) -> int:
-        """Of a CONNACK, or of a PUBACK."""
+        """The reason code of a CONNACK or PUBACK."""
         at = 1 if self.kind == CONNACK else 2
         return self.body[at] if len(self.body) > at else 0
 
 
 class RawConnection:
-    """One connection; every packet is asked for."""
+    """One connection; every packet is read explicitly."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RawConnection:
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1", session=session)
         self._read = bytearray()
-        self.received = bytearray()  # everything, as it came
+        self.received = bytearray()  # everything received
 
     def __enter__(self) -> Self:
         return self
@@ -118,11 +118,11 @@ class RawConnection:
         self.socket.sendall(b"".join(data))
 
     def next(self) -> Got:
-        """The next packet.
+        """Read the next packet.
 
         Raises:
             EOFError: the connection is closed.
-            TimeoutError: nothing comes.
+            TimeoutError: no packet arrives.
         """
         while (got := self._whole()) is None:
             chunk = self.socket.recv(1 << 16)
@@ -133,18 +133,18 @@ class RawConnection:
         return got
 
     def expect(self, kind: int) -> Got:
-        """The next packet of this kind; others are passed over."""
+        """The next packet of this kind; others are skipped."""
         while (got := self.next()).kind != kind:
             pass
         return got
 
     def open(self, client_id: str, *, clean: bool = True, username: str | None = None, expiry_s: int = 0) -> Got:
-        """Connect; the CONNACK."""
+        """Connect; return the CONNACK."""
         self.send(connect(client_id, self.version, clean=clean, username=username, expiry_s=expiry_s))
         return self.expect(CONNACK)
 
     def listen(self, topic_filter: str) -> Got:
-        """Subscribe with QoS 1; the SUBACK."""
+        """Subscribe with QoS 1; return the SUBACK."""
         self.send(subscribe(topic_filter, self.version))
         return self.expect(SUBACK)
 

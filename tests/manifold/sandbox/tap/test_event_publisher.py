@@ -1,4 +1,4 @@
-"""Events wait for the broker, are never dropped, and come in order."""
+"""Events wait for the broker, are never dropped, and arrive in order."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ def dial_to(port: int) -> event_publisher.Dial:
     return dial
 
 
-def test_a_flood_of_events_stops_the_readers_and_arrives_whole(mosquitto: Server) -> None:
+def test_a_flood_of_events_pauses_the_readers_and_arrives_complete(mosquitto: Server) -> None:
     full: list[bool] = []
     done: list[int] = []
     total = event_publisher.HIGH + 500
@@ -42,7 +42,7 @@ def test_a_flood_of_events_stops_the_readers_and_arrives_whole(mosquitto: Server
     assert heard == [b"%d" % n for n in range(1000)]
 
 
-def test_events_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
+def test_events_wait_for_an_unreachable_broker(tmp_path: Path) -> None:
     port = free_port()
     done: list[int] = []
 
@@ -50,7 +50,7 @@ def test_events_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
         it = EventPublisher(dial_to(port), lambda _: None)
         running = asyncio.create_task(it.run())
         for n in range(50):
-            it.publish(b"away", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy sees no default here
+            it.publish(b"away", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy does not see the default
         assert not await it.drained(0.3)
         with stopping(await asyncio.to_thread(start_mosquitto, tmp_path, port=port)):
             assert await it.drained(WITHIN_S)
@@ -61,7 +61,7 @@ def test_events_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
     assert done == list(range(50))
 
 
-def test_unconfirmed_events_are_sent_again_after_the_broker_was_killed(tmp_path: Path) -> None:
+def test_unconfirmed_events_are_resent_after_a_broker_kill(tmp_path: Path) -> None:
     port = free_port()
     kept = "persistence true\nautosave_interval 1\n"
 

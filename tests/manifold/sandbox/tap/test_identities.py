@@ -1,7 +1,7 @@
-"""Who a client is by its certificate: every odd one, on both listeners, in front of the tap and by EMQX's own expressions.
+"""Client identity from certificates: every odd one, on both listeners, at the tap and by EMQX's own expressions.
 
-EMQX takes several common names as one, joined by commas. A client is `refused`, `powerless` (it may connect and nothing else), or
-`itself`: it has the rights of its certificate's name, whatever it claims.
+EMQX joins several common names with commas. A client is `refused`, `powerless` (it may connect and nothing else), or `itself`: it
+has the rights of its certificate's name, whatever it claims.
 """
 
 import re
@@ -57,7 +57,7 @@ CELLS = [  # common names, listener, the tap, EMQX
     (("V1",), SERVICES, REFUSED, ITSELF),
     *((("sdv-" + it,), VEHICLES, REFUSED, POWERLESS) for it in ("recorder", "dispatcher", "pub-a", "listener", "nobody")),
     *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "listener")),
-    (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # on the tap, too, it has no right: there is no user of this name
+    (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # no right on the tap either: no such user exists
 ]
 CLAIMS = [(it, it) for it in ("", "V1", "V2", "w", "sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener", "sdv-nobody")]
 CLAIMS += [
@@ -79,7 +79,7 @@ def ids(cell: object) -> str:
     return "none" if cell == () else "-and-".join(it or "empty" for it in cell) if isinstance(cell, tuple) else str(cell)
 
 
-# EMQX: the expressions of tls.conf, which are Python's syntax, too --------------------------------------------------------
+# EMQX: the expressions of tls.conf, which are also valid Python -----------------------------------------------------------
 
 
 @cache
@@ -91,18 +91,18 @@ def expression(listener: str, of: str) -> str:
 
 
 def value(text: str, **variables: str) -> str:
-    """What the expression says; EMQX takes an empty text, and a variable that is not known, for false."""
+    """The value of the expression; EMQX treats an empty text and an unknown variable as false."""
     functions: dict[str, Any] = {
         "iif": lambda condition, then, otherwise: then if condition else otherwise,
         "concat": "".join,
         "regex_replace": lambda subject, pattern, by: re.sub(pattern, by, subject),
         "rand_str": lambda size: "x" * size,
     }
-    return str(eval(text, {"__builtins__": {}}, functions | variables))  # of our own file
+    return str(eval(text, {"__builtins__": {}}, functions | variables))  # from our own file
 
 
 def on_emqx(names: tuple[str, ...], listener: str, client_id: str, username: str) -> Client:
-    """Who EMQX takes such a client for."""
+    """The identity that EMQX gives such a client."""
     cn = ",".join(names)
     if cn:
         username = cn
@@ -118,7 +118,7 @@ def rights_on_emqx(client: Client) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), [(n, on, emqx) for n, on, _, emqx in CELLS], ids=ids)
-def test_emqx_knows_a_client_by_its_certificate_alone(names: tuple[str, ...], listener: str, expected: str) -> None:
+def test_emqx_identifies_a_client_by_its_certificate_alone(names: tuple[str, ...], listener: str, expected: str) -> None:
     claimed = {claim: on_emqx(names, listener, *claim) for claim in CLAIMS}
     rights = {claim: rights_on_emqx(client) for claim, client in claimed.items()}
 
@@ -131,9 +131,9 @@ def test_emqx_knows_a_client_by_its_certificate_alone(names: tuple[str, ...], li
         assert client.client_id == name if listener == VEHICLES else client.client_id == f"{name}:{claim[0]}"
         others = {"sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener"} - {name}
         assert client.username not in others
-    if name.startswith("sdv-"):  # with a wildcard in its client id it has none
+    if name.startswith("sdv-"):  # a wildcard in its client id leaves it without rights
         same = {frozenset(right for right in each if right[1] in TOPICS) for each in rights.values() if each}
-        assert len(same) == 1, "its rights do not depend on what it claims"
+        assert len(same) == 1, "its rights must not depend on its claims"
     else:
         assert all(client.client_id in topic for claim, client in claimed.items() for _, topic in rights[claim])
 
@@ -168,7 +168,7 @@ def port_of(site: Site, listener: str) -> int:
 
 
 def outcome(port: int, context: ssl.SSLContext, claim: tuple[str, str], own: str, session: ssl.SSLSession | None = None) -> str:
-    """What becomes of a client that claims this."""
+    """What the tap does with a client that claims this."""
     client_id, username = claim
     try:
         with RawConnection(port, tls=context, session=session) as connection:
@@ -188,7 +188,7 @@ IN_PER_HANDSHAKE = [(names, on, tap) for names, on, tap, _ in CELLS if names != 
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), IN_PER_HANDSHAKE, ids=ids)
-def test_the_tap_knows_a_client_by_its_certificate_alone(
+def test_the_tap_identifies_a_client_by_its_certificate_alone(
     site: Site, names: tuple[str, ...], listener: str, expected: str
 ) -> None:
     context = client_context(TlsFiles(str(site.secrets / CA), str(issued(site, names))))
@@ -202,7 +202,7 @@ def test_the_tap_knows_a_client_by_its_certificate_alone(
 
 
 @pytest.mark.parametrize(("names", "listener", "expected"), [(n, on, tap) for n, on, tap, _ in CELLS if n == ("",)], ids=ids)
-def test_the_tap_takes_an_empty_name_for_none(names: tuple[str, ...], listener: str, expected: str) -> None:
+def test_the_tap_treats_an_empty_name_as_none(names: tuple[str, ...], listener: str, expected: str) -> None:
     subject = tuple(((("commonName", it),)) for it in names)
     who = Identity.of({"subject": subject, "notAfter": "Jan  1 00:00:00 2099 GMT", "serialNumber": "0A"})
     rule = is_vehicle if listener == VEHICLES else is_platform
@@ -211,13 +211,13 @@ def test_the_tap_takes_an_empty_name_for_none(names: tuple[str, ...], listener: 
     assert not any(rule(who, Connect(client_id, 5, True, 60, username)) for client_id, username in CLAIMS)
 
 
-# Certificates that were good once -----------------------------------------------------------------------------------------
+# Certificates that are no longer valid ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["anew", "resuming a TLS 1.2 session"])
 @pytest.mark.parametrize("harm", ["ended", "revoked"])
 @pytest.mark.parametrize("listener", [VEHICLES, SERVICES])
-def test_the_tap_refuses_a_certificate_that_is_good_no_longer(site: Site, listener: str, harm: str, resumed: bool) -> None:
+def test_the_tap_refuses_an_expired_or_revoked_certificate(site: Site, listener: str, harm: str, resumed: bool) -> None:
     name = f"V-{harm}-{resumed}" if listener == VEHICLES else f"sdv-pub-{harm}-{resumed}".lower()
     file = issued(site, (name,), ends_in_s=4 if harm == "ended" else 3600)
     context = client_context(TlsFiles(str(site.secrets / CA), str(file)))
@@ -240,7 +240,7 @@ def test_the_tap_refuses_a_certificate_that_is_good_no_longer(site: Site, listen
 
 
 @pytest.mark.parametrize("listener", ["listeners.ssl.default", "listeners.ssl.platform"])
-def test_emqx_looks_at_the_certificate_of_every_connection(listener: str) -> None:
+def test_emqx_verifies_the_certificate_of_every_connection(listener: str) -> None:
     """Ended: it verifies. Revoked: a ban, or a list where a site turns it on (docs/guides/emqx.md). Sessions are not resumed."""
     text = (EMQX / "tls.conf").read_text()
     block = text[text.index(f"{listener} {{") :].partition("\n}\n")[0]

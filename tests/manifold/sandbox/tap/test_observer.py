@@ -1,4 +1,4 @@
-"""What is told of a connection, from its bytes alone."""
+"""Events of a connection, derived from its bytes."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ FILTER, TOPIC = "agent/V/proxy/request/+", "agent/V/proxy/request/r1"
 
 
 class Scene:
-    """Sessions whose events are kept, and whose broker answers as the test says."""
+    """Sessions that collect their events, with broker replies chosen by the test."""
 
     def __init__(self, store: PublicationStore | None = None) -> None:
         self.told: list[tuple[BrokerEvent, str, Fields]] = []
@@ -54,7 +54,7 @@ class Scene:
     def send(
         self, vehicle: SessionObserver, seq: int, *, mid: int, payload: bytes = b"hello", dup: bool = False, again: bool = False
     ) -> None:
-        """The dispatcher publishes, the broker confirms and delivers; `again`: it only delivers, from the session it kept."""
+        """Publish as the dispatcher; the broker confirms and delivers. `again` only delivers, from the stored session."""
         version = vehicle.asked.version if vehicle.asked else 4
         properties = user_properties(seq=str(seq), data_id="d1")
         if not again:
@@ -64,7 +64,7 @@ class Scene:
 
     @property
     def events(self) -> list[Event]:
-        """As a dispatcher reads them."""
+        """The events as a dispatcher reads them."""
         found = (parse_event(event, client_id, orjson.dumps(fields)) for event, client_id, fields in self.told)
         return [event for event in found if event is not None]
 
@@ -74,7 +74,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_an_acknowledgement_carries_seq_on_both_protocols(version: int) -> None:
+def test_an_ack_event_carries_its_seq_on_both_protocols(version: int) -> None:
     scene = Scene()
     vehicle = scene.connected("V", version)
     scene.send(vehicle, 41, mid=1)
@@ -86,7 +86,7 @@ def test_an_acknowledgement_carries_seq_on_both_protocols(version: int) -> None:
     assert len(scene.sessions.store) == 0
 
 
-def test_a_negative_puback_is_an_acknowledgement_with_what_the_vehicle_said() -> None:
+def test_a_negative_puback_is_an_ack_event_with_the_reason() -> None:
     scene = Scene()
     vehicle = scene.connected("V")
     scene.send(vehicle, 41, mid=1)
@@ -107,7 +107,7 @@ def test_a_puback_for_an_unknown_packet_id_is_no_event() -> None:
     assert scene.acked == [41]
 
 
-def test_the_connack_is_held_until_the_event_is_told() -> None:
+def test_the_connack_is_held_until_the_event_is_published() -> None:
     scene = Scene()
     vehicle = scene.asking("V", 4)
 
@@ -135,7 +135,7 @@ def test_services_cause_no_events() -> None:
     assert scene.told == []
 
 
-def test_a_refused_connection_is_not_told() -> None:
+def test_a_refused_connection_causes_no_event() -> None:
     scene = Scene()
     vehicle = scene.asking("V")
     vehicle.from_broker(b"\x20\x03\0\x87\0")
@@ -163,7 +163,7 @@ def test_the_old_connection_ends_before_the_new_one_begins(clean: bool, reason: 
 
 
 def has_two_in_flight(scene: Scene, version: int) -> SessionObserver:
-    """A vehicle that resumes its sessions, and to which 1 and 2 have gone."""
+    """A vehicle that resumes its sessions and has 1 and 2 in flight."""
     vehicle = scene.connected("V", version, clean=False, expiry_s=300)
     scene.send(vehicle, 1, mid=1)
     scene.send(vehicle, 2, mid=2)
@@ -179,7 +179,7 @@ def gets_both_again(scene: Scene, version: int) -> SessionObserver:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_packet_ids_in_flight_outlive_the_connection(version: int) -> None:
+def test_packet_ids_in_flight_survive_the_connection(version: int) -> None:
     scene = Scene()
     has_two_in_flight(scene, version).client_closed()
 
@@ -188,7 +188,7 @@ def test_packet_ids_in_flight_outlive_the_connection(version: int) -> None:
     assert scene.acked == [2, 1]
 
 
-def test_after_a_clean_start_a_late_puback_means_nothing_and_the_next_message_is_its_own() -> None:
+def test_after_a_clean_start_a_late_puback_acknowledges_nothing() -> None:
     scene = Scene()
     vehicle = scene.connected("V", 4, clean=False)
     scene.send(vehicle, 1, mid=1)
@@ -203,7 +203,7 @@ def test_after_a_clean_start_a_late_puback_means_nothing_and_the_next_message_is
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_tap_that_was_killed_knows_redelivered_messages_again(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_killed_tap_recognises_redelivered_messages(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("tap") / "publications.jsonl"
     before = Scene(PublicationStore(path))
     has_two_in_flight(before, version)
@@ -215,7 +215,7 @@ def test_a_tap_that_was_killed_knows_redelivered_messages_again(version: int, tm
     assert after.acked == [1, 2]
 
 
-def test_a_foreign_message_on_the_vehicles_topic_acknowledges_nothing_of_ours() -> None:
+def test_a_foreign_message_on_the_vehicle_topic_acknowledges_nothing_of_ours() -> None:
     scene = Scene()
     vehicle = scene.connected("V", 4)
     scene.dispatcher.from_client(publish(TOPIC, b"ours", mid=1, properties=user_properties(seq="41")))
@@ -225,7 +225,7 @@ def test_a_foreign_message_on_the_vehicles_topic_acknowledges_nothing_of_ours() 
     assert scene.acked == [None]
 
 
-def test_a_publish_that_nobody_wants_is_told_of_its_publisher_and_forgotten() -> None:
+def test_a_publish_without_subscribers_is_reported_and_forgotten() -> None:
     scene = Scene()
     scene.dispatcher.from_client(publish(TOPIC, b"x", mid=5, properties=user_properties(seq="41")))
     scene.dispatcher.from_broker(puback(5, 16))
@@ -258,7 +258,7 @@ def test_a_publisher_may_use_topic_aliases() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic", ["$ECQ/w/V/a/b", "$ECQ/w", "$ECQ/r/V", "$ECQ/r"])
-def test_what_comes_in_for_compacted_queues_is_no_delivery_and_takes_no_memory(topic: str, version: int) -> None:
+def test_incoming_compacted_queue_messages_are_not_tracked(topic: str, version: int) -> None:
     scene = Scene()
     for client_id, no_subscribers in (("sdv-pub-1", 16), ("sdv-pub-2", 0), ("V", 0)):
         publisher = scene.connected(client_id, version)
@@ -271,7 +271,7 @@ def test_what_comes_in_for_compacted_queues_is_no_delivery_and_takes_no_memory(t
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("key", ["a", "a/b", "/", "w/a", "r"])
-def test_an_acknowledgement_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version: int) -> None:
+def test_an_ack_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version: int) -> None:
     scene = Scene()
     vehicle = scene.connected("V", version)
     scene.dispatcher.from_client(publish(f"$ECQ/V/{key}", b"a", mid=7, properties=user_properties(seq="7")))
@@ -284,7 +284,7 @@ def test_an_acknowledgement_of_a_compacted_queue_carries_its_topic_and_seq(key: 
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_subscription_says_with_which_qos_the_broker_has_granted_it(qos: int, version: int) -> None:
+def test_a_subscription_event_carries_the_granted_qos(qos: int, version: int) -> None:
     scene = Scene()
     vehicle = scene.connected("V", version)
     vehicle.from_client(subscribe("$ECQ/V/#", version, qos=2))
@@ -315,7 +315,7 @@ def test_a_subscription_says_with_which_qos_the_broker_has_granted_it(qos: int, 
         ("#", False),
     ],
 )
-def test_only_what_emqx_would_grant_is_told_as_a_subscription(topic_filter: str, told: bool) -> None:
+def test_only_subscriptions_that_emqx_would_grant_cause_events(topic_filter: str, told: bool) -> None:
     scene = Scene()
     vehicle = scene.connected("V")
     vehicle.from_client(subscribe(topic_filter))
@@ -334,7 +334,7 @@ def test_only_what_emqx_would_grant_is_told_as_a_subscription(topic_filter: str,
         pytest.param(b"", "tcp_closed", id="socket closed"),
     ],
 )
-def test_a_client_that_leaves_says_why(packets: bytes, reason: str) -> None:
+def test_a_disconnect_event_carries_its_reason(packets: bytes, reason: str) -> None:
     scene = Scene()
     vehicle = scene.connected("V")
     vehicle.from_client(packets)
@@ -344,14 +344,14 @@ def test_a_client_that_leaves_says_why(packets: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("silent_s", "reason"), [(100, "keepalive_timeout"), (1, "internal_error")])
-def test_a_broker_that_closes_without_a_word_is_understood_by_the_silence_before(silent_s: float, reason: str) -> None:
+def test_a_silent_close_by_the_broker_is_explained_by_the_keepalive(silent_s: float, reason: str) -> None:
     scene = Scene()
     scene.connected("V", 4).broker_closed(silent_s)
 
     assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == [reason]
 
 
-def test_noise_makes_blind_and_is_no_event() -> None:
+def test_unparsable_bytes_stop_observation_and_cause_no_event() -> None:
     scene = Scene()
     vehicle = scene.connected("V")
     vehicle.from_client(b"\x00\x00\x00")
@@ -361,7 +361,7 @@ def test_noise_makes_blind_and_is_no_event() -> None:
     assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == ["protocol_error"]
 
 
-def test_a_session_that_has_expired_is_forgotten() -> None:
+def test_an_expired_session_is_forgotten() -> None:
     scene = Scene()
     vehicle = scene.connected("V", clean=False, expiry_s=10)
     scene.send(vehicle, 1, mid=1)
@@ -373,7 +373,7 @@ def test_a_session_that_has_expired_is_forgotten() -> None:
     assert (scene.sessions.by_id, len(scene.sessions.store)) == ({}, 0)
 
 
-def test_a_session_lives_no_longer_than_the_broker_keeps_it() -> None:
+def test_a_session_lives_no_longer_than_at_the_broker() -> None:
     scene = Scene()
     scene.connected("V", expiry_s=0xFFFFFFFF)
 
@@ -395,5 +395,5 @@ def test_a_session_lives_no_longer_than_the_broker_keeps_it() -> None:
         ("", False),
     ],
 )
-def test_a_wildcard_is_a_whole_word_of_a_filter(asked: str, fits: bool) -> None:
+def test_a_wildcard_is_a_whole_level_of_a_filter(asked: str, fits: bool) -> None:
     assert is_topic_filter(asked.encode()) is fits

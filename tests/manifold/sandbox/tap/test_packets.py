@@ -1,4 +1,4 @@
-"""What packets say, in EMQX's words."""
+"""Packet contents in EMQX's terms."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
 
 @given(st.lists(st.tuples(texts, texts), max_size=5))
-def test_user_properties_are_an_object_of_the_last_and_pairs_of_all(pairs: list[tuple[str, str]]) -> None:
+def test_user_properties_appear_as_an_object_and_as_pairs(pairs: list[tuple[str, str]]) -> None:
     raw = b"".join(b"\x26" + string(key.encode()) + string(value.encode()) for key, value in pairs)
 
     properties = read_properties(raw)
@@ -37,7 +37,7 @@ def test_other_properties_have_emqx_names() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_properties_that_cannot_be_are_malformed_and_nothing_else(raw: bytes) -> None:
+def test_invalid_properties_are_malformed(raw: bytes) -> None:
     try:
         properties = read_properties(raw)
     except Malformed:
@@ -45,7 +45,7 @@ def test_properties_that_cannot_be_are_malformed_and_nothing_else(raw: bytes) ->
     assert "User-Property" in properties
 
 
-def test_a_connect_packet_says_who_asks_for_what() -> None:
+def test_a_connect_packet_is_parsed() -> None:
     asked = read_connect(connect("VIN1", 5, clean=False, username="sdv-pub-x", expiry_s=300)[2:])
 
     assert (asked.client_id, asked.version, asked.clean_start, asked.keepalive_s) == ("VIN1", 5, False, 60)
@@ -53,7 +53,7 @@ def test_a_connect_packet_says_who_asks_for_what() -> None:
     assert asked.properties["Session-Expiry-Interval"] == 300
 
 
-def test_the_user_name_is_found_behind_a_will_with_properties() -> None:
+def test_the_user_name_is_found_after_a_will_with_properties() -> None:
     will = variable(5) + b"\x18\0\0\0\2" + string(b"ecp/V/online") + string(b"gone")
     body = string(b"MQTT") + bytes((5, 0x86, 0, 60)) + b"\0" + string(b"V") + will + string(b"sdv-recorder")
 
@@ -66,16 +66,18 @@ def test_the_user_name_is_found_behind_a_will_with_properties() -> None:
         pytest.param(b"\0\7", 4, (7, 0, {"User-Property": {}}), id="3.1.1"),
         pytest.param(b"\0\7", 5, (7, 0, {"User-Property": {}}), id="5, short"),
         pytest.param(b"\0\7\x97", 5, (7, 0x97, {"User-Property": {}}), id="5, with a reason"),
-        pytest.param(b"\0\7\x97\x04\x1f\0\1x", 5, (7, 0x97, {"Reason-String": "x", "User-Property": {}}), id="5, with a word"),
+        pytest.param(
+            b"\0\7\x97\x04\x1f\0\1x", 5, (7, 0x97, {"Reason-String": "x", "User-Property": {}}), id="5, with a reason string"
+        ),
         pytest.param(b"\0\7\x97\x7f\x1f", 5, (7, 0x97, {"User-Property": {}}), id="5, properties cut short: still an ack"),
     ],
 )
-def test_an_acknowledgement_is_read(body: bytes, version: int, ack: tuple[object, ...]) -> None:
+def test_an_ack_is_parsed(body: bytes, version: int, ack: tuple[object, ...]) -> None:
     assert read_ack(body, version) == ack
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_subscribe_packet_names_its_filters(version: int) -> None:
+def test_a_subscribe_packet_lists_its_filters(version: int) -> None:
     body = subscribe("agent/V/proxy/request/+", version, mid=9)[2:]
     assert read_filters(body, version, with_options=True) == (9, ["agent/V/proxy/request/+"])
 

@@ -1,4 +1,4 @@
-"""Which publication a delivery is, also after the tap was killed."""
+"""Matching deliveries to publications, also after the tap was killed."""
 
 from pathlib import Path
 
@@ -35,13 +35,13 @@ def remembering(*publishes: Sent, path: Path | None = None) -> PublicationStore:
     return store
 
 
-def test_equal_payloads_on_one_topic_are_taken_in_the_order_of_publishing() -> None:
+def test_equal_payloads_on_one_topic_are_matched_in_publishing_order() -> None:
     store = remembering(sent(1), sent(2))
 
     assert [seq_of(store.take(seen(), NOW, by_payload=True)) for _ in range(2)] == ["1", "2"]
 
 
-def test_another_payload_on_the_same_topic_is_not_mistaken_for_it() -> None:
+def test_another_payload_on_the_same_topic_is_not_confused_with_it() -> None:
     store = remembering(sent(1, crc=1), sent(2, crc=2))
 
     assert seq_of(store.take(seen(crc=2), NOW, by_payload=True)) == "2"
@@ -54,19 +54,19 @@ def test_on_mqtt_5_the_user_properties_decide() -> None:
     assert seq_of(store.take(seen(seq=2), NOW, by_payload=False)) == "2"
 
 
-def test_the_same_message_for_overlapping_filters_is_found_twice() -> None:
+def test_one_message_for_overlapping_filters_is_found_twice() -> None:
     store = remembering(sent(1))
 
     assert [seq_of(store.take(seen(seq=1), NOW, by_payload=False)) for _ in range(2)] == ["1", "1"]
 
 
-def test_what_has_expired_is_passed_over() -> None:
+def test_expired_publications_are_skipped() -> None:
     store = remembering(sent(1, expiry_s=1), sent(2, expiry_s=60))
 
     assert seq_of(store.take(seen(), NOW + 2500, by_payload=True)) == "2"
 
 
-def test_a_repeated_publish_is_the_same_publication_until_it_is_delivered() -> None:
+def test_a_repeated_publish_is_the_same_publication_until_delivered() -> None:
     store = remembering(sent(1))
     first = store.again(sent(1))
 
@@ -76,7 +76,7 @@ def test_a_repeated_publish_is_the_same_publication_until_it_is_delivered() -> N
     assert store.again(sent(1)) is None
 
 
-def test_a_session_that_has_gone_takes_its_messages_with_it() -> None:
+def test_an_ended_session_takes_its_messages_with_it() -> None:
     store = remembering(sent(1), sent(2, owner=b"W", topic=b"agent/W/proxy/request/r1"))
 
     store.forget_owner(b"V")
@@ -85,7 +85,7 @@ def test_a_session_that_has_gone_takes_its_messages_with_it() -> None:
     assert len(store) == 1
 
 
-def test_a_memory_that_was_never_closed_is_read_again(tmp_path: Path) -> None:
+def test_an_unclosed_store_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "tap" / "publications.jsonl"
     before = remembering(sent(1), sent(2), sent(3), path=path)
     one = before.take(seen(), NOW, by_payload=True)
@@ -101,7 +101,7 @@ def test_a_memory_that_was_never_closed_is_read_again(tmp_path: Path) -> None:
     assert after.remember(sent(4), NOW, keep=True).serial > 3
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "publications.jsonl"
     remembering(sent(1), sent(2), path=path)
     path.write_bytes(path.read_bytes()[:-5])
@@ -109,7 +109,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert len(PublicationStore(path)) == 1
 
 
-def test_the_file_is_written_anew_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_rewritten_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication_store, "REWRITE_BYTES", 2000)
     path = tmp_path / "publications.jsonl"
     store = PublicationStore(path)

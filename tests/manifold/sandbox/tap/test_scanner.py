@@ -1,4 +1,4 @@
-"""However a stream of packets is split, the same packets are seen."""
+"""Any split of a byte stream gives the same packets."""
 
 from zlib import crc32
 
@@ -57,7 +57,7 @@ def test_any_split_of_the_bytes_gives_the_same_packets(packets: list[tuple[bytes
 @given(
     st.lists(st.one_of(publishes(), controls()), min_size=1, max_size=3).filter(lambda some: sum(len(p) for p, _ in some) < 3000)
 )
-def test_one_byte_at_a_time_gives_the_same_packets(packets: list[tuple[bytes, Seen | None]]) -> None:
+def test_single_bytes_give_the_same_packets(packets: list[tuple[bytes, Seen | None]]) -> None:
     seen: list[Seen] = []
     it = scanner(seen)
 
@@ -68,7 +68,7 @@ def test_one_byte_at_a_time_gives_the_same_packets(packets: list[tuple[bytes, Se
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))
-def test_bytes_that_are_no_mqtt_are_called_so_or_stepped_over(noise: bytes, size: int) -> None:
+def test_noise_is_skipped_or_reported_as_malformed(noise: bytes, size: int) -> None:
     it = scanner([])
     try:
         for at in range(0, len(noise), size):
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_mqtt_are_called_so_or_stepped_over(noise: bytes, size
         return
 
 
-def test_a_huge_control_packet_is_told_by_its_beginning_and_the_next_one_is_found() -> None:
+def test_a_huge_control_packet_is_reported_early_and_the_next_one_is_found() -> None:
     seen: list[Seen] = []
     it = scanner(seen)
     body = bytes(range(256)) * 4096
@@ -89,7 +89,7 @@ def test_a_huge_control_packet_is_told_by_its_beginning_and_the_next_one_is_foun
     assert seen == [(SUBSCRIBE, body[:CONTROL_MAX]), (PUBACK, b"\0\7")]
 
 
-def test_reading_stops_where_it_is_told_to() -> None:
+def test_reading_stops_where_requested() -> None:
     seen: list[Seen] = []
 
     def control(kind: int, body: bytes) -> None:
@@ -112,6 +112,6 @@ def test_reading_stops_where_it_is_told_to() -> None:
         pytest.param(b"\x30\x05\x00\x01a\x7fx", id="properties longer than the packet"),
     ],
 )
-def test_a_packet_that_cannot_be_is_malformed(data: bytes) -> None:
+def test_an_invalid_packet_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         scanner([]).feed(data)

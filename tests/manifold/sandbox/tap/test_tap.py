@@ -1,4 +1,4 @@
-"""The tap in front of a real Mosquitto: bytes, kills, take-overs, rights."""
+"""The tap in front of a real Mosquitto: bytes, kills, takeovers, rights."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def topic_of(vin: str, request_id: str = "r1") -> str:
 
 
 class Platform:
-    """The dispatcher of a test, and what it hears of one vehicle."""
+    """The dispatcher of a test, and the events that it receives about one vehicle."""
 
     def __init__(self, port: int, vin: str) -> None:
         self.vin, self.sent = vin, 0
@@ -47,7 +47,7 @@ class Platform:
         self.publisher.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
 
     def send(self, seq: int, payload: bytes = b"hello") -> Got:
-        """Publish as the dispatcher does; its PUBACK."""
+        """Publish as the dispatcher does; return its PUBACK."""
         self.sent += 1
         properties = user_properties(seq=str(seq), data_id="d1")
         self.publisher.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))
@@ -97,7 +97,7 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer,
 
         def send() -> None:
             at = 0
-            while at < len(data):  # odd pieces at both ends, larger ones between
+            while at < len(data):  # small pieces at both ends, larger ones between
                 step = chance.choice((1, 2, 3, 7)) if at < 90 or at > len(data) - 20 else chance.randint(1, 1 << 18)
                 dispatcher.publisher.send(data[at : at + step])
                 at += step
@@ -112,16 +112,16 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer,
         assert dispatcher.acked_seq() == "7"
 
 
-def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(tap_server: TapServer, vin: str) -> None:
+def test_the_client_gets_the_bytes_of_the_broker_unchanged(tap_server: TapServer, vin: str) -> None:
     def talk(port: int) -> list[bytes]:
         bodies: list[bytes] = []
         with RawConnection(port) as wire:
             bodies.append(wire.open(vin, username="sdv-dispatcher").body)
-            bodies.append(wire.listen(topic_of(vin, "+")).body)  # its client id is a vehicle's
+            bodies.append(wire.listen(topic_of(vin, "+")).body)  # a vehicle's client id
             for mid in range(1, 20):
                 properties = user_properties(n=str(mid))
                 wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
-                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in the order it chooses
+                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in any order
                 bodies.extend(bytes((first,)) + body for first, body in answers)
                 wire.send(puback(mid))
         return bodies
@@ -141,7 +141,7 @@ def test_many_packets_in_one_write_are_all_seen(tap_server: TapServer, vin: str)
         assert [dispatcher.acked_seq() for _ in range(20)] == [str(seq) for seq in range(1, 21)]
 
 
-def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(tap_server: TapServer, vin: str) -> None:
+def test_the_connected_event_reaches_the_broker_before_the_connack(tap_server: TapServer, vin: str) -> None:
     with platform(tap_server.port, vin) as dispatcher:
         dispatcher.listener.send(subscribe(f"ecp/{vin}/online", mid=2))
         dispatcher.listener.expect(SUBACK)
@@ -157,9 +157,7 @@ def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
-    own_tap_server: TapServer, vin: str, version: int
-) -> None:
+def test_a_killed_tap_matches_the_acks_of_redelivered_messages(own_tap_server: TapServer, vin: str, version: int) -> None:
     server = own_tap_server
     with platform(server.port, vin) as dispatcher:
         vehicle = RawConnection(server.port, version=version)
@@ -184,7 +182,7 @@ def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
         assert dispatcher.acked_seq() == "2"
 
 
-def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_tap_server: TapServer, vin: str) -> None:
+def test_a_message_queued_for_an_absent_vehicle_survives_a_tap_restart(own_tap_server: TapServer, vin: str) -> None:
     server = own_tap_server
     with platform(server.port, vin) as dispatcher:
         with RawConnection(server.port, version=4) as vehicle:
@@ -202,7 +200,7 @@ def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_tap_
         assert dispatcher.acked_seq() == "41"
 
 
-def test_a_tap_that_loses_the_broker_finds_it_again(own_tap_server: TapServer, vin: str) -> None:
+def test_a_tap_that_loses_the_broker_reconnects(own_tap_server: TapServer, vin: str) -> None:
     server = own_tap_server
     with RawConnection(server.port) as vehicle:
         vehicle.open(vin)
@@ -218,7 +216,7 @@ def test_a_tap_that_loses_the_broker_finds_it_again(own_tap_server: TapServer, v
         assert dispatcher.until("connected")["clientid"] == vin
 
 
-def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_tap_server: TapServer, vin: str) -> None:
+def test_a_stopped_tap_reports_the_clients_it_disconnected(own_tap_server: TapServer, vin: str) -> None:
     server = own_tap_server
     with RawConnection(server.settings.broker_port) as listener:
         listener.open("sdv-ears", username="sdv-dispatcher")
@@ -230,7 +228,7 @@ def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_tap_server: TapServer, 
         assert json.loads(listener.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
 
 
-def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(tap_server: TapServer, vin: str) -> None:
+def test_any_publisher_user_name_may_publish_batches_and_read_its_receipts(tap_server: TapServer, vin: str) -> None:
     name = f"sdv-pub-{vin}"[:40]
     with RawConnection(tap_server.port) as publisher, RawConnection(tap_server.port) as recorder:
         recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
@@ -253,7 +251,7 @@ def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(
     ],
 )
 @pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
-def test_a_vehicle_may_not_speak_for_others(tap_server: TapServer, topic: str, username: str | None) -> None:
+def test_a_vehicle_may_not_publish_for_others(tap_server: TapServer, topic: str, username: str | None) -> None:
     with RawConnection(tap_server.port) as vehicle:
         vehicle.open("vin-that-speaks-for-others", username=username)
         vehicle.send(publish(topic, b"x"))
@@ -261,7 +259,7 @@ def test_a_vehicle_may_not_speak_for_others(tap_server: TapServer, topic: str, u
         assert vehicle.expect(PUBACK).reason == 0x87
 
 
-def test_a_vehicle_hears_only_what_is_its_own(tap_server: TapServer, vin: str) -> None:
+def test_a_vehicle_receives_only_its_own_topics(tap_server: TapServer, vin: str) -> None:
     with (
         platform(tap_server.port, vin) as dispatcher,
         RawConnection(tap_server.port) as vehicle,
@@ -281,7 +279,7 @@ def test_a_vehicle_hears_only_what_is_its_own(tap_server: TapServer, vin: str) -
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(tap_server: TapServer, vin: str, version: int) -> None:
+def test_publishers_may_write_and_the_consumer_may_also_rewind(tap_server: TapServer, vin: str, version: int) -> None:
     with ExitStack() as stack:
         recorder, publisher, vehicle, other, dispatcher = (
             stack.enter_context(RawConnection(tap_server.port, version=v)) for v in (5, version, version, version, 5)
@@ -311,7 +309,7 @@ def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(tap_serve
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_nobody_but_the_client_itself_hears_its_compacted_queue(tap_server: TapServer, vin: str, version: int) -> None:
+def test_only_the_client_itself_reads_its_compacted_queue(tap_server: TapServer, vin: str, version: int) -> None:
     own = vin[:60]
     filters = [f"$ECQ/{own}/#", "$ECQ/+/#", "$ECQ/#", "#", f"$share/g/$ECQ/{own}/#", f"$exclusive/$ECQ/{own}/#"]
     with ExitStack() as stack:
@@ -339,14 +337,14 @@ def test_nobody_but_the_client_itself_hears_its_compacted_queue(tap_server: TapS
             assert wire.next().kind == PINGRESP
 
 
-def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(tap_server: TapServer) -> None:
+def test_bytes_that_are_not_mqtt_are_left_to_the_broker(tap_server: TapServer) -> None:
     with RawConnection(tap_server.port) as wire:
         wire.send(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises((EOFError, ConnectionError)):
             wire.next()
 
 
-def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(tap_server: TapServer) -> None:
+def test_an_mqtt_5_vehicle_without_id_is_reported_by_its_assigned_id(tap_server: TapServer) -> None:
     with RawConnection(tap_server.port) as listener, RawConnection(tap_server.port) as vehicle:
         listener.open("sdv-ears-nameless", username="sdv-dispatcher")
         listener.listen("$SDV-EVT/connected/#")
@@ -357,7 +355,7 @@ def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(
         assert json.loads(got.payload)["clientid"] == given
 
 
-def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempPathFactory, vin: str) -> None:
+def test_the_tap_works_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempPathFactory, vin: str) -> None:
     home = tmp_path_factory.mktemp("plain")
     with stopping(start_mosquitto(home / "broker")) as broker:
         settings = Settings(home=home, mqtt_port=free_port(), broker_port=broker.port, tap_port=free_port())
@@ -371,7 +369,7 @@ def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempP
             assert dispatcher.until("connected")["clientid"] == vin
 
 
-def test_what_two_sides_send_before_the_connack_is_kept_in_order(tap_server: TapServer, vin: str) -> None:
+def test_bytes_of_both_sides_before_the_connack_stay_in_order(tap_server: TapServer, vin: str) -> None:
     with platform(tap_server.port, vin) as dispatcher:
         with RawConnection(tap_server.port) as vehicle:
             vehicle.open(vin, clean=False, expiry_s=300)
@@ -389,9 +387,7 @@ def test_what_two_sides_send_before_the_connack_is_kept_in_order(tap_server: Tap
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("reserved", ["w", "r"])
-def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
-    tap_server: TapServer, reserved: str, version: int
-) -> None:
+def test_a_client_id_reserved_by_compacted_queue_topics_is_refused(tap_server: TapServer, reserved: str, version: int) -> None:
     with RawConnection(tap_server.port, version=version) as wire:
         wire.send(connect(reserved, version))
         answer = wire.expect(CONNACK)
@@ -402,7 +398,7 @@ def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["takenover", "discarded"])
-def test_a_client_on_mqtt_5_is_told_that_another_connection_has_its_session(tap_server: TapServer, vin: str, clean: bool) -> None:
+def test_an_mqtt_5_client_is_notified_of_a_takeover(tap_server: TapServer, vin: str, clean: bool) -> None:
     own = vin[:50]
     with RawConnection(tap_server.port) as first, RawConnection(tap_server.port) as second:
         first.open(own, clean=False, expiry_s=60)
@@ -413,7 +409,7 @@ def test_a_client_on_mqtt_5_is_told_that_another_connection_has_its_session(tap_
             first.next()
 
 
-def test_a_client_on_mqtt_5_is_told_that_it_was_silent_for_too_long(tap_server: TapServer, vin: str) -> None:
+def test_an_mqtt_5_client_is_notified_of_a_keepalive_timeout(tap_server: TapServer, vin: str) -> None:
     own = vin[:50]
     body = string(b"MQTT") + bytes((5, 2, 0, 1)) + b"\0" + string(own.encode())
     with RawConnection(tap_server.port, within_s=40) as vehicle:
@@ -423,7 +419,7 @@ def test_a_client_on_mqtt_5_is_told_that_it_was_silent_for_too_long(tap_server: 
         assert vehicle.expect(DISCONNECT).body == b"\x8d"
 
 
-def test_a_client_on_mqtt_5_without_an_id_asks_for_a_clean_start_or_is_refused(tap_server: TapServer) -> None:
+def test_an_mqtt_5_client_without_id_needs_a_clean_start(tap_server: TapServer) -> None:
     with RawConnection(tap_server.port) as nobody, RawConnection(tap_server.port) as somebody:
         assert nobody.open("", clean=False).reason == 0x85
         with pytest.raises(EOFError):
@@ -431,7 +427,7 @@ def test_a_client_on_mqtt_5_without_an_id_asks_for_a_clean_start_or_is_refused(t
         assert somebody.open("", clean=True).reason == 0
 
 
-def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server: TapServer, vin: str) -> None:
+def test_a_listener_receives_answers_and_heartbeats_but_no_requests(tap_server: TapServer, vin: str) -> None:
     with (
         platform(tap_server.port, vin) as dispatcher,
         RawConnection(tap_server.port) as listener,
@@ -451,7 +447,7 @@ def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server
 
 
 @pytest.mark.parametrize(("version", "refused"), [(4, 0x80), (5, 0x87)])
-def test_a_filter_that_emqx_denies_is_refused_and_does_not_reach_the_broker(
+def test_a_filter_that_emqx_denies_is_refused_before_the_broker(
     tap_server: TapServer, vin: str, version: int, refused: int
 ) -> None:
     own, forbidden = vin[:60], ("$ECQ/+/#", "agent/+/#", "$share/g/$ECQ/+/#", "$share/g/agent/+/#", "$SDV-EVT/#")
@@ -466,14 +462,14 @@ def test_a_filter_that_emqx_denies_is_refused_and_does_not_reach_the_broker(
 
 
 @pytest.mark.parametrize(("version", "refused"), [(4, 0x80), (5, 0x87)])
-def test_of_a_subscribe_only_what_is_granted_goes_on(tap_server: TapServer, vin: str, version: int, refused: int) -> None:
+def test_only_granted_filters_of_a_subscribe_are_forwarded(tap_server: TapServer, vin: str, version: int, refused: int) -> None:
     own = vin[:60]
     with RawConnection(tap_server.port, version=version) as vehicle, RawConnection(tap_server.port) as dispatcher:
         vehicle.open(own)
         filters = ("$ECQ/+/#", f"agent/{own}/#", "#", f"$ECQ/{own}/#")
         wanted = b"".join(string(it.encode()) + b"\1" for it in filters)
         asked = packet(0x82, b"\0\7" + (b"\0" if version == 5 else b"") + wanted)
-        for byte in asked:  # however it is split
+        for byte in asked:  # for any split
             vehicle.send(bytes((byte,)))
         answer = vehicle.expect(SUBACK)
         dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
@@ -484,7 +480,7 @@ def test_of_a_subscribe_only_what_is_granted_goes_on(tap_server: TapServer, vin:
         assert vehicle.expect(PUBLISH).topic == topic_of(own)
 
 
-def test_what_comes_with_the_connect_goes_on_only_when_the_session_is_told(tap_server: TapServer, vin: str) -> None:
+def test_packets_after_the_connect_wait_for_the_connected_event(tap_server: TapServer, vin: str) -> None:
     own = vin[:60]
     with platform(tap_server.port, own) as dispatcher:
         dispatcher.listener.send(subscribe("ecp/+/online", mid=9))

@@ -1,7 +1,7 @@
-"""Holds the tap, with Mosquitto behind it, against recorded exchanges with EMQX. Whatever differs must be in the table below.
+"""The tap over Mosquitto, compared with recorded exchanges with EMQX. Every difference must be in the table below.
 
-The recordings and the recorder lie beside the repository. A case waits much and computes little, so several are played at once,
-each worker with a tap and a broker of its own: every case uses the same service client ids.
+The recordings and the recorder are next to the repository. A case mostly waits, so several run concurrently, each worker with its
+own tap and broker: every case uses the same service client ids.
 """
 
 import re
@@ -45,12 +45,12 @@ NOT_PLAYED = {
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that is known: in which traces, which lines of the comparison, and why nothing can be done."""
+    """A known difference: its traces, its lines of the comparison, and why it cannot be avoided."""
 
     traces: str
     lines: str
     because: str
-    chance: bool = False  # it does not happen each time
+    chance: bool = False  # not deterministic
 
     def covers(self, trace: str, line: str) -> bool:
         return bool(re.fullmatch(self.traces, trace) and re.fullmatch(self.lines, line))
@@ -137,7 +137,7 @@ def recorder(*arguments: str, within_s: float = PLAY_S) -> str:
 
 
 def recorded() -> list[str]:
-    """The traces that can be played here, such as `takeover.5`; those that take longest first."""
+    """The traces that can be replayed here, such as `takeover.5`; the longest first."""
     names = sorted(path.name.removesuffix(".jsonl") for path in TRACES.glob("*.jsonl"))
     return sorted((name for name in names if case_of(name) not in NOT_PLAYED), key=lambda name: case_of(name) not in SLOW_FIRST)
 
@@ -147,7 +147,7 @@ def case_of(trace: str) -> str:
 
 
 def play(trace: str, port: int, folder: Path) -> list[str]:
-    """Record one trace anew; every line of its comparison with EMQX's."""
+    """Replay one trace; return every line of its comparison with EMQX's."""
     case, protocol = trace.split(".")
     recorder("record", f"127.0.0.1:{port}", "--to", str(folder), "--case", case, "--protocol", protocol)
     compared = recorder("compare", str(TRACES / f"{trace}.jsonl"), str(folder / f"{trace}.jsonl")).split(
@@ -164,7 +164,7 @@ def unexplained(trace: str, lines: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SimpleQueue[TapServer]"]:
-    """Taps that tell `delivered` too, each with a broker of its own."""
+    """Taps that also report `delivered`, each with its own broker."""
     homes = [tmp_path_factory.mktemp(f"contract-{n}") for n in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:
         opened = list(pool.map(lambda home: open_tap_server(home, delivered=True), homes))
@@ -185,7 +185,7 @@ def played(servers: "SimpleQueue[TapServer]", tmp_path_factory: pytest.TempPathF
         server = servers.get()
         try:
             found = play(trace, server.port, folder)
-            # The recorder waits a fixed third of a second for events: on a busy machine a trace gets a second chance.
+            # The recording waits a fixed third of a second for events: on a busy machine a trace gets a second attempt.
             return play(trace, server.port, folder) if unexplained(trace, found) else found
         finally:
             servers.put(server)
@@ -196,11 +196,11 @@ def played(servers: "SimpleQueue[TapServer]", tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("trace", recorded())
-def test_the_tap_tells_what_emqx_tells(trace: str, played: dict[str, list[str]]) -> None:
+def test_the_tap_publishes_the_events_of_emqx(trace: str, played: dict[str, list[str]]) -> None:
     assert unexplained(trace, played[trace]) == []
 
 
-def test_nothing_is_allowed_that_does_not_happen(played: dict[str, list[str]]) -> None:
+def test_every_allowed_difference_occurs(played: dict[str, list[str]]) -> None:
     seen = [(trace, line) for trace, lines in played.items() for line in lines]
 
     unused = [known.because for known in ALLOWED if not known.chance and not any(known.covers(*each) for each in seen)]
@@ -208,7 +208,7 @@ def test_nothing_is_allowed_that_does_not_happen(played: dict[str, list[str]]) -
     assert unused == []
 
 
-def test_every_case_of_the_recorder_is_played_or_has_a_reason_why_not() -> None:
+def test_every_recorded_case_is_replayed_or_has_a_reason() -> None:
     names = {line.split()[0] for line in recorder("cases").splitlines()}
 
     assert names == {case_of(trace) for trace in recorded()} | set(NOT_PLAYED)

@@ -1,4 +1,4 @@
-"""The tap with TLS: a client is who its certificate says and nobody else, and what was good once may be good no longer."""
+"""The tap with TLS: a client is identified by its certificate, and certificates expire or are revoked."""
 
 import os
 import shutil
@@ -29,11 +29,11 @@ AGED, ANNOUNCED, LATELY = (TODAY - timedelta(days=days) for days in (310, 65, 6)
 
 
 class Site:
-    """A broker and a tap with TLS, and certificates for whoever asks."""
+    """A broker and a tap with TLS, and certificates for any client."""
 
     def __init__(self, home: Path) -> None:
         ports = {name: free_port() for name in ("mqtt_port", "mqtt_services_port", "broker_port", "tap_port")}
-        self.settings = Settings(home=home, tls=True, **ports)  # type: ignore[arg-type]  # all of them are ports
+        self.settings = Settings(home=home, tls=True, **ports)  # type: ignore[arg-type]  # all values are ports
         self._age()
         self.broker = start_embedded_broker(self.settings)
         try:
@@ -43,7 +43,7 @@ class Site:
             raise
 
     def _age(self) -> None:
-        """Its CA is so old that its successor was announced long ago, and signs from today on: when somebody looks."""
+        """Age its CA so that its successor was announced long ago and signs from the next check on."""
         certificates.create_missing(self.settings, now=AGED)
         assert certificates.maintain(self.settings, now=ANNOUNCED)[:2] == ["ca.pem: announce", "inner-ca.pem: announce"]
         certificates.maintain(self.settings, now=LATELY)
@@ -57,7 +57,7 @@ class Site:
         self.broker.stop()
 
     def context(self, name: str, *, days: float = 1, now: datetime | None = None) -> ssl.SSLContext:
-        """The side of a client that has a certificate with this common name."""
+        """The TLS context of a client with a certificate for this common name."""
         file = self.secrets / f"issued-{name}.pem"
         file.write_bytes(certificates.issue(self.settings.home, name, days=days, now=now))
         return client_context(TlsFiles(str(self.secrets / CA), str(file)))
@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def refused(connection: RawConnection) -> bool:
-    """Whether nothing comes of a connection: the server ends it, in the handshake or, with TLS 1.3, just after it."""
+    """Whether the server ends the connection: in the handshake or, with TLS 1.3, right after it."""
     try:
         connection.open("nobody")
     except (EOFError, OSError):
@@ -86,14 +86,14 @@ def refused(connection: RawConnection) -> bool:
     return False
 
 
-def test_a_vehicle_with_its_certificate_is_let_in_and_hears_what_is_its_own(site: Site, vin: str) -> None:
+def test_a_vehicle_with_its_certificate_connects_and_reads_its_topics(site: Site, vin: str) -> None:
     with site.vehicle(vin) as connection:
         assert connection.open(vin).reason == 0
         assert connection.listen(request_filter("agent", vin)).body[-1] == 1
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, NOT_VALID), (4, NOT_VALID_3_1_1)], ids=["5", "3.1.1"])
-def test_another_client_id_than_the_certificates_is_refused(site: Site, vin: str, version: int, code: int) -> None:
+def test_a_client_id_other_than_that_of_the_certificate_is_refused(site: Site, vin: str, version: int, code: int) -> None:
     with site.vehicle(vin, version=version) as connection:
         assert connection.open(f"{vin}-other").reason == code
         with pytest.raises(EOFError):
@@ -101,12 +101,12 @@ def test_another_client_id_than_the_certificates_is_refused(site: Site, vin: str
 
 
 @pytest.mark.parametrize("username", ["sdv-recorder", "sdv-dispatcher", "sdv-pub-console", "sdv-tap"])
-def test_a_vehicle_is_no_service_whatever_user_name_it_gives(site: Site, vin: str, username: str) -> None:
+def test_a_vehicle_is_never_a_service_under_any_user_name(site: Site, vin: str, username: str) -> None:
     with site.vehicle(vin) as connection:
         assert connection.open(vin, username=username).reason == NOT_VALID
 
 
-def test_a_user_name_behind_a_will_that_is_too_long_to_be_read_is_refused(site: Site, vin: str) -> None:
+def test_a_user_name_after_an_oversized_will_is_refused(site: Site, vin: str) -> None:
     will = string(b"will") + b"".join([(0xFFFF).to_bytes(2), b"x" * 0xFFFF])
     filler = b"".join(b"\x26" + string(b"k") + string(b"v" * 60_000) for _ in range(5))
     properties = len(filler)
@@ -122,14 +122,14 @@ def test_a_user_name_behind_a_will_that_is_too_long_to_be_read_is_refused(site: 
         assert connection.expect(CONNACK).reason == NOT_VALID
 
 
-def test_what_is_not_mqtt_does_not_reach_the_broker(site: Site, vin: str) -> None:
+def test_bytes_that_are_not_mqtt_do_not_reach_the_broker(site: Site, vin: str) -> None:
     with site.vehicle(vin) as connection:
         connection.send(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises(EOFError):
             connection.next()
 
 
-def test_without_a_certificate_or_with_a_strangers_nobody_is_let_in(site: Site, tmp_path: Path) -> None:
+def test_a_missing_or_foreign_certificate_is_refused(site: Site, tmp_path: Path) -> None:
     trusts = client_context(TlsFiles(str(site.secrets / CA)))
     stranger = Settings(home=tmp_path)
     certificates.create_missing(stranger)
@@ -145,13 +145,13 @@ def test_without_a_certificate_or_with_a_strangers_nobody_is_let_in(site: Site, 
             assert refused(connection)
 
 
-def test_in_the_clear_nobody_is_heard(site: Site, vin: str) -> None:
+def test_plaintext_is_refused(site: Site, vin: str) -> None:
     for port in (site.settings.mqtt_port, site.settings.mqtt_services_port):
         with RawConnection(port) as connection:
             assert refused(connection)
 
 
-def test_a_certificate_that_has_ended_is_refused(site: Site, vin: str) -> None:
+def test_an_expired_certificate_is_refused(site: Site, vin: str) -> None:
     try:
         connection = RawConnection(site.settings.mqtt_port, tls=site.context(vin, days=-0.001))
     except OSError:
@@ -159,7 +159,7 @@ def test_a_certificate_that_has_ended_is_refused(site: Site, vin: str) -> None:
     assert refused(connection)
 
 
-def test_a_server_certificate_is_no_clients(site: Site) -> None:
+def test_a_server_certificate_is_not_a_client_certificate(site: Site) -> None:
     own = client_context(TlsFiles(str(site.secrets / CA), str(site.secrets / SERVER)))
     try:
         connection = RawConnection(site.settings.mqtt_services_port, tls=own)
@@ -178,11 +178,11 @@ def test_a_publisher_publishes_under_its_own_name(site: Site) -> None:
 @pytest.mark.parametrize(
     ("client_id", "username"),
     [
-        ("sdv-dispatcher-0", "sdv-pub-cloud"),  # would cut off the dispatcher, and get its events
+        ("sdv-dispatcher-0", "sdv-pub-cloud"),  # would disconnect the dispatcher and receive its events
         ("sdv-pub-cloud-1", "sdv-dispatcher"),
         ("sdv-pub-cloud-1", None),
         ("sdv-pub-cloudy", "sdv-pub-cloud"),
-        ("1M8GDM9AXKP042788", "sdv-pub-cloud"),  # would take a vehicle's session over
+        ("1M8GDM9AXKP042788", "sdv-pub-cloud"),  # would take over a vehicle's session
     ],
 )
 def test_a_publisher_has_no_other_name(site: Site, client_id: str, username: str | None) -> None:
@@ -190,7 +190,7 @@ def test_a_publisher_has_no_other_name(site: Site, client_id: str, username: str
         assert connection.open(client_id, username=username).reason == NOT_VALID
 
 
-def test_a_vehicles_certificate_opens_no_platform_port_and_the_other_way_round(site: Site, vin: str) -> None:
+def test_vehicle_and_platform_certificates_are_not_interchangeable(site: Site, vin: str) -> None:
     with site.platform(vin) as connection:
         assert connection.open(vin, username=vin).reason == NOT_VALID
     with site.vehicle("sdv-recorder") as connection:
@@ -198,7 +198,7 @@ def test_a_vehicles_certificate_opens_no_platform_port_and_the_other_way_round(s
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_old_versions_of_tls_are_refused(site: Site, vin: str) -> None:
+def test_old_tls_versions_are_refused(site: Site, vin: str) -> None:
     context = site.context(vin)
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -206,7 +206,7 @@ def test_old_versions_of_tls_are_refused(site: Site, vin: str) -> None:
         RawConnection(site.settings.mqtt_port, tls=context)
 
 
-def test_one_that_is_revoked_is_cut_off_for_good(site: Site, vin: str) -> None:
+def test_a_revoked_client_is_disconnected_for_good(site: Site, vin: str) -> None:
     with site.vehicle(vin) as bad, site.vehicle(f"{vin}-good") as good:
         assert bad.open(vin).reason == 0
         assert good.open(f"{vin}-good").reason == 0
@@ -243,7 +243,7 @@ def test_a_connection_ends_with_its_certificate(site: Site, vin: str) -> None:
             connection.next()
 
 
-def test_the_taps_certificate_is_renewed_while_it_runs(site: Site, vin: str) -> None:
+def test_the_tap_certificate_is_renewed_at_run_time(site: Site, vin: str) -> None:
     def shown() -> str:
         with site.vehicle(vin) as connection:
             assert isinstance(connection.socket, ssl.SSLSocket)
@@ -257,11 +257,11 @@ def test_the_taps_certificate_is_renewed_while_it_runs(site: Site, vin: str) -> 
         assert stays.listen(request_filter("agent", f"{vin}-stays")).body[-1] == 1
 
 
-def test_a_ca_follows_another_while_the_tap_runs(site: Site, vin: str, tmp_path: Path) -> None:
-    """Whoever took ca.pem when the new one was announced believes the tap then; the old one's vehicles go on until they end."""
+def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> None:
+    """Clients with the ca.pem of the announcement trust the tap then; the old CA's vehicles work until they expire."""
     home = site.settings.home
     for name in ("ca.pem", "ca-key.pem"):
-        shutil.copy(site.secrets / name, tmp_path)  # of the announcement; and a key that was stolen
+        shutil.copy(site.secrets / name, tmp_path)  # from the announcement, with a stolen key
     olds, stolen = site.context(vin, days=40, now=LATELY), site.context(f"{vin}-x", days=40, now=LATELY)
     with RawConnection(site.settings.mqtt_port, tls=olds) as stays:
         assert stays.open(vin).reason == 0
@@ -269,26 +269,26 @@ def test_a_ca_follows_another_while_the_tap_runs(site: Site, vin: str, tmp_path:
         assert certificates.maintain(site.settings, now=TODAY)[:2] == ["ca.pem: succeed", "inner-ca.pem: succeed"]
         news = site.context(f"{vin}-new", days=90)
         news.load_verify_locations(tmp_path / "ca.pem")
-        wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to show a certificate of the new CA")
+        wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to present a certificate of the new CA")
         for name, context in ((f"{vin}-new", news), (f"{vin}-x", stolen)):
             with RawConnection(site.settings.mqtt_port, tls=context) as connection:
                 assert connection.open(name).reason == 0
-        assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "nobody was cut off"
+        assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "no client was disconnected"
     of_old = [row.serial for row in cert_registry.of_home(home) if row.issuer == FRONT_DOOR.name]
     certificates.revoke(home, of_old[:-1])
-    assert certificates.maintain(site.settings) == [], "one certificate of the old CA still counts"
+    assert certificates.maintain(site.settings) == [], "one certificate of the old CA is still valid"
     certificates.revoke(home, of_old)
     assert certificates.maintain(site.settings) == ["ca.pem: drop"]
-    wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA not to be believed")
+    wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA to be distrusted")
     with RawConnection(site.settings.mqtt_port, tls=news) as connection:
         assert connection.open(f"{vin}-new").reason == 0
     shutil.copy(site.secrets / CA, tmp_path / "now.pem")
     forged = forge(tmp_path, f"{vin}-forged")
-    wait_until(lambda: not let_in(site, forged, f"{vin}-forged"), within_s=30, what="the stolen key to open nothing")
+    wait_until(lambda: not let_in(site, forged, f"{vin}-forged"), within_s=30, what="the stolen key to be useless")
 
 
 def issuer(site: Site, name: str, context: ssl.SSLContext) -> str:
-    """The CA of the certificate that the tap shows."""
+    """The issuer of the tap's certificate."""
     with RawConnection(site.settings.mqtt_port, tls=context) as connection:
         assert isinstance(connection.socket, ssl.SSLSocket)
         return str((connection.socket.getpeercert() or {})["issuer"])
@@ -303,14 +303,14 @@ def let_in(site: Site, context: ssl.SSLContext, name: str) -> bool:
 
 
 def forge(folder: Path, name: str) -> ssl.SSLContext:
-    """What somebody signs with a key of the CA that was stolen before it was gone."""
+    """A certificate signed with the stolen key of a retired CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     file = folder / "forged.pem"
     file.write_bytes(certificate(name, key.public_key(), folder, 1, FRONT_DOOR) + pem_of(key))
     return client_context(TlsFiles(str(folder / "now.pem"), str(file)))
 
 
-def test_files_that_make_no_sense_change_nothing(site: Site, vin: str) -> None:
+def test_invalid_files_change_nothing(site: Site, vin: str) -> None:
     whole = (site.secrets / REVOKED).read_bytes()
     try:
         (site.secrets / REVOKED).write_bytes(b"half of it")
@@ -321,26 +321,26 @@ def test_files_that_make_no_sense_change_nothing(site: Site, vin: str) -> None:
         (site.secrets / REVOKED).write_bytes(whole)
 
 
-def test_nothing_passes_by_the_tap(site: Site) -> None:
+def test_no_connection_bypasses_the_tap(site: Site) -> None:
     from tests.support.servers import listens
 
     assert not listens(site.settings.broker_port)
 
 
-def test_a_list_that_another_ca_has_signed_is_none(tmp_path: Path, site: Site) -> None:
+def test_a_crl_signed_by_another_ca_is_ignored(tmp_path: Path, site: Site) -> None:
     other = Settings(home=tmp_path)
     certificates.create_missing(other)
     with pytest.raises(ValueError, match="not signed"):
         revoked_serials(site.secrets / CA, tmp_path / SECRETS / REVOKED)
 
 
-def test_keys_are_their_owners(site: Site) -> None:
+def test_keys_are_readable_only_by_their_owner(site: Site) -> None:
     made = [path for path in site.secrets.iterdir() if not path.name.startswith("issued-")]
     assert len(made) >= 6
     assert all(path.stat().st_mode & 0o077 == 0 and path.stat().st_uid == os.getuid() for path in [site.secrets, *made])
 
 
-def test_a_certificate_with_two_names_or_none_is_nobodys() -> None:
+def test_a_certificate_with_two_names_or_none_has_no_owner() -> None:
     shown = {"notAfter": "Jan  1 00:00:00 2099 GMT", "serialNumber": "0A"}
     two = Identity.of(shown | {"subject": ((("commonName", "a"),), (("commonName", "b"),))})
     none = Identity.of(shown | {"subject": ((("organizationName", "a"),),)})

@@ -1,0 +1,79 @@
+"""The state that a campaign's orders give: its stage, its plan, who has approved, which wave is open."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from manifold.campaigns.facts import Again, Silence, Terms
+from manifold.campaigns.plan import Plan
+from manifold.contracts.campaigns import Target
+
+
+class Stage(StrEnum):
+    """Where a campaign is."""
+
+    NEW = "new"  # nothing is proposed yet
+    PROPOSED = "proposed"
+    REFUSED = "refused"
+    RUNNING = "running"
+    HELD = "held"  # the open wave goes on, and its gate waits
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    COMPLETED = "completed"
+
+
+class Amendment(Struct, frozen=True):
+    """A plan that allows more than the present one, and waits for its approval."""
+
+    plan: Plan
+    plan_sha256: str
+    tzdata: str
+    by: str
+    widened: tuple[str, ...]  # fields
+    approved_by: frozenset[str] = frozenset()
+
+
+class Decided(Struct, frozen=True):
+    """What the orders say, up to the newest."""
+
+    stage: Stage = Stage.NEW
+    because: str = "nothing is proposed"
+    version: int = 0  # orders that had an effect
+    plan: Plan | None = None
+    plan_sha256: str = ""
+    tzdata: str = ""
+    authors: frozenset[str] = frozenset()
+    amendment: Amendment | None = None
+    targets: tuple[Target, ...] = ()
+    approved_by: frozenset[str] = frozenset()
+    wave: int = 0  # the open one
+    opened_ms: int = 0  # when it was opened
+    held_because: str = ""  # gate, patience
+    held_ms: int = 0  # since when
+    passed_by: frozenset[str] = frozenset()  # who approves the gate of the open wave
+    paused_from: Stage = Stage.RUNNING
+    tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
+    counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts
+    again: tuple[Again, ...] = ()  # orders to try targets again, by seq
+    silences: tuple[Silence, ...] = ()
+    epoch: int = 0  # of the newest campaigner
+    tokens: Mapping[str, str] = {}  # token → digest of its order
+    ignored: tuple[tuple[int, str], ...] = ()  # seq of an order without effect, and why
+
+    @property
+    def is_approved(self) -> bool:
+        """Whether as many people have approved as the plan asks for."""
+        return self.plan is not None and len(self.approved_by) >= self.plan.approve.people
+
+    @property
+    def terms(self) -> Terms:
+        """What the standing of a target follows from, beside its attempts."""
+        if self.plan is None:
+            return Terms()
+        return Terms(self.plan.retry, self.again, self.plan.success.by == "answer", self.silences)
+
+    @property
+    def is_braked(self) -> bool:
+        """Whether nothing of this campaign may be sent."""
+        return self.stage in (Stage.PAUSED, Stage.CANCELLED)

@@ -1,0 +1,51 @@
+"""What a verification finds, and what it may compare the record of a campaign with."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from manifold.campaigns.facts import Answered, Ended
+from manifold.contracts.campaigns import Counts
+
+
+class Kind(StrEnum):
+    """What a record cannot explain."""
+
+    RELEASED_TWICE = "released twice"
+    TOO_EARLY = "too early"
+    OUTSIDE_WINDOW = "outside its window"
+    OVER_RATE = "over the rate"
+    AFTER_STOP = "after a stop"
+    LOST = "lost"
+    NOT_A_TARGET = "not a target"
+    WITHOUT_APPROVAL = "without approval"
+    GATE = "past its gate"
+    RULE = "in spite of a rule"
+    MISCOUNTED = "miscounted"
+
+
+class Falsification(Struct, frozen=True):
+    """One thing that did not happen as the campaign must."""
+
+    kind: Kind
+    seq: int  # of the record
+    detail: str
+    vin: str = ""
+
+
+class Sent(Struct, frozen=True, gc=False):
+    """The first publish of the entry (vin, release), as the dispatcher has recorded it."""
+
+    vin: str
+    release: int
+    at_ms: int
+
+
+def words_of(counts: Counts) -> str:
+    """Counts as a sentence has them."""
+    return ", ".join(f"{name} {number}" for name, number in counts.items()) or "nothing"
+
+
+def word_of(outcome: Ended | Answered) -> str:
+    """How an entry ended, or what its vehicle answered."""
+    return str(outcome.ending if isinstance(outcome, Ended) else outcome.answer)

@@ -1,0 +1,72 @@
+"""Reads lists from files: the targets of a campaign, and how long vehicles have stayed away."""
+
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from manifold.campaigns.quantities import duration_ms
+from manifold.contracts.campaigns import Target
+from manifold.contracts.messages import NAME_RULE, Refused, shown
+from manifold.contracts.names import MAX_VIN, are_vins, is_vin
+
+COLUMNS = ("vin", "zone", "wave")
+NEVER = "never"
+_HOLDS = "name a CSV file with a header, or a Parquet file, with the column vin, and zone and wave if they are known"
+
+
+def read_targets(path: Path) -> list[Target] | Refused:
+    """The targets of a CSV file with a header, or of a Parquet file: `vin`, and `zone` and `wave` where it has them."""
+    try:
+        columns = _columns(path)
+    except OSError as exc:
+        return Refused(f"cannot read {path} ({exc.strerror or exc}); name a file that exists")
+    except (pa.ArrowException, UnicodeDecodeError) as exc:
+        return Refused(f"{path} is no such list ({exc}); {_HOLDS}")
+    if isinstance(columns, Refused):
+        return columns
+    vins, zones, waves = columns
+    if not are_vins(vins):
+        bad = next(row for row, vin in enumerate(vins) if vin is None or not is_vin(vin))
+        return Refused(f"{path}: vin {shown(vins[bad])} in row {bad + 1} must be 1 to {MAX_VIN} {NAME_RULE}")
+    if not vins:
+        return Refused(f"{path} lists no vehicle; a campaign needs at least one")
+    checked = cast("list[str]", vins)
+    return [Target(vin, zone or None, wave or None) for vin, zone, wave in zip(checked, zones, waves, strict=True)]
+
+
+def read_absences(path: Path) -> list[int | None] | Refused:
+    """Observed absences of vehicles (ms), one a line: a duration such as 3h, or `never`, which is None here."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        return Refused(f"cannot read {path} ({getattr(exc, 'strerror', None) or exc}); name a text file that exists")
+    absences: list[int | None] = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            absences.append(None if text == NEVER else duration_ms(text))
+        except ValueError as exc:
+            return Refused(f"{path}: absence {shown(text)} in line {number} {exc}, or {NEVER}")
+    return absences or Refused(f"{path} has no absence; write one a line, such as 3h, or {NEVER}")
+
+
+def _columns(path: Path) -> list[list[str | None]] | Refused:
+    """The three columns, of those that the file has; the others are empty."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".pq"):
+        return Refused(f"{path} is neither .csv nor .parquet; {_HOLDS}")
+    with path.open("rb") as file:
+        if suffix == ".csv":
+            text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
+            table = pyarrow.csv.read_csv(file, convert_options=text)
+        else:
+            table = pyarrow.parquet.read_table(file)
+    if "vin" not in table.column_names:
+        return Refused(f"{path} has the columns {', '.join(table.column_names) or 'none'}; {_HOLDS}")
+    empty: list[str | None] = [None] * len(table)
+    return [table[name].cast(pa.string()).to_pylist() if name in table.column_names else empty for name in COLUMNS]

@@ -1,0 +1,102 @@
+"""Why an order has no effect: it does not fit the state of its campaign, or what people have approved."""
+
+import hashlib
+from collections.abc import Mapping
+
+from manifold.campaigns.amendments import refusal
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.parsing import plan_of
+from manifold.contracts import campaigns as r
+from manifold.contracts.messages import Refused
+
+S = Stage
+_OPEN = frozenset({S.RUNNING, S.HELD})
+_ALIVE = _OPEN | {S.PROPOSED, S.PAUSED}
+_FITS: Mapping[type[r.Order], frozenset[Stage]] = {
+    r.Propose: frozenset({S.NEW}),
+    r.AddTargets: frozenset({S.PROPOSED}),
+    r.Approve: _ALIVE,
+    r.Amend: _ALIVE,
+    r.Retry: _OPEN | {S.PAUSED},
+    r.Silent: _OPEN | {S.PAUSED},
+    r.Refuse: frozenset({S.PROPOSED}),
+    r.Start: frozenset({S.PROPOSED}),
+    r.Hold: _OPEN,
+    r.Unhold: frozenset({S.HELD}),
+    r.Pass: _OPEN,
+    r.Pause: _OPEN,
+    r.Resume: frozenset({S.PAUSED}),
+    r.Cancel: _ALIVE,
+    r.Complete: _OPEN | {S.PAUSED},
+    r.Note: frozenset(S),
+    r.Fence: frozenset(S),
+}
+
+
+def objection(decided: Decided, order: r.Command) -> str | None:
+    """Why an order has no effect now; None: it has."""
+    if order.token is not None and order.token in decided.tokens:
+        same = decided.tokens[order.token] == digest(order)
+        return "repeats an order" if same else "its token was used for another order; choose a new one at random"
+    if order.if_version is not None and order.if_version != decided.version:
+        return f"if_version {order.if_version}: the campaign is at version {decided.version}; look at it again"
+    if order.by.startswith(r.CAMPAIGNER) and order.epoch < decided.epoch:
+        return f"epoch {order.epoch}: another campaigner has taken over with epoch {decided.epoch}"
+    if decided.stage not in _FITS[type(order)]:
+        return f"the campaign is {decided.stage}, because {decided.because}"
+    return _own_objection(decided, order)
+
+
+def _own_objection(decided: Decided, order: r.Command) -> str | None:
+    match order:
+        case r.Propose(plan=document, campaign=campaign):
+            plan = plan_of(document)
+            if isinstance(plan, Refused):
+                return plan.reason
+            return None if plan.campaign == campaign else f"campaign {campaign!r} proposes the plan of {plan.campaign!r}"
+        case r.AddTargets():
+            return "the list is frozen, because people have approved it" if decided.approved_by else None
+        case r.Start():
+            return None if decided.is_approved else "the plan is not approved"
+        case r.Amend(plan=document):
+            assert decided.plan is not None
+            plan = plan_of(document)
+            return plan.reason if isinstance(plan, Refused) else refusal(decided.plan, plan, decided.wave, decided.targets)
+        case r.Approve(by=by, wave=None):
+            return _objection_to_approval(decided, by)
+        case r.Approve(wave=int(wave)) | r.Hold(wave=wave) | r.Unhold(wave=wave):
+            return _of_another_wave(decided, wave)
+        case r.Pass(wave=wave):
+            assert decided.plan is not None
+            if not order.why and not order.by.startswith(r.CAMPAIGNER):
+                return "why is missing; a person who opens a gate says why"
+            if wave + 1 >= len(decided.plan.waves):
+                return f"wave {wave} is the last; there is none to open"
+            return _of_another_wave(decided, wave)
+        case r.Silent(before_ms=before_ms):
+            latest = decided.silences[-1].before_ms if decided.silences else 0
+            return None if before_ms > latest else f"before_ms {before_ms}: silence up to {latest} is on record"
+        case r.Resume(accept=accept):
+            missing = sorted(decided.tripped - set(accept))
+            return f"accept lacks {', '.join(missing)}; name the rules that tripped" if missing else None
+    return None
+
+
+def _objection_to_approval(decided: Decided, by: str) -> str | None:
+    assert decided.plan is not None
+    amendment = decided.amendment
+    if decided.stage is not S.PROPOSED and amendment is None:
+        return "the plan is approved already; name the wave whose gate is meant"
+    authors = decided.authors if amendment is None else decided.authors | {amendment.by}
+    if decided.plan.approve.not_the_author and by in authors:
+        return f"{by} is the author; another person has to approve"
+    return None if amendment is None else refusal(decided.plan, amendment.plan, decided.wave, decided.targets)
+
+
+def _of_another_wave(decided: Decided, wave: int) -> str | None:
+    return None if wave == decided.wave else f"wave {wave}: the open wave is {decided.wave}"
+
+
+def digest(order: r.Command) -> str:
+    """The identity of an order, by which a repetition is known."""
+    return hashlib.sha256(r.encode(order)).hexdigest()

@@ -1,0 +1,99 @@
+"""The numbers of a campaign's proof, from its record: what people ordered, who was released when, and how it ended."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from manifold.campaigns.facts import Fact, Recorded, Released
+from manifold.campaigns.falsifications import Falsification, Sent
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.rate import MINUTE_MS
+from manifold.campaigns.verification import verify
+from manifold.contracts import campaigns as r
+from manifold.contracts.seq import unix_ms_of
+
+MAX_NAMED = 1000  # vehicles of one list
+
+
+def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
+    """The proof of a campaign. The same set of facts gives the same report."""
+    once = {(fact.seq, getattr(fact, "vin", "")): fact for fact in facts}
+    ordered = [once[key] for key in sorted(once)]
+    campaign = fold(Campaign(), ordered)
+    decided = campaign.decided
+    releases = [fact for fact in ordered if isinstance(fact, Released)]
+    times = Counter(vin for release in releases for vin in release.vins)
+    repeated = sorted(vin for vin, number in times.items() if number > 1)
+    falsifications = verify(ordered, sent)
+    return {
+        "campaign": "" if decided.plan is None else decided.plan.campaign,
+        "plan_sha256": decided.plan_sha256,
+        "tzdata": decided.tzdata,
+        "state": str(decided.stage),
+        "because": decided.because,
+        "version": decided.version,
+        "authors": sorted(decided.authors),
+        "approved_by": sorted(decided.approved_by),
+        "targets": len(campaign.roster),
+        "waves": _waves(campaign),
+        "orders": [_order(fact, dict(decided.ignored)) for fact in ordered if _is_order(fact)],
+        "releases": len(releases),
+        "first_release_ms": releases[0].at_ms if releases else None,
+        "last_release_ms": releases[-1].at_ms if releases else None,
+        "most_released_in_60_s": most_in_a_minute(releases),
+        "vehicles_by_releases": {str(number): vehicles for number, vehicles in sorted(Counter(times.values()).items())},
+        "released_more_than_once": repeated[:MAX_NAMED],
+        "is_proved": not falsifications,
+        "falsifications": [_told(each) for each in falsifications],
+    }
+
+
+def encode(proof: dict[str, Any]) -> bytes:
+    """A report as canonical JSON."""
+    return msgspec.json.encode(proof, order="sorted")
+
+
+def most_in_a_minute(releases: Sequence[Released]) -> int:
+    """The largest number of vehicles that were released in any 60 s. `releases` are in order."""
+    most = spent = first = 0
+    for release in releases:
+        spent += len(release.vins)
+        while releases[first].at_ms <= release.at_ms - MINUTE_MS:
+            spent -= len(releases[first].vins)
+            first += 1
+        most = max(most, spent)
+    return most
+
+
+def _waves(campaign: Campaign) -> list[dict[str, Any]]:
+    plan = campaign.decided.plan
+    if plan is None:
+        return []
+    waves = []
+    for wave, tally in zip(plan.waves, campaign.tallies, strict=False):
+        states = Counter[str]()
+        for status, number in tally.items():
+            if number:
+                states[str(campaign.settled_by_the_end(status))] += number
+        waves.append({"name": wave.name, "targets": sum(tally.values()), "states": dict(states)})
+    return waves
+
+
+def _is_order(fact: Fact) -> bool:
+    return isinstance(fact, Recorded) and not isinstance(fact.command, r.AddTargets)
+
+
+def _order(fact: Fact, ignored: dict[int, str]) -> dict[str, Any]:
+    assert isinstance(fact, Recorded)
+    order = msgspec.to_builtins(fact.command)
+    kept = {
+        name: order[name] for name in ("do", "by", "why", "wave", "because", "rule", "accept", "ended", "counts") if name in order
+    }
+    without_effect = {"without_effect": ignored[fact.seq]} if fact.seq in ignored else {}
+    return {"seq": fact.seq, "at_ms": unix_ms_of(fact.seq), **kept, **without_effect}
+
+
+def _told(each: Falsification) -> dict[str, Any]:
+    return {"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail}

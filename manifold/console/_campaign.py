@@ -1,0 +1,185 @@
+"""`manifold campaign`: check a plan, and forecast it, before anybody proposes it. No server is needed."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts.messages import Refused
+from manifold.contracts.seq import wall_clock_ms
+
+if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
+    from manifold.campaigns.fold import Campaign
+    from manifold.campaigns.forecast import Forecast, Quantiles
+    from manifold.campaigns.plan import Gate
+    from manifold.campaigns.step import Policy
+    from manifold.contracts.campaigns import Target
+
+T = TypeVar("T")
+app = typer.Typer(help="Data for a list of vehicles, in waves, under a plan.", no_args_is_help=True)
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File with the plan, as JSON.")]
+TargetsFile = Annotated[
+    Path | None,
+    typer.Option("--targets", metavar="FILE", help="The vehicles: CSV or Parquet with vin, zone, wave.", show_default=False),
+]
+AbsencesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--absences",
+        metavar="FILE",
+        help="How long vehicles have stayed away, one a line, such as 3h or never. Without it, all are connected.",
+        show_default=False,
+    ),
+]
+At = Annotated[str, typer.Option("--at", metavar="INSTANT", help="When it is approved; default: now.", show_default=False)]
+
+
+@app.command()
+@handle_errors
+def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json: AsJson = False) -> None:
+    """Check a plan: each mistake with field, value and remedy; else its waves, what may surprise, and when it would end."""
+    from manifold.campaigns.forecast import forecast
+    from manifold.campaigns.parsing import plan_sha256
+    from manifold.campaigns.warnings import warnings_of
+
+    document, now_ms, policy = _document(plan_file), _instant_ms(at), _policy()
+    sha256 = plan_sha256(document)
+    listed = _listed(document, targets)
+    if listed is None:
+        told = f"{plan_file} is valid; its list of targets was not checked: give --targets FILE"
+        print_json({"plan_sha256": sha256, "targets": None}) if as_json else out.print(told)
+        return
+    campaign = _campaign(plan_file, document, listed, policy, now_ms)
+    plan = campaign.decided.plan
+    assert plan is not None
+    end = forecast(campaign, [0], policy, now_ms, draws=1).end.p50
+    sizes = [sum(tally.values()) for tally in campaign.tallies]
+    warnings = warnings_of(campaign, now_ms)
+    if as_json:
+        waves = [{"name": wave.name, "targets": size} for wave, size in zip(plan.waves, sizes, strict=True)]
+        facts = {"plan_sha256": sha256, "targets": sum(sizes), "waves": waves, "warnings": warnings}
+        print_json(facts | {"end_if_all_are_connected": _time(end)})
+        return
+    gates = [_gate(wave.gate) for wave in plan.waves[:-1]] + ["–"]
+    rows = zip((wave.name for wave in plan.waves), sizes, gates, strict=True)
+    out.print(table(f"{plan.campaign}: {sum(sizes)} targets", ("wave", "targets", "gate to the next"), rows))
+    for warning in warnings:
+        out.print(f"warning: {warning}", highlight=False, markup=False)
+    if not plan.window and plan.rate is None and plan.away == "wait":
+        out.print("no rate and no window: whoever is connected when its wave opens is released at once")
+    ends = table("", ("what", "value"), [("end, if all are connected", _time(end)), ("plan_sha256", sha256)])
+    out.print(ends)
+
+
+@app.command("forecast")
+@handle_errors
+def forecast_command(
+    plan_file: PlanFile, targets: TargetsFile = None, absences: AbsencesFile = None, at: At = "", as_json: AsJson = False
+) -> None:
+    """When shares of the targets would be delivered: p10, p50 and p90 of draws of the fleet, played through the plan."""
+    from manifold.campaigns.forecast import forecast
+    from manifold.campaigns.lists import read_absences
+
+    document, now_ms, policy = _document(plan_file), _instant_ms(at), _policy()
+    listed = _listed(document, targets)
+    if listed is None:
+        fail(f"{plan_file} does not list its vehicles itself; give --targets FILE", USAGE)
+    observed: Sequence[int | None] = [0] if absences is None else _read(read_absences(absences))
+    campaign = _campaign(plan_file, document, listed, policy, now_ms)
+    found = forecast(campaign, observed, policy, now_ms)
+    if as_json:
+        print_json(_as_json(found))
+        return
+    rows = [_row(f"{percent} % delivered", times) for percent, times in found.delivered.items()]
+    title = f"{document['campaign']}: {len(campaign.roster)} targets, {found.draws} draws"
+    out.print(table(title, ("what", "p10", "p50", "p90"), [*rows, _row("end", found.end)]))
+    out.print(f"not delivered before the end of the plan: {found.never} targets (median)", highlight=False)
+    if absences is None:
+        out.print("assumed: every vehicle is connected; --absences FILE says how long vehicles stay away")
+    out.print("assumed: people approve each gate at once, and every delivery succeeds")
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """The plan as it is written, after its own rules were checked."""
+    import msgspec
+
+    from manifold.campaigns.parsing import parse_plan
+
+    try:
+        content = file.read_bytes()
+    except OSError as exc:
+        fail(f"cannot read {file} ({exc.strerror}); name a file that exists", USAGE)
+    parsed = parse_plan(content)
+    if isinstance(parsed, Refused):
+        fail(f"{file}: {parsed.reason}")
+    document: dict[str, Any] = msgspec.json.decode(content)
+    return document
+
+
+def _listed(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
+    """The list: of the plan itself (then empty here), or of a file; None: neither."""
+    from manifold.campaigns.lists import read_targets
+
+    names_them = "vins" in document["targets"]
+    if names_them and file is not None:
+        fail(f"--targets {file}: the plan lists its vehicles itself; leave the option out, or name a file in the plan", USAGE)
+    if names_them:
+        return ()
+    return None if file is None else _read(read_targets(file))
+
+
+def _campaign(file: Path, document: dict[str, Any], listed: "Sequence[Target]", policy: "Policy", now_ms: int) -> "Campaign":
+    from manifold.campaigns.rehearsal import propose
+
+    campaign = propose(document, listed, policy, now_ms)
+    if isinstance(campaign, Refused):
+        fail(f"{file}: {campaign.reason}")
+    return campaign
+
+
+def _policy() -> "Policy":
+    from manifold.campaigns.step import Policy
+
+    return Policy(ack_deadline_ms=int(settings_or_fail().ack_deadline_seconds * 1000))
+
+
+def _instant_ms(text: str) -> int:
+    from manifold.campaigns.quantities import instant_ms
+
+    if not text:
+        return wall_clock_ms()
+    try:
+        return instant_ms(text)
+    except ValueError as exc:
+        fail(f"--at {text!r} {exc}", USAGE)
+
+
+def _read(found: T | Refused) -> T:
+    return fail(found.reason, USAGE) if isinstance(found, Refused) else found
+
+
+def _gate(gate: "Gate") -> str:
+    conditions = [f"released {gate.released}", f"known {gate.known}"]
+    conditions += [f"success {gate.success}"] if gate.success != "0%" else []
+    conditions += [f"soak {gate.soak}"] if gate.soak != "0s" else []
+    conditions += [f"approved by {gate.approve}"] if gate.approve else []
+    return ", ".join(conditions)
+
+
+def _row(what: str, times: "Quantiles") -> tuple[object, ...]:
+    return what, *(_time(at_ms) for at_ms in (times.p10, times.p50, times.p90))
+
+
+def _time(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _as_json(found: "Forecast") -> dict[str, object]:
+    def quantiles(times: "Quantiles") -> dict[str, datetime | None]:
+        return {"p10": _time(times.p10), "p50": _time(times.p50), "p90": _time(times.p90)}
+
+    delivered = {str(percent): quantiles(times) for percent, times in found.delivered.items()}
+    return {"delivered": delivered, "end": quantiles(found.end), "never": found.never, "draws": found.draws}

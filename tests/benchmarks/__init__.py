@@ -1,0 +1,1 @@
+"""Tests of what the benchmarks share; the benchmarks themselves are run by `make bench`."""
