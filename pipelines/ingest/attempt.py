@@ -110,7 +110,7 @@ class Attempt:
         """Record the snapshot just written to the table's branch.
 
         Raises:
-            Retryable: it is not this attempt's, or not on top of `base`: another process works at the run.
+            Retryable: it is not this attempt's, or not on top of `base`: another process is working on the run.
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}

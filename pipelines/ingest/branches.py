@@ -91,7 +91,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
 def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
     loaded = catalog.load_table(table.identifier)
     if branch_of(run_id) in loaded.refs():
-        raise Retryable(f"another process works at run {run_id}; let it finish, or start again")
+        raise Retryable(f"another process is working on run {run_id}; wait for it, or start a new run")
     return loaded
 
 

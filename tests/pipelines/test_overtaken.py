@@ -224,7 +224,7 @@ def test_of_two_processes_at_one_run_the_second_to_write_is_told_so(one_run: Lak
     first.go(until=f"commit {IDS.identifier}")
     second.go(until=f"commit {IDS.identifier}")  # it has closed what the first one had opened
     first.go(1)
-    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+    with pytest.raises(Retryable, match="another process is working on run run; wait for it"):
         second.go()
     first.go()
     assert vehicles(one_run) == ["V1", "V2"]
@@ -235,7 +235,7 @@ def test_of_two_processes_that_begin_one_run_at_once_one_goes_on(one_run: Lake) 
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     first, second = (one_run.ingesting("run", fine=True, ms=2).go(until=COMMIT) for _ in range(2))
     first.go(1)
-    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+    with pytest.raises(Retryable, match="another process is working on run run; wait for it"):
         second.go()
     first.go()
     assert vehicles(one_run) == ["V1", "V2"]
