@@ -82,9 +82,11 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
     Raises:
         Retryable: another process works on the same run, or another job has closed it.
     """
+    loaded = _without_branch(catalog, table, run_id)
+    # Last, so that a job that closes the run has the least time to do it before the commit.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
         raise Retryable(f"another job has closed run {run_id}; start again")
-    with Change(_without_branch(catalog, table, run_id)) as change:
+    with Change(loaded) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 

@@ -73,7 +73,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     judged_before: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Plan, None]:
+    def write_and_judge(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
         write(PlainRun(catalog, settings, run.run_id, run.now), todo)
@@ -84,7 +84,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
-        return todo, None
+        return Ingested(run.run_id, segments=len(todo.segments)), None
 
     monkeypatch.setattr(run_all, "ingest_and_audit", write_and_judge)
     ingest_audit_publish(a_run(lake, "mine", 0))

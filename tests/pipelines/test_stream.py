@@ -31,8 +31,8 @@ CLIENT = "STREAM-C"
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """A lake with Redis and short micro-batch intervals."""
-    update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2}
+    """A lake with Redis and short micro-batch intervals; messages stay pending however old, as the makers' are."""
+    update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2, "ecq_pending_retention_days": 0}
     spark_lake.settings = spark_lake.settings.model_copy(update=update)
     return spark_lake
 
