@@ -103,7 +103,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
         fold = partial(fold_sightings, spark, catalog, settings, now=now) if spark is not None and table is META else None
         done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date(), fold)
         result.tables[table.name] = done
-        log.info("table is compacted", table=table.name, **asdict(done))
+        log.info("table compacted", table=table.name, **asdict(done))
     if with_queues:
         note_compacted(catalog)
     return result

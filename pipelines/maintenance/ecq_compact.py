@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.maintenance_run import until_not_overtaken
@@ -58,7 +58,7 @@ def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 
 
-@patiently
+@retry_conflicts
 def note_compacted(catalog: Catalog) -> None:
     """Record that everything in main now is compacted."""
     heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in WATCHED}
@@ -80,7 +80,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues are compacted in the lake", run_id=run.run_id, messages=done.messages, states=done.states)
+    log.info("compacted queues compacted in the lake", run_id=run.run_id, messages=done.messages, states=done.states)
     return done
 
 

@@ -37,7 +37,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
         run.publish(partial(_pack, catalog, tasks))
     except ConcurrentPublish:
         return 0
-    log.info("small files of the ledger are packed", run_id=run.run_id, files=len(tasks))
+    log.info("small ledger files compacted", run_id=run.run_id, files=len(tasks))
     return len(tasks)
 
 

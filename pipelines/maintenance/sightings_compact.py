@@ -32,5 +32,5 @@ def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: dateti
     removed = sightings.count() - sightings.select("data_id").distinct().count()
     if removed:
         write_and_publish(run, base, lambda: run.overwrite(META, folded(sightings), base[META.name]))
-        log.info("sightings are folded", run_id=run.run_id, removed=removed)
+        log.info("sightings folded", run_id=run.run_id, removed=removed)
     return removed

@@ -35,7 +35,7 @@ from manifold.contracts.tables import (
     SEGMENTS,
     Table,
 )
-from manifold.lake.commits import append_rows, patiently
+from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
@@ -82,7 +82,7 @@ def rows_of(table: Table, rows: Rows) -> pa.Table:
     return pa.Table.from_pylist([{c.name: row.get(c.name) for c in table.columns} for row in rows], schema=table.arrow_schema)
 
 
-@patiently
+@retry_conflicts
 def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", said: dict[str, str] | None = None) -> None:
     """Replace all files with one file of these rows in one snapshot."""
     loaded = catalog.load_table(table.identifier)
