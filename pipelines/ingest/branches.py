@@ -32,6 +32,10 @@ RESULT = "manifold.result"  # of `ingested_segments` only: the run's counts
 ABANDONED_AFTER = timedelta(days=1)
 
 
+class ConcurrentPublish(Retryable):
+    """Another run was published first, or has closed this one. Nothing happened; do the run again."""
+
+
 def branch_of(run_id: str) -> str:
     """The name of the run's branch; a run id may contain characters that a name in SQL may not."""
     plain = re.sub(r"\W", "_", run_id, flags=re.ASCII)
@@ -79,12 +83,13 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
     """Create the run's branch of `table` at `snapshot_id`.
 
     Raises:
-        Retryable: another process works on the same run, or another job has closed it.
+        ConcurrentPublish: another job has closed the run.
+        Retryable: another process works on the same run.
     """
     loaded = _without_branch(catalog, table, run_id)
     # Last, so that a job that closes the run has the least time to do it before the commit.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
-        raise Retryable(f"another job has closed run {run_id}; start again")
+        raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
     with Change(loaded) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 

@@ -44,6 +44,7 @@ from pipelines.ingest.branches import (
     PINS,
     RUN_ID,
     UNDOES,
+    ConcurrentPublish,
     ancestors,
     branch_of,
     close_run,
@@ -60,10 +61,6 @@ COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the commit re
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
 log = structlog.get_logger(__name__)
-
-
-class ConcurrentPublish(Retryable):
-    """Another run was published first. Nothing happened; do the run again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.audit_result import may_be_published
+from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import emit_lineage
-from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
+from pipelines.ingest.publish import finish, is_published, publish
 from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run

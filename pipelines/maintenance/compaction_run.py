@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from manifold.contracts.tables import SEGMENTS
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
-from pipelines.ingest.publish import ConcurrentPublish, publish
+from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 
 

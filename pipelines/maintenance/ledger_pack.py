@@ -12,8 +12,9 @@ from pyiceberg.table import FileScanTask
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files, write_files
+from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.maintenance_run import MaintenanceRun
-from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
+from pipelines.ingest.publish import main_snapshots
 
 DAYS = timedelta(days=2)  # older files are left to compaction
 SMALL_BYTES, MIN_FILES = 1 << 20, 8

@@ -30,9 +30,10 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import may_be_published, passed_already
+    from pipelines.ingest.branches import ConcurrentPublish
     from pipelines.ingest.discover import POPULATE, queues_lag
     from pipelines.ingest.lineage import emit_lineage
-    from pipelines.ingest.publish import ConcurrentPublish, publish
+    from pipelines.ingest.publish import publish
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
 

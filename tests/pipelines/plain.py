@@ -40,12 +40,12 @@ from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
-from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
+from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 
 Rows = list[dict[str, Any]]

@@ -22,10 +22,10 @@ from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import run_all
 from pipelines.ingest.audit_result import append_audit_result
-from pipelines.ingest.branches import BEGAN, RUN_ID, branch_of, close_run, head_of, properties_of
+from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, close_run, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.open_run import begin
-from pipelines.ingest.publish import ConcurrentPublish, committed_runs, finish, main_snapshots, publish
+from pipelines.ingest.publish import committed_runs, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
@@ -150,6 +150,16 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
     close_run(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
         job.go()
+    assert branches(one_run) == []
+
+
+def test_a_job_whose_run_is_closed_before_it_writes_is_told_to_repeat_it(one_run: Lake) -> None:
+    catalog = open_catalog(one_run.settings)
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = MaintenanceRun(catalog, "work", base, at(5))
+    close_run(catalog, branch_of(run.run_id))
+    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+        run.change(IDS, partial(append_nothing, catalog, IDS))
     assert branches(one_run) == []
 
 
