@@ -45,6 +45,12 @@ class Stream(StrEnum):
     ECQ = "ecq"  # of exclusive compacted queues: appends, rewinds and acknowledgements, told apart by their topics
     XRAY_RAW = "xray_raw"  # signals of devices, their payloads sealed
     XRAY_STATUS = "xray_status"  # what devices say of themselves
+    CAMPAIGN = "campaign"  # orders of people and of the campaigner
+
+
+IN_LAKE = tuple(
+    stream for stream in Stream if stream is not Stream.CAMPAIGN
+)  # streams that have tables; ingest leaves the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
 TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the fan-out plug-in, before data and trigger had topics of their own
 DATA_PREFIX = f"{FANOUT}/data/"
+CAMPAIGN = f"{FANOUT}/campaign"
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
 DISPATCHER_GROUP = "sdv-dispatchers"

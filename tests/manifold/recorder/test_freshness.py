@@ -62,6 +62,7 @@ def test_the_oldest_of_the_last_days_counts_and_a_replay_only_since_it_was_made(
     record(settings, timedelta(days=30))
     record(settings, timedelta(hours=5), Stream.OUTCOME)
     record(settings, timedelta(minutes=5))
+    record(settings, timedelta(hours=9), Stream.CAMPAIGN)  # which has no tables
     take_in(settings, known)
     replay = settings.home / "archive" / record(settings, timedelta())
     replay.rename(replay.with_name(f"{first_seq_at(NOW - timedelta(days=6))}-0.replay.parquet"))
