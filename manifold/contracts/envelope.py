@@ -45,6 +45,10 @@ class Stream(StrEnum):
     ECQ = "ecq"  # exclusive compacted queues: appends, rewinds and acknowledgements, distinguished by topic
     XRAY_RAW = "xray_raw"  # device signals; payloads are sealed
     XRAY_STATUS = "xray_status"  # device statuses
+    CAMPAIGN = "campaign"  # orders of people and of the campaigner
+
+
+IN_LAKE = tuple(stream for stream in Stream if stream is not Stream.CAMPAIGN)  # streams with tables; ingest skips the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
 TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the former fan-out plug-in, which had no data topics
 DATA_PREFIX = f"{FANOUT}/data/"
+CAMPAIGN = f"{FANOUT}/campaign"
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
 DISPATCHER_GROUP = "sdv-dispatchers"

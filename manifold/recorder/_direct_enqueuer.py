@@ -53,7 +53,9 @@ class DirectEnqueuer:
             await self.ecq.offer(of_ecq, self.loading)
             for incoming in of_ecq:
                 incoming.applied = True
-        asked = [incoming for incoming in group if incoming.offerable and incoming.ecq is None]
+        asked = [
+            incoming for incoming in group if incoming.offerable and (incoming.trigger is not None or incoming.data is not None)
+        ]
         if not asked:
             return
         if len(asked) == 1 and not skip and await self._offer_alone(asked[0]):

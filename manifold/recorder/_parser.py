@@ -1,4 +1,4 @@
-"""Validates incoming messages: a trigger, data, or refused input; and whether it duplicates an earlier trigger. No I/O."""
+"""Validates incoming messages: a trigger, data, a campaign order, or refused input; and whether a trigger is a duplicate."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import structlog
 
 from manifold.archive.records import Annotation
-from manifold.contracts import topics
+from manifold.contracts import campaigns, topics
+from manifold.contracts.campaigns import Command
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from manifold.contracts.keys import OUTCOMES
@@ -33,7 +34,7 @@ from manifold.settings import Settings
 
 DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; the same when the broker redelivers it
-Said = Trigger | Data | Append | Rewind | Refused
+Said = Trigger | Data | Append | Rewind | Command | Refused
 Parsed = tuple[Stream, Said]
 
 log = structlog.get_logger(__name__)
@@ -197,10 +198,13 @@ class Parser:
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+        if topic in (*topics.TRIGGER_TOPICS, topics.CAMPAIGN) and len(payload) > settings.max_trigger_bytes:
+            what = "order" if topic == topics.CAMPAIGN else "trigger"
+            reason = f"{what} of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
+            return Refused(f"{reason}; send several {what}s or raise the setting")
+        if topic == topics.CAMPAIGN:
+            return campaigns.decode(payload)
         if topic in topics.TRIGGER_TOPICS:
-            if len(payload) > settings.max_trigger_bytes:
-                reason = f"trigger of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
-                return Refused(f"{reason}; send several triggers or raise the setting")
             limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
             return parse_trigger(payload, **limits, inline=inline or settings.inline_encoding)
         data_id = topics.data_id_of(topic)

@@ -88,7 +88,7 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
         elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
-        else:
+        elif segment.stream is not Stream.CAMPAIGN:  # which has no tables
             of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):

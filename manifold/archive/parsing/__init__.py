@@ -5,6 +5,7 @@ Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's 
 
 from collections.abc import Mapping
 
+from manifold.archive.parsing.campaigns import CAMPAIGNS, campaigns
 from manifold.archive.parsing.common import BLANK, Limits, Parser
 from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
 from manifold.archive.parsing.fanout import (
@@ -31,10 +32,12 @@ PARSERS: Mapping[Stream, Parser] = {
     Stream.ECQ: ecq,
     Stream.XRAY_RAW: signals,
     Stream.XRAY_STATUS: statuses,
+    Stream.CAMPAIGN: campaigns,
 }
 
 __all__ = [
     "BLANK",
+    "CAMPAIGNS",
     "DATA",
     "ECQ",
     "ECQ_BRIEF",
@@ -50,6 +53,7 @@ __all__ = [
     "Limits",
     "Parser",
     "Processing",
+    "campaigns",
     "data",
     "ecq",
     "ecq_brief",

@@ -1,0 +1,59 @@
+"""An erased vehicle leaves the orders of campaigns, and what they order for others stays."""
+
+from typing import Any
+
+import pytest
+
+from manifold.contracts import campaigns as r
+from manifold.contracts.envelope import Stream, to_arrow
+from manifold.contracts.topics import CAMPAIGN
+from pipelines.erasure.names import Named
+from tests.manifold.campaigns.plans import document
+from tests.pipelines.makers import envelope, seq_at
+
+GONE, STAYS = "1M8GDM9AXKP042788", "1HGCM82633A004352"
+NAME, BEFORE_MS = "maps-47", 60_000
+TARGETS: dict[str, Any] = {"targets": {"vins": [GONE, STAYS]}}
+OWN_CARS = [{"name": "own", "vins": [GONE, STAYS]}, {"name": "rest", "size": "rest"}]
+
+
+def erased(payload: bytes, ms: int = 1, **more: Any) -> bytes | None:
+    """What an erasure leaves of an order."""
+    (row,) = to_arrow([envelope(ms, Stream.CAMPAIGN, CAMPAIGN, payload, **more)]).to_pylist()
+    left = Named(GONE, seq_at(BEFORE_MS)).without(Stream.CAMPAIGN, row)
+    return None if left is None else left["payload"]
+
+
+ORDERS: list[tuple[r.Command, r.Command | None]] = [
+    (r.Pause(NAME, "ann", why="wait"), r.Pause(NAME, "ann", why="wait")),
+    (r.Pause(NAME, "ann", why=f"{GONE} burns"), r.Pause(NAME, "ann")),
+    (r.Pause(NAME, GONE), None),
+    (
+        r.AddTargets(NAME, "ann", targets=(r.Target(GONE, "Asia/Tokyo"), r.Target(STAYS))),
+        r.AddTargets(NAME, "ann", targets=(r.Target(STAYS),)),
+    ),
+    (r.AddTargets(NAME, "ann", targets=(r.Target(GONE),)), None),
+    (
+        r.Propose(NAME, "ann", plan=document(**TARGETS)),
+        r.Propose(NAME, "ann", plan=document(targets={"vins": [STAYS]})),
+    ),
+    (
+        r.Amend(NAME, "ann", plan=document(targets={"file": "a.csv"}, waves=OWN_CARS)),
+        r.Amend(NAME, "ann", plan=document(targets={"file": "a.csv"}, waves=[{"name": "own", "vins": [STAYS]}, OWN_CARS[1]])),
+    ),
+    (r.Propose(NAME, "ann", plan=document(targets={"vins": [GONE]})), None),
+    (r.Propose(NAME, "ann", plan=document(targets={"file": f"{GONE}.csv"})), None),
+]
+
+
+@pytest.mark.parametrize(("order", "left"), ORDERS)
+def test_an_order_loses_the_vehicle_or_goes(order: r.Command, left: r.Command | None) -> None:
+    assert erased(r.encode(order)) == (None if left is None else r.encode(left))
+
+
+def test_what_came_since_stays_and_what_was_refused_goes() -> None:
+    order = r.encode(r.AddTargets(NAME, "ann", targets=(r.Target(GONE), r.Target(STAYS))))
+
+    assert erased(order, BEFORE_MS + 1) == order
+    assert erased(order, refused_because="the door said so") is None
+    assert erased(b"no order, and " + GONE.encode()) is None
