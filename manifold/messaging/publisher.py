@@ -19,16 +19,16 @@ RECEIPT_WAIT_S = 30.0
 class Publisher:
     """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`.
 
-    `username` is the broker user whose rights it has; by default that of platform publishers.
+    `user` is its user name; the default is that of the console. Orders to campaigns need `settings.mqtt_username_campaigns`.
+    A second client with the same `client_id` disconnects the first; what both publish keeps one order through the recorder.
     """
 
-    def __init__(self, settings: Settings, username: str = "") -> None:
-        name = username or settings.mqtt_username_publisher
+    def __init__(self, settings: Settings, user: str = "", client_id: str = "") -> None:
+        name = user or settings.mqtt_username_publisher
         self._receipts = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
         password = settings.mqtt_password.get_secret_value() or None
-        self._mqtt = Mqtt(
-            settings.mqtt, f"{name}-{uuid.uuid4().hex[:8]}", username=name, password=password, tls=settings.tls_files(name)
-        )
+        own = client_id or f"{name}-{uuid.uuid4().hex[:8]}"
+        self._mqtt = Mqtt(settings.mqtt, own, username=name, password=password, tls=settings.tls_files(name))
         self._mqtt.on_message = self._on_receipt
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
 
@@ -68,9 +68,9 @@ class Publisher:
         """Publish the rewind of a compacted queue; `word` is parsed by `manifold.contracts.ecq.rewind_target`."""
         return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
 
-    async def order(self, command: campaigns.Command) -> Receipt:
+    async def order(self, order: campaigns.Command) -> Receipt:
         """Publish an order to a campaign."""
-        return await self.publish(topics.CAMPAIGN, campaigns.encode(command))
+        return await self.publish(topics.CAMPAIGN, campaigns.encode(order))
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
         """Publish a message, and wait for the recorder's receipt: durable or refused.
