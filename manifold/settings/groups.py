@@ -71,6 +71,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_recorder: str = _s("sdv-recorder", "user name of the recorder")
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
+    mqtt_username_campaigns: str = _s(
+        "sdv-campaigns", "user name of who may publish orders to campaigns: API, console, campaigner"
+    )
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
     mqtt_probe_username: str = _s(
         "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"

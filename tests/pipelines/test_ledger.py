@@ -89,7 +89,7 @@ def test_a_path_with_an_instant_outside_the_calendar_has_no_day() -> None:
     assert Path("trigger/dt=2026-03-01").name == "dt=2026-03-01"
 
 
-def test_a_stream_without_tables_is_never_new_and_its_segments_stay_for_the_run_that_has_them(days: Lake) -> None:
+def test_segments_of_a_stream_without_tables_are_left_for_later_runs(days: Lake) -> None:
     order = encode(Pause("maps-47", "ann"))
     path = days.archive(Stream.CAMPAIGN, [envelope(5, Stream.CAMPAIGN, CAMPAIGN, order)])
     new = days.archive(Stream.TRIGGER, [trigger(6, ["V"])])
