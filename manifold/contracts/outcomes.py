@@ -31,15 +31,23 @@ class Outcome(StrEnum):
     EXPIRED = "expired"  # its retention passed while it was pending
     CANCELLED = "cancelled"  # by an operator
     FAILED = "failed"  # out of attempts, or larger than the broker's maximum packet size
+    WITHDRAWN = "withdrawn"  # its campaign was stopped, or its time window ended; a late acknowledgement is recorded, too
 
 
 # The number of an outcome in Redis and the Lua verbs. It is stored in the queues: never change it.
-CODES = {Outcome.DELIVERED: 1, Outcome.SUPERSEDED: 2, Outcome.EXPIRED: 3, Outcome.CANCELLED: 4, Outcome.FAILED: 5}
+CODES = {
+    Outcome.DELIVERED: 1,
+    Outcome.SUPERSEDED: 2,
+    Outcome.EXPIRED: 3,
+    Outcome.CANCELLED: 4,
+    Outcome.FAILED: 5,
+    Outcome.WITHDRAWN: 6,
+}
 OF_CODE = {code: outcome for outcome, code in CODES.items()}
 
 
 class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
-    """The outcome of one entry, keyed by (vin, seq). Recording is idempotent."""
+    """The outcome of one entry, keyed by (vin, seq). The first record counts, except that `delivered` replaces `withdrawn`."""
 
     vin: str
     seq: int
