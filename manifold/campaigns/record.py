@@ -50,12 +50,12 @@ _decode_released = msgspec.json.Decoder(_Released).decode
 class CampaignRecord:
     """Follows the record. Every method blocks: call it in a thread.
 
-    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first.
+    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first, or `also_over`.
     """
 
-    def __init__(self, settings: Settings, names: Collection[str] = ()) -> None:
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it told it (monotonic seconds)
-        self._settings, self._names = settings, frozenset(names)
+        self._settings, self._names, self._also_over = settings, frozenset(names), also_over
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
@@ -129,7 +129,7 @@ class CampaignRecord:
                 continue
             first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
             orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
-        if not self._names:
+        if not self._names and not self._also_over:
             self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
@@ -187,16 +187,25 @@ class CampaignRecord:
         return name in self._names if self._names else name not in self._over
 
 
-def read_campaigns(settings: Settings, names: Collection[str] = ()) -> Mapping[str, Campaign]:
-    """The state of these campaigns, or of all that are not over, as it is on record now.
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> Mapping[str, Campaign]:
+    """The state of these campaigns, or of all that are not over or `also_over`, as it is on record now.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
     """
     campaigns: dict[str, Campaign] = {}
-    for facts in CampaignRecord(settings, names).read():
+    for facts in CampaignRecord(settings, names, also_over=also_over).read():
         fold_into(campaigns, facts)
     return campaigns
+
+
+def read_facts(settings: Settings, name: str) -> list[Fact]:
+    """Everything that is on record of one campaign.
+
+    Raises:
+        Retryable: as for `CampaignRecord.read`.
+    """
+    return [fact for facts in CampaignRecord(settings, [name]).read() for fact in facts.get(name, ())]
 
 
 def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
