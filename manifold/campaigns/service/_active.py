@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -104,6 +105,9 @@ class Active:
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
         plan = campaign.decided.plan
+        if campaign.decided.epoch > self._policy.epoch:
+            self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
+            return
         if plan is None or not self._is_due(name, campaign):
             return
         if campaign.decided.epoch < self._policy.epoch or name in self._unsure:
@@ -135,6 +139,7 @@ class Active:
         """Publish effects; False if one of them may be on record or not."""
         for effect in effects:
             await self._lead.held()
+            log.info("publishes", campaign=name, **_named(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
@@ -156,11 +161,9 @@ class Active:
         self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)
         if isinstance(effect, Release):
             _metrics.RELEASED.inc(len(effect.vins))
-            log.info("released", campaign=name, wave=effect.wave, step=effect.step, vehicles=len(effect.vins), seq=receipt.seq)
         else:
-            word = str(type(effect.command).__struct_config__.tag)
-            _metrics.DECISIONS.labels(word).inc()
-            log.info("decided", campaign=name, do=word, seq=receipt.seq)
+            _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
+        log.info("on record", campaign=name, seq=receipt.seq, **_named(effect))
         return True
 
     async def _now_ms(self) -> int:
@@ -211,3 +214,10 @@ class Active:
             log.warning("campaigns wait", reason=problem)
         self.problem = problem
         _metrics.STUCK.set(problem is not None)
+
+
+def _named(effect: Decide | Release) -> dict[str, Any]:
+    """The effect for the log."""
+    if isinstance(effect, Decide):
+        return {"do": effect.command.__struct_config__.tag}
+    return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}

@@ -9,6 +9,8 @@ from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.standing import Status
 from manifold.contracts import campaigns as r
+from manifold.contracts import keys
+from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
 from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
@@ -99,6 +101,32 @@ def test_kills_at_any_moment_of_a_campaign_lose_and_repeat_nothing(tmp_path: Pat
     assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
     assert campaign.total(Status.DELIVERED) == 24
     assert sum(campaign.releases.values()) == 24
+
+
+def test_a_release_under_way_when_its_campaigner_dies_is_not_repeated(tmp_path: Path) -> None:
+    here, comes = vins(2, seed=31)
+    with a_world(tmp_path) as world:
+        first = world.start_campaigner("a")
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, [here, comes]) as fleet:
+                await fleet.connect([here])
+                await propose(world.settings, plan_for(NAME, [here, comes]))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 1)
+                published = len(first.log.read_text())
+                with world.platform.tap.standing_still(), world.platform.blocking() as redis:
+                    redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
+                    await asyncio.to_thread(wait_until, lambda: "publishes" in first.log.read_text()[published:])
+                    first.kill()
+                await asyncio.to_thread(world.start_campaigner, "b")
+                await fleet.connect([comes])
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == {here: 1, comes: 1}
+    assert sorted(campaign.releases.values()) == [1, 1]
 
 
 def test_the_rate_holds_over_a_restart_of_the_campaigner(tmp_path: Path) -> None:
