@@ -5,7 +5,7 @@ A record has no seq of its own: the recorder assigns one, and the pair is a `Rec
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -198,17 +198,14 @@ def encode(command: Command) -> bytes:
     return _encode(command)
 
 
-_Made = TypeVar("_Made", bound=Order)
-
-
-def made(kind: type[_Made], fields: Mapping[str, Any]) -> _Made:
+def made(kind: type[Order], fields: Mapping[str, Any]) -> Command:
     """Make a record from plain values.
 
     Raises:
         ValueError: a field has a value that cannot be recorded.
     """
     try:
-        order = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, kind)
+        order: Command = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, Command)
     except msgspec.ValidationError as exc:
         raise ValueError(str(exc)) from exc
     if order.by.startswith(CAMPAIGNER):
