@@ -133,8 +133,8 @@ def dedupe(digest: str) -> str:
     return f"dedupe:{digest}"
 
 
-def recorders(node: int) -> str:
-    """Hash place → claim as JSON: the processes that claim this node's seqs."""
+def recorders(node: int | str) -> str:
+    """Hash place → claim as JSON: the processes that claim this node's seqs, or to be the campaigner."""
     return f"recorders:{node}"
 
 
