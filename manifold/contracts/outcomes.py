@@ -66,6 +66,11 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
 
+    def joined(self, before: "OutcomeRecord | None") -> "OutcomeRecord":
+        """Which of two records of one entry counts; `before` was recorded first."""
+        is_late = before is not None and before.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
+        return self if before is None or is_late else before
+
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
         """Parse the record in `payload`.

@@ -3,12 +3,13 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from manifold.campaigns.braking import right_brake
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.service import _metrics
@@ -19,6 +20,7 @@ from manifold.campaigns.step import Decide, Policy, Release, candidates, step
 from manifold.campaigns.wire import trigger_payload
 from manifold.contracts import campaigns as r
 from manifold.contracts import topics
+from manifold.contracts.brakes import Brake, Braking
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.contracts.names import MAX_VIN
@@ -63,6 +65,7 @@ class Active:
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
         self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
+        self._brakes: Mapping[str, Brake] | None = None  # as Redis has them; None: unknown
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -89,6 +92,7 @@ class Active:
     async def _round(self, publisher: Publisher) -> None:
         await asyncio.to_thread(self._book.refresh)
         now_ms = await self._now_ms()
+        await self._read_brakes()
         known = list(self._book.proposed())
         self.open_campaigns = len(known)
         _metrics.OPEN.set(len(known))
@@ -113,12 +117,40 @@ class Active:
             return
         here = self._here.pop(name, set())
         effects = step(campaign, now_ms, here, self._policy)
+        if not await self._set_brake(name, campaign):
+            self.waiting[name] = "nothing is released: its brake in Redis is not known, or by an order that is not read yet"
+            effects = [each for each in effects if isinstance(each, Decide)]
         if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
             vins, allowed = candidates(campaign, now_ms, self._policy)
             if vins and allowed:
                 self._wanted[name] = vins, allowed
+
+    async def _set_brake(self, name: str, campaign: Campaign) -> bool:
+        """Make the brake in Redis what the fold says; returns whether it is known to be that."""
+        if self._brakes is None:
+            return False
+        known = self._brakes.get(name)
+        right = right_brake(campaign, known)
+        if right == known:
+            return known is None or known.seq in campaign.orders
+        assert right is not None
+        try:
+            if known is None:
+                return await self._queues.brake([Braking(name, right)]) == 1
+            return await self._queues.turn_brake(name, known, right)
+        except RedisError as exc:
+            log.warning("brake not set", campaign=name, reason=str(exc))
+            return False
+
+    async def _read_brakes(self) -> None:
+        try:
+            found = await self._queues.brakes()
+        except (RedisError, ValueError):  # then nothing can be sent either
+            self._brakes = None
+        else:
+            self._brakes = found.brakes if found.version else None
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
         if time.monotonic() < self._refused_until.get(name, 0.0):
