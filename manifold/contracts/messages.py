@@ -75,7 +75,10 @@ class ReceiptStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The recorder's reply to a publisher: the message is durable, or was refused, and why."""
+    """The recorder's reply to a publisher: the message is durable, or was refused, and why.
+
+    A durable order that stops a campaign has a reason if it is not in force yet.
+    """
 
     seq: int
     status: ReceiptStatus

@@ -16,12 +16,14 @@ from manifold.archive.recovery import last_seq as last_seq_given
 from manifold.archive.segment_writer import SegmentWriter
 from manifold.archive.state_file import StateFile
 from manifold.archive.store import Archive
+from manifold.archive.tail import Tail
 from manifold.contracts import topics
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import wall_clock_ms
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics, _recovery
+from manifold.recorder._braking import Brakes
 from manifold.recorder._catch_up import CatchUp
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
@@ -78,6 +80,7 @@ class Recorder:
             retry_s=retry_s,
             on_closed=lambda: self._writer.wake(),
         )
+        self._tail = Tail(self._journal, node)
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
         self._direct_enqueuer = DirectEnqueuer(queues, self._dedupe, self._lake)
@@ -89,6 +92,7 @@ class Recorder:
             run_id_guard=run_id_guard,
             journal=self._journal,
             state=self._state,
+            brakes=Brakes(Queues(self._redis, policy), recorded),
             settle=self._settle,
         )
         self._place = JournalFolder(settings.journal_folder)
@@ -122,7 +126,7 @@ class Recorder:
         try:
             tell_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
-            routes = [web.post("/flush", self._flush)]
+            routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
             async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
                 self._place.enter()
                 if not await done_before(told, self._start()):
@@ -180,6 +184,8 @@ class Recorder:
         self._hazards.load()
         known = self._state.load().last_seq
         last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
+        first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
+        self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)

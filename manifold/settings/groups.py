@@ -44,6 +44,8 @@ class EndpointSettings(BaseSettings):
         5680, "the embedded RabbitMQ; its own epmd and Erlang's distribution take the two ports after it"
     )
     signals_port: Port = _s(9105, "HTTP of the AMQP door: /metrics, /healthz, /flush")
+    with_campaigns: bool = _s(True, "`make up` starts the campaigner, which carries out campaigns; off: it does not")
+    campaigner_port: Port = _s(9106, "HTTP of the campaigner: /metrics, /healthz")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     mqtt_vehicle_url: str = _s(
         "",
@@ -71,6 +73,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_recorder: str = _s("sdv-recorder", "user name of the recorder")
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
+    mqtt_username_campaigns: str = _s(
+        "sdv-campaigns", "user name of who may publish orders to campaigns: API, console, campaigner"
+    )
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
     mqtt_probe_username: str = _s(
         "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"
@@ -119,6 +124,17 @@ class RecorderSettings(BaseSettings):
     segment_max_bytes: Positive = _s(64 << 20, "a segment is closed when its journal has this many bytes")
     journal_retry_seconds: Seconds = _s(1, "pause before the next try when the disk is full or the archive unwritable")
     outcome_batch: Positive = _s(1000, "outcomes that the recorder takes from Redis at once")
+
+
+class CampaignSettings(BaseSettings):
+    """How campaigns are carried out."""
+
+    campaigner_lease_seconds: Annotated[float, Field(ge=3, le=3600)] = _s(
+        15, "how long after the death of the active campaigner another one waits before it takes over"
+    )
+    campaigns_open: Positive = _s(
+        200, "campaigns that are carried out at once; later ones wait until one of those proposed before them is over"
+    )
 
 
 class QueueSettings(BaseSettings):

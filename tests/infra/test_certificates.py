@@ -218,7 +218,8 @@ def test_an_unreachable_cluster_creates_no_new_ca(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "authority"), [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca")]
+    ("kind", "name", "authority"),
+    [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca"), ("--client", "sdv-campaigns", "ca")],
 )
 def test_an_external_certificate_is_a_client_certificate_of_its_ca(made: Made, kind: str, name: str, authority: str) -> None:
     first, second = x509.load_pem_x509_certificates(made.run(SCRIPT, kind, name).stdout.encode())
@@ -233,6 +234,8 @@ def test_an_external_certificate_is_a_client_certificate_of_its_ca(made: Made, k
         ("--vehicle", "sdv-recorder"),
         ("--client", "sdv-recorder"),
         ("--client", "sdv-pub-"),
+        ("--vehicle", "sdv-campaigns"),
+        ("--client", "sdv-campaigns-2"),
         ("--vehicle", "a/b"),
         ("--vehicle", ""),
     ],

@@ -59,7 +59,7 @@ OUTCOMES = Table(
     columns=columns("""
         vin              string    the vehicle
         seq              int64     the trigger's seq
-        outcome          string    how the entry ended: delivered, superseded, expired, cancelled or failed
+        outcome          string    how the entry ended: delivered, superseded, expired, cancelled, failed or withdrawn
         accepted_at      instant   when the trigger was accepted: the time in its seq, as `ts` in sdv_fanout_ids
         dispatched_at    instant?  when it was last published to the vehicle
         acknowledged_at  instant?  when the vehicle's acknowledgement was seen

@@ -105,6 +105,9 @@ def outer_access(settings: Settings) -> str:
         (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),
     ]
+    campaigns = settings.mqtt_username_campaigns
+    orders = (f"write {topics.CAMPAIGN}", f"write {topics.TRIGGER}")
+    rights.append((campaigns, (*orders, f"read {settings.receipt_prefix}{campaigns}/#")))
     rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
     if not publisher.startswith(PUBLISHER_PREFIX):
         rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))
