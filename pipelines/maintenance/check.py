@@ -23,7 +23,6 @@ from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
-from manifold.contracts.envelope import IN_LAKE
 from manifold.contracts.seq import EPOCH, datetime_of
 from manifold.contracts.tables import (
     DATA,
@@ -98,8 +97,7 @@ def disagreements(
     findings: list[Finding] = []
     segments = messages = 0
     late, at_once = now - LATE, Ledger(ledger)
-    for group_of_day in comparison.archive.walk(interval):
-        walked = [segment for segment in group_of_day if segment.stream in IN_LAKE]
+    for walked in comparison.archive.walk(interval):
         listed = at_once.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
         rows = {row["path"]: row for row in listed}
         counted = Counter(row["path"] for row in listed)

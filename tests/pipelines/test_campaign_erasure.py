@@ -1,5 +1,6 @@
-"""An erased vehicle leaves the orders of campaigns, and what they order for others stays."""
+"""An erased vehicle leaves the orders of campaigns and its answers; what is ordered for others, and what they answer, stays."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from redis import Redis
 from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Stream, to_arrow
 from manifold.contracts.tables import CAMPAIGN_TABLES
-from manifold.contracts.topics import CAMPAIGN
+from manifold.contracts.topics import CAMPAIGN, response_topic
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from pipelines.erasure.campaigns import rows_of
@@ -94,3 +95,30 @@ def test_the_lake_loses_the_vehicle_as_the_archive_does(lake: Lake, redis_server
         found = catalog.load_table(table.identifier).scan().to_arrow()
         wanted = expected[table.name].sort_by(by_key).to_pylist()
         assert found.select(expected[table.name].column_names).sort_by(by_key).to_pylist() == wanted
+
+
+def left_of_answer(vin: str, payload: bytes, ms: int = 1, **more: Any) -> bytes | None:
+    """What an erasure leaves of an answer."""
+    (row,) = to_arrow([envelope(ms, Stream.ANSWER, response_topic("agent", vin, NAME), payload, **more)]).to_pylist()
+    left = Named(GONE, seq_at(BEFORE_MS)).without(Stream.ANSWER, row)
+    return None if left is None else left["payload"]
+
+
+def test_answers_of_the_vehicle_go_and_those_of_others_stay() -> None:
+    done = b'{"seq": 7, "status": "done"}'
+    for payload in (done, b"{"):
+        assert left_of_answer(GONE, payload) is None
+        assert left_of_answer(STAYS, payload) == payload
+    assert left_of_answer(GONE, done, refused_because="too many") is None
+    assert left_of_answer(GONE, done, BEFORE_MS + 1) == done
+
+
+def test_an_answer_that_names_the_vehicle_keeps_its_seq_and_status() -> None:
+    names = json.dumps({"seq": 7, "status": "failed", "reason": f"{GONE} was in the way", "more": GONE}).encode()
+    left = left_of_answer(STAYS, names)
+
+    assert left is not None
+    assert json.loads(left) == {"seq": 7, "status": "failed"}
+    assert left_of_answer(STAYS, json.dumps({"seq": 7, "status": GONE}).encode()) is None
+    assert left_of_answer(STAYS, names, refused_because=f"reason {GONE}") is None
+    assert left_of_answer(STAYS, b"{" + GONE.encode()) is None
