@@ -35,6 +35,9 @@ class Ruling(NamedTuple):
     expiry_s: int | None = None
 
 
+FREE = Ruling()
+
+
 class Brakes:
     """The brakes as last read. `run` keeps them fresh while no round does."""
 
@@ -92,6 +95,6 @@ class Brakes:
         if brake is not None and brake.is_on:
             return Ruling(braked(campaign, brake))
         if until_ms is None:
-            return Ruling()
+            return FREE
         left_s = (until_ms - now - self._ahead_ms) // 1000
         return Ruling(expiry_s=left_s) if left_s > 0 else Ruling(OVER)
