@@ -77,8 +77,9 @@ class Campaigner:
             finally:
                 self._active = None
                 _metrics.LEADS.set(0)
-                await _end(keep)
-                await _end(work)
+                for task in (keep, work):
+                    task.cancel()
+                await asyncio.gather(keep, work, return_exceptions=True)
             await self._lead.leave()
 
 
