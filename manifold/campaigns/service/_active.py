@@ -47,8 +47,8 @@ log = structlog.get_logger(__name__)
 class Active:
     """The active campaigner, from the moment at which it has the lease."""
 
-    def __init__(self, settings: Settings, redis: Redis, lead: Lead) -> None:
-        self.problem: str | None = "has not read the record yet"
+    def __init__(self, settings: Settings, redis: Redis, lead: Lead, problem: str) -> None:
+        self.problem: str | None = problem  # until the record was read
         self.waiting: dict[str, str] = {}  # campaign → why nothing is decided about it
         self.open_campaigns = 0
         self._settings, self._lead = settings, lead
