@@ -183,3 +183,12 @@ def test_a_campaigner_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) ->
         first.stop()
         assert first.process.poll() == 0
         wait_until(lambda: health(second.port).get("active"))
+
+
+def test_a_campaigner_goes_on_when_the_broker_answers_again(tmp_path: Path) -> None:
+    with a_world(tmp_path) as world:
+        with world.platform.tap.standing_still():
+            campaigner = world.start_campaigner(active=False)
+            wait_until(lambda: "the broker does not answer" in str(health(campaigner.port).get("problems")))
+        wait_until(lambda: health(campaigner.port).get("active") and health(campaigner.port)["healthy"])
+        assert campaigner.process.poll() is None
