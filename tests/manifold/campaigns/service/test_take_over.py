@@ -13,8 +13,9 @@ from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
+from tests.faults.clocked_recorder import Clock
 from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
-from tests.support.servers import wait_until
+from tests.support.servers import start_python, wait_until
 
 NAME = "spring"
 
@@ -192,3 +193,25 @@ def test_a_campaigner_goes_on_when_the_broker_answers_again(tmp_path: Path) -> N
             wait_until(lambda: "the broker does not answer" in str(health(campaigner.port).get("problems")))
         wait_until(lambda: health(campaigner.port).get("active") and health(campaigner.port)["healthy"])
         assert campaigner.process.poll() is None
+
+
+def test_clocks_that_differ_too_much_let_campaigns_wait(tmp_path: Path) -> None:
+    targets = vins(2, seed=33)
+    with a_world(tmp_path) as world:
+        campaigner, platform, clock = world.start_campaigner(), world.platform, Clock(tmp_path / "clock")
+        clock.step(20)
+        assert platform.recorder is not None
+        platform.recorder.stop()
+        platform.recorder = start_python(
+            "tests.faults.clocked_recorder",
+            str(clock.file),
+            port=world.settings.recorder_port,
+            log=tmp_path / "logs" / "clocked.log",
+            env=platform.env_of("recorder"),
+            ready=lambda: bool(health(world.settings.recorder_port).get("healthy")),
+        )
+        asyncio.run(propose(world.settings, plan_for(NAME, list(targets), away="queue")))
+        wait_until(lambda: "ms apart; set them by NTP" in str(health(campaigner.port)["problems"]))
+        assert not world.campaign(NAME).releases
+        clock.step(0)
+        wait_until(lambda: world.campaign(NAME).total(Status.RELEASED) == 2, what="both to be released")
