@@ -215,3 +215,32 @@ def test_clocks_that_differ_too_much_let_campaigns_wait(tmp_path: Path) -> None:
         assert not world.campaign(NAME).releases
         clock.step(0)
         wait_until(lambda: world.campaign(NAME).total(Status.RELEASED) == 2, what="both to be released")
+
+
+def test_kills_of_recorder_and_dispatcher_leave_no_vehicle_out(tmp_path: Path) -> None:
+    targets = vins(24, seed=35)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+        platform = world.platform
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect()
+                await propose(world.settings, plan_for(NAME, list(targets), waves=waves(12)))
+                for reached in (4, 8, 12, 16):
+                    await fleet.wait_for(lambda fleet, reached=reached: copies(fleet, NAME).total() >= reached, 60)  # type: ignore[misc]
+                    if reached % 8:
+                        assert platform.recorder is not None
+                        platform.recorder.kill()
+                        await asyncio.to_thread(platform.start_recorder)
+                    else:
+                        platform.dispatchers[0].kill()
+                        await asyncio.to_thread(platform.start_dispatcher)
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED, within_s=120)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME).keys() == set(targets)
+    assert campaign.total(Status.DELIVERED) == 24
+    assert sum(campaign.releases.values()) == 24  # whatever came twice came as the same entry
