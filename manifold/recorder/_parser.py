@@ -7,7 +7,8 @@ import structlog
 
 from manifold.archive.records import Annotation
 from manifold.contracts import campaigns, topics
-from manifold.contracts.campaigns import Command
+from manifold.contracts.brakes import Braking, braking_of
+from manifold.contracts.campaigns import Cancel, Command, Complete, Pause
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from manifold.contracts.keys import OUTCOMES
@@ -42,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Incoming:
-    """One message on its way through the recorder. The enqueue sets the last three fields."""
+    """One message on its way through the recorder. The hand-over sets the last four fields."""
 
     envelope: Envelope
     message: Message | None = None  # None: replayed from the journal or the archive
@@ -50,11 +51,13 @@ class Incoming:
     data: Data | None = None
     digest: str | None = None
     ecq: Append | Rewind | None = None
+    braking: Braking | None = None
     is_resent: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
     is_dropped: bool = False  # too soon after others and not recorded; its seq is that of the recorded refusal
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
+    not_in_force: str | None = None  # why an order that brakes a campaign has no effect yet
 
     @property
     def seq(self) -> int:
@@ -78,7 +81,7 @@ class Incoming:
             return Receipt(self.seq, ReceiptStatus.REFUSED, reason=self.refused_because)
         if self.duplicate_of is not None:
             return Receipt(self.seq, ReceiptStatus.DUPLICATE, duplicate_of=self.duplicate_of)
-        return Receipt(self.seq, ReceiptStatus.RECORDED)
+        return Receipt(self.seq, ReceiptStatus.RECORDED, reason=self.not_in_force)
 
 
 class Parser:
@@ -113,6 +116,8 @@ class Parser:
                 incoming.data = answered
             case Append() | Rewind():
                 incoming.ecq = answered
+            case Pause() | Cancel() | Complete():
+                incoming.braking = braking_of(seq, answered)
             case Trigger():
                 self._take_trigger(incoming, answered, headers)
         if incoming.is_dropped:

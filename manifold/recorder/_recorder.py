@@ -24,6 +24,7 @@ from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics, _recovery
 from manifold.recorder._answers import IN_FLIGHT, Answers
+from manifold.recorder._braking import Brakes
 from manifold.recorder._catch_up import CatchUp
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
@@ -83,6 +84,7 @@ class Recorder:
             run_id_guard=run_id_guard,
             journal=self._journal,
             state=self._state,
+            brakes=Brakes(Queues(self._redis, policy), recorded),
             settle=self._settle,
         )
         self._place = JournalFolder(settings.journal_folder)

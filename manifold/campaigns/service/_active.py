@@ -14,6 +14,7 @@ from manifold.campaigns.fold import Campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.service import _metrics
 from manifold.campaigns.service._book import Book
+from manifold.campaigns.service._braking import UNSURE, FoldedBrakes
 from manifold.campaigns.service._lead import Lead
 from manifold.campaigns.service._presence import find_present
 from manifold.campaigns.step import Decide, Policy, Release, candidates, step
@@ -66,6 +67,7 @@ class Active:
         self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
         self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
+        self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -93,6 +95,7 @@ class Active:
         await asyncio.to_thread(self._book.refresh)
         _metrics.READ_SECONDS.set(time.monotonic() - began)
         now_ms = await self._now_ms()
+        await self._brakes.read()
         known = list(self._book.proposed())
         self.open_campaigns = len(known)
         _metrics.OPEN.set(len(known))
@@ -120,12 +123,16 @@ class Active:
             if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
                 self._unsure.discard(name)
             return
+        may_release = await self._brakes.follow(name, campaign)
         last, not_before = self._stepped.get(name, (None, 0.0))
         if campaign is last and name not in self._here and time.monotonic() < not_before:
             return
         began, here = time.monotonic(), self._here.pop(name, set())
         self._wanted.pop(name, None)
         effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
+        if not may_release:
+            self.waiting[name] = UNSURE
+            effects = [each for each in effects if isinstance(each, Decide)]
         if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
@@ -133,7 +140,7 @@ class Active:
             if vins and allowed:
                 self._wanted[name] = vins, allowed
         ended = time.monotonic()
-        self._stepped[name] = campaign, ended + REST * (ended - began)
+        self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
         if time.monotonic() < self._refused_until.get(name, 0.0):
