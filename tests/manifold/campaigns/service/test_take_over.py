@@ -14,7 +14,7 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
 from tests.faults.clocked_recorder import Clock
-from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
+from tests.manifold.campaigns.service.worlds import a_world, copies, health, order, plan_for, propose
 from tests.support.servers import start_python, wait_until
 
 NAME = "spring"
@@ -244,3 +244,29 @@ def test_kills_of_recorder_and_dispatcher_leave_no_vehicle_out(tmp_path: Path) -
     assert copies(fleet, NAME).keys() == set(targets)
     assert campaign.total(Status.DELIVERED) == 24
     assert sum(campaign.releases.values()) == 24  # whatever came twice came as the same entry
+
+
+def test_a_pause_withdraws_what_waits_and_a_resume_sends_it_once(tmp_path: Path) -> None:
+    targets = vins(6, seed=37)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect(targets[:3])
+                await propose(world.settings, plan_for(NAME, list(targets), away="queue"))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 3)
+                await order(world.settings, r.Pause(NAME, "operator"))
+                world.campaigners["a"].kill()  # the brake does not need it
+                await fleet.connect(targets[3:])
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.WAITING) == 3)
+                assert copies(fleet, NAME) == dict.fromkeys(targets[:3], 1)
+                await asyncio.to_thread(world.start_campaigner)
+                await order(world.settings, r.Resume(NAME, "operator"))
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert sum(campaign.releases.values()) == 9
