@@ -194,6 +194,6 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
 def million(size: Size) -> Iterator[tuple[Settings, World]]:
     """A Redis, a lake and an archive with a million vehicles (20,000 in a small run), on free ports and without a platform."""
     with TemporaryDirectory(prefix=PREFIX) as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, with_campaigns=False, **free_ports())
         with start_redis(settings.home / "redis", port=settings.redis_port):
             yield settings, fill(settings, size.pick(full=1_000_000, small=20_000))

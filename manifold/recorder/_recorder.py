@@ -180,6 +180,7 @@ class Recorder:
         last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
         first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
         self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
+        self._tail.recovered = True
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)

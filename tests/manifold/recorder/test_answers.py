@@ -124,6 +124,20 @@ def test_triggers_are_recorded_during_a_flood_of_answers(home: Harness) -> None:
     assert len(home.archived(Stream.ANSWER)) == FLOOD
 
 
+def test_an_answer_gets_no_receipt(shared: Harness) -> None:
+    """A vehicle could have the recorder write to a publisher's topic."""
+
+    async def scenario() -> None:
+        async with platform(shared.broker.port) as publisher:
+            topic = topics.response_topic("agent", "ASKS", "maps-47")
+            receipts = [await publisher.publish(topic, payload) for payload in (answer(), answer("perhaps"))]
+            await asyncio.to_thread(wait_until, lambda: len(recorded(shared, "ASKS")) == 2, what="both to be archived")
+            await publisher.trigger(["V1"], "receipts")
+            assert [receipt.done() for receipt in receipts] == [False, False]
+
+    asyncio.run(scenario())
+
+
 def test_the_recorder_hears_no_answers_where_the_setting_is_off(tmp_path_factory: Any) -> None:
     with running_harness(tmp_path_factory.mktemp("deaf"), campaign_answers="false") as deaf:
         say(deaf, "UNHEARD", answer())
