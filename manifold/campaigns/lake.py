@@ -10,12 +10,12 @@ from msgspec import Struct
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
-from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Sent
 from manifold.contracts.campaigns import decode
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.contracts.tables import CAMPAIGN_EVENTS, IDS, OUTCOMES
+from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, IDS, OUTCOMES
 from manifold.lake.catalog import where
 
 RELEASE = ("seq", "vin", "wave", "step", "until")
@@ -36,7 +36,7 @@ def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
     """
     releases = list(_releases(catalog, campaign))
     outcomes = _outcomes(catalog, releases)
-    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes)]
+    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign)]
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )
@@ -79,6 +79,12 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
     for batch in catalog.load_table(OUTCOMES.identifier).scan(within, OUTCOME).to_arrow_batch_reader():
         found += batch.filter(pc.is_in(batch["seq"], value_set=seqs)).to_pylist()
     return found
+
+
+def _answers(catalog: Catalog, campaign: str) -> Iterator[Answered]:
+    table = catalog.load_table(CAMPAIGN_ANSWERS.identifier)
+    for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
+        yield Answered(row["seq"], row["vin"], row["release"], Answer(row["status"]))
 
 
 def _ended(row: dict[str, Any]) -> Ended:

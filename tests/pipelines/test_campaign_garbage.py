@@ -8,7 +8,7 @@ import pytest
 from manifold.campaigns.quantities import instant_ms
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.contracts.tables import CAMPAIGN_TABLES, SEGMENTS
+from manifold.contracts.tables import ORDER_TABLES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from pipelines.erasure.campaigns import rows_of
@@ -27,7 +27,7 @@ def is_held(lake: Lake, orders: Sequence[r.Command], *, days_after_its_end: int 
     lake.renew()
     catalog = open_catalog(lake.settings)
     rows = rows_of({seq_of(NOW + place, 0, 0): r.encode(order) for place, order in enumerate(orders)})
-    for table in CAMPAIGN_TABLES:
+    for table in ORDER_TABLES:
         append_rows(catalog, table, rows[table.name], {})
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     campaigns = campaigns_with_data(catalog, base)
@@ -62,5 +62,5 @@ def test_a_campaign_whose_end_is_past_the_retention_holds_nothing(lake: Lake) ->
 def test_rows_of_orders_have_the_types_of_their_tables() -> None:
     rows = rows_of({seq_of(NOW, 0, 0): r.encode(PROPOSED)})
 
-    assert {name: rows[name].schema for name in rows} == {table.name: table.arrow_schema for table in CAMPAIGN_TABLES}
+    assert {name: rows[name].schema for name in rows} == {table.name: table.arrow_schema for table in ORDER_TABLES}
     assert {name: rows[name].num_rows for name in rows} == dict(zip(rows, (1, 1, 10), strict=True))
