@@ -1,7 +1,7 @@
 """Reads the facts of a campaign from the lake: the same facts as from the archive, for whoever has only the tables."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -93,5 +93,5 @@ def _ended(row: dict[str, Any]) -> Ended:
     return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
 
 
-def _unix_ms(instant: Any) -> int:
+def _unix_ms(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)

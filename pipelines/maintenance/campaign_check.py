@@ -51,7 +51,8 @@ def found_of_campaigns(group: Iterable[OfCampaigns], counted: Count) -> OfCampai
     return found
 
 
-def expected_of_campaigns(of: OfCampaigns, found: OfCampaigns, accounted: Collection[int]) -> Iterator[Expected]:
-    """Yield the rows that each table should have of the segment. Messages in `accounted` are in quarantine."""
+def expected_of_campaigns(of: OfCampaigns, found: OfCampaigns, accounted: Collection[int], *, since: int) -> Iterator[Expected]:
+    """Yield the rows from the seq `since` on that each table should have. Messages in `accounted` are in quarantine."""
     for name, brought in of.rows.items():
-        yield Expected(name, {seq: number for seq, number in brought.items() if seq not in accounted}, found.rows[name])
+        kept = {seq: number for seq, number in brought.items() if seq >= since and seq not in accounted}
+        yield Expected(name, kept, found.rows[name])

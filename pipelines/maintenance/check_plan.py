@@ -168,7 +168,7 @@ def judge(
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    for rows in expected_of_campaigns(of.campaigns, found.campaigns, accounted):
+    for rows in expected_of_campaigns(of.campaigns, found.campaigns, accounted, since=since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
     refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}

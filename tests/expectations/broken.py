@@ -47,7 +47,8 @@ def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
 
 def released(seq: int, **changed: object) -> Row:
     place = {"campaign": "maps-47", "wave": 0, "step": 1, "until": datetime_of(seq) + MS}
-    return entry(seq, **{"request_id": "maps-47", **place, **changed})
+    release: Row = {"request_id": "maps-47", **place, **changed}
+    return entry(seq, **release)
 
 
 def result(rule: str, **changed: object) -> Row:
