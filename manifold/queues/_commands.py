@@ -6,12 +6,12 @@ from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import NOBODYS, Args, Script
+from manifold.queues._scripts import NO_SHARED_CODE, Args, Script
 
-QUEUE_STATS = Script("queue_stats", shares=NOBODYS)
+QUEUE_STATS = Script("queue_stats", prepends=NO_SHARED_CODE)
 TriggerName = tuple[int, str, str]  # seq, request_id, data_id
 _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
-    Script(name, shares=NOBODYS) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
+    Script(name, prepends=NO_SHARED_CODE) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
 )
 
 

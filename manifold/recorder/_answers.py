@@ -38,7 +38,7 @@ class Answers:
     async def __aenter__(self) -> Self:
         if self._settings.campaign_answers:
             self._mqtt.on_message = self._mqtt.on_unreadable = self._put
-            self._mqtt.on_resumed = self._forget_resent
+            self._mqtt.on_resumed = self._forget_redelivered
             name = topics.response_filter(self._settings.topic_prefix)
             shares = self._settings.shares_subscriptions
             self._mqtt.subscribe(topics.shared(topics.RECORDER_GROUP, name) if shares else name)
@@ -92,7 +92,7 @@ class Answers:
             self._waiting.append((message, admission))
             self.on_arrived()
 
-    def _forget_resent(self) -> None:
+    def _forget_redelivered(self) -> None:
         """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
         waiting, self._waiting = self._waiting, deque()
         for message, admission in waiting:
@@ -102,17 +102,17 @@ class Answers:
                 self._window.release(message)
 
     def _incoming(self, message: Message, admission: Admission) -> Incoming:
-        said, seq = self._judge(message, admission), self._next_seq()
+        content, seq = self._parse(message, admission), self._next_seq()
         payload, properties = cut(message)
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
-        refused = plain(said.reason) if isinstance(said, Refused) else None
+        refused = plain(content.reason) if isinstance(content, Refused) else None
         kept = payload if refused else message.payload
         envelope = Envelope(
             seq, datetime.now(UTC), Stream.ANSWER, message.topic, kept, message.qos, headers, refused_because=refused
         )
         return Incoming(envelope, message, refused_because=refused)
 
-    def _judge(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
+    def _parse(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
         if message.unreadable is not None:
             return Refused(f"the packet cannot be read ({message.unreadable}); send it as MQTT 5 says, all texts in UTF-8")
         if admission is Admission.REFUSED:

@@ -134,7 +134,7 @@ class Enqueuer:
         assert self._direct_enqueuer is not None
         try:
             await self._catch_up.mark(self._passed())
-            await self._direct_enqueuer.spoilt.look_again()
+            await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
             await self._suspend(why(exc))
 
