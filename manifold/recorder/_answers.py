@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from manifold.contracts import topics
 from manifold.contracts.answers import VehicleAnswer, is_answer, parse_answer
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.contracts.messages import Refused
+from manifold.contracts.messages import SHOWN, Refused
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
@@ -20,6 +22,8 @@ from manifold.settings import Settings
 
 IN_FLIGHT = 200  # answers that the broker may send before the first is on disk; as many are recorded with one group
 MAX_HELD_BYTES = 4 << 20
+
+log = structlog.get_logger(__name__)
 
 
 class Answers:
@@ -118,4 +122,10 @@ class Answers:
         if admission is Admission.REFUSED:
             limit = f"campaign_answers_per_hour={self._settings.campaign_answers_per_hour}"
             return Refused(f"answers of this vehicle come faster than {limit}; wait, or raise the setting")
-        return parse_answer(message.topic, message.payload)
+        try:
+            return parse_answer(message.topic, message.payload)
+        except Exception as exc:  # one answer must not end the recorder, on every redelivery again
+            log.exception("answer could not be parsed", topic=message.topic[:SHOWN], size=len(message.payload))
+            return Refused(
+                f"parsing it failed ({type(exc).__name__}), which is a fault of the recorder; its first bytes are kept"
+            )
