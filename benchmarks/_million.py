@@ -21,6 +21,7 @@ from benchmarks._archive import outcome, trigger, vin_of, write_segment
 from benchmarks._measure import Size
 from benchmarks._servers import PREFIX, start_redis
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Envelope
 from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -170,7 +171,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         queues = Queues(redis, Policy.of(settings))
         await redis.set(keys.LOADED, now_ms)
         for sent in (*pending, *ended):
-            await queues.store_trigger(sent.seq, sent.request_id, DATA_ID)
+            await queues.store_trigger(sent.seq, EntryTrigger(sent.request_id, DATA_ID))
         for sent in pending:
             batch = queues.batch()
             for vin in sent.vins:
@@ -193,6 +194,6 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
 def million(size: Size) -> Iterator[tuple[Settings, World]]:
     """A Redis, a lake and an archive with a million vehicles (20,000 in a small run), on free ports and without a platform."""
     with TemporaryDirectory(prefix=PREFIX) as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, with_campaigns=False, **free_ports())
         with start_redis(settings.home / "redis", port=settings.redis_port):
             yield settings, fill(settings, size.pick(full=1_000_000, small=20_000))

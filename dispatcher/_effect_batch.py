@@ -4,12 +4,13 @@ import structlog
 from redis.exceptions import RedisError
 
 from dispatcher import _metrics
+from dispatcher._brakes import Brakes
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import RequestIdOf, count_answers
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName
-from manifold.queues import DELETE_KEYS, Queues, is_corrupt
+from manifold.queues import DELETE_KEYS, LAST, Queues, is_corrupt
 from manifold.queues.verbs import verb
 
 log = structlog.get_logger(__name__)
@@ -21,8 +22,16 @@ class EffectBatch:
     It can be sent again: every verb keeps its time, and the same verb changes nothing the second time.
     """
 
-    def __init__(self, queues: Queues, now_ms: int, asked_at: int, request_id_of: RequestIdOf = lambda _: None) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        now_ms: int,
+        asked_at: int,
+        request_id_of: RequestIdOf = lambda _: None,
+        brakes: Brakes | None = None,
+    ) -> None:
         self._queues, self._now_ms, self._asked_at, self._request_id_of = queues, now_ms, asked_at, request_id_of
+        self._brakes = brakes
         self._verbs: list[tuple[QueueName, Verb]] = []
         self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to check, Unix ms
 
@@ -49,7 +58,12 @@ class EffectBatch:
             batch.add(queue, each, now_ms)
         for shard, watches in self._watches.items():
             batch.watch(shard, watches)
+        if self._brakes is not None:  # after the claims: what they put in flight is judged by what was true then
+            batch.call(("GET", keys.BRAKES_VERSION), _version, stage=LAST)
         replies = await batch.run(tolerant=True)
+        if self._brakes is not None:
+            version = replies.pop()
+            self._brakes.told(b"" if is_corrupt(version) else version, self._asked_at)
         for reply in replies[len(self._verbs) :]:
             if isinstance(reply, RedisError):  # the deadline index is shared by all owners
                 raise reply
@@ -61,6 +75,10 @@ class EffectBatch:
         answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
         count_answers(answered, self._request_id_of)
         return answers
+
+
+def _version(reply: bytes | None) -> bytes:
+    return reply or b""
 
 
 def _give_up(queue: QueueName, what: Verb) -> None:

@@ -33,6 +33,8 @@ class Loaded(Struct, frozen=True):
     request_id: str  # in a compacted queue, the key
     data_id: str  # in a compacted queue, empty
     payload: bytes
+    is_release: bool = False  # of a campaign, which is its request id
+    until_ms: int | None = None  # end of the vehicle's time window, Unix ms
 
 
 class Missing(Struct, frozen=True):
@@ -68,8 +70,17 @@ class Unsendable(Struct, frozen=True):
     why: str
 
 
+class Withheld(Struct, frozen=True):
+    """The entry must not be sent (any more): its campaign is braked, or the vehicle's time window is over."""
+
+    seq: int
+    claimed_ms: int
+    at_ms: int
+    why: str
+
+
 class NotPublished(Struct, frozen=True):
-    """The deadline passed before there was a connection, or room in the window, to publish the entry."""
+    """The entry was not published in time: there was no connection, no room in the window, or no news of the brakes."""
 
     seq: int
     claimed_ms: int
@@ -91,5 +102,5 @@ class Answered(Struct, frozen=True):
 
 Seen = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
 # Events of a claim that this process has open.
-OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable
+OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
 Event = Seen | OfClaim | Answered

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from dispatcher._coalescing import Coalescer
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import ManifoldError
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
 from manifold.lake.async_lake import AsyncLake
@@ -23,7 +24,6 @@ MISSES_KEPT = 10_000
 Key = TypeVar("Key")
 T = TypeVar("T")
 Entry = tuple[str, int]  # owner and seq
-Trigger = tuple[str, str]  # request_id and data_id
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class Lake:
         self._data = AsyncLake(settings, threads=READERS, name="dispatcher-data")
         self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
-        self._asked: dict[Entry, asyncio.Future[Trigger | None]] = {}
+        self._asked: dict[Entry, asyncio.Future[EntryTrigger | None]] = {}
         self._entries = Coalescer[Entry]("lake.triggers", self._look_for, max_batch=TRIGGER_BATCH_SIZE, max_concurrent=READERS)
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
@@ -51,8 +51,8 @@ class Lake:
         while pieces and (piece := await self._ask(self._data, DATA, lambda _: next(pieces, None), None)) is not None:
             yield piece
 
-    async def trigger(self, owner: str, seq: int) -> Trigger | None:
-        """(request_id, data_id) of an entry, the same for every entry of its trigger; None if the lake does not have it."""
+    async def trigger(self, owner: str, seq: int) -> EntryTrigger | None:
+        """The trigger of an entry, the same for every entry of its trigger; None if the lake does not have it."""
         answer = self._asked.get((owner, seq))
         if answer is None:
             answer = self._asked[owner, seq] = asyncio.get_running_loop().create_future()
@@ -94,14 +94,14 @@ class Lake:
             yield piece
 
     async def _look_for(self, entries: Sequence[Entry]) -> None:
-        found: dict[Entry, Trigger] = {}  # filled by the thread, so that rows found before a timeout count
+        found: dict[Entry, EntryTrigger] = {}  # filled by the thread, so that rows found before a timeout count
         try:
             await self._ask(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, found), None)
         finally:
             for entry in entries:
                 self._asked.pop(entry).set_result(found.get(entry))
 
-    def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
+    def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, EntryTrigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
         from manifold.lake.reads import read_trigger

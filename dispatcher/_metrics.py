@@ -31,6 +31,9 @@ ACK_SECONDS = Histogram(
     "From the publish to the vehicle's acknowledgement",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
 )
+BRAKES_AGE_SECONDS = Gauge(
+    "manifold_dispatcher_brakes_age_seconds", "How long ago what this dispatcher knows of the campaigns' brakes was asked for"
+)
 JOBS = Gauge("manifold_dispatcher_jobs", "Events that wait for their turn or are being handled")
 BATCH_SECONDS = Histogram(
     "manifold_dispatcher_round_seconds",

@@ -5,7 +5,11 @@ from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import QueueName, owner_of_queue
 from manifold.queues.verbs.claims import MustEnd
 
-WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
+WHY = {
+    Outcome.EXPIRED: "its retention has passed",
+    Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged",
+    Outcome.WITHDRAWN: "withdrawn while it was in flight, and not acknowledged",
+}
 
 
 def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:

@@ -10,6 +10,7 @@ import structlog
 from dispatcher import _metrics
 from dispatcher._lake import Lake
 from dispatcher._reader import Reader, retry_redis, tolerate_out_of_memory
+from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import Queues
 
 TRIGGERS_KEPT = 10_000
@@ -22,11 +23,18 @@ async def at_once() -> None:
 
 
 class Found(NamedTuple):
-    """The trigger and the payload of an entry."""
+    """The trigger and the payload of an entry; the fields are those of `Loaded`, in its order."""
 
     request_id: str
     data_id: str
     payload: bytes
+    is_release: bool = False
+    until_ms: int | None = None
+
+    @classmethod
+    def of(cls, trigger: EntryTrigger, payload: bytes) -> "Found":
+        """Join an entry's trigger and payload."""
+        return cls(trigger.request_id, trigger.data_id, payload, trigger.is_release, trigger.until_ms)
 
 
 class MissingData(NamedTuple):
@@ -36,7 +44,6 @@ class MissingData(NamedTuple):
 
 
 Answer = Callable[[Found | MissingData], None]
-Trigger = tuple[str, str]  # request_id and data_id
 
 
 class Payloads:
@@ -47,7 +54,7 @@ class Payloads:
 
     def __init__(self, queues: Queues, lake: Lake, *, max_bytes: int) -> None:
         self._queues, self._lake, self._max_bytes = queues, lake, max_bytes
-        self._triggers: OrderedDict[int, Trigger] = OrderedDict()
+        self._triggers: OrderedDict[int, EntryTrigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self._asking: dict[int, dict[str, Answer]] = {}  # callbacks that wait for an entry's trigger and data, by seq and owner
@@ -59,17 +66,17 @@ class Payloads:
     def cached(self, seq: int) -> Found | None:
         """Trigger and payload of the entry; None if they are not in memory."""
         trigger = self._triggers.get(seq)
-        payload = self._payloads.get(trigger[1]) if trigger else None
+        payload = self._payloads.get(trigger.data_id) if trigger else None
         if trigger is None or payload is None:
             return None
         self._triggers.move_to_end(seq)
-        self._payloads.move_to_end(trigger[1])
-        return Found(trigger[0], trigger[1], payload)
+        self._payloads.move_to_end(trigger.data_id)
+        return Found.of(trigger, payload)
 
     def request_id_of(self, seq: int) -> str | None:
         """The request id of an entry; None if it is not in memory."""
         trigger = self._triggers.get(seq)
-        return trigger[0] if trigger else None
+        return trigger.request_id if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
         """Find trigger and payload of the entry and call `answer` with `Found` or `MissingData`.
@@ -87,7 +94,7 @@ class Payloads:
 
     def learn(self, seq: int, request_id: str, data_id: str) -> None:
         """Cache a trigger that came with a wake-up, so that it need not be read."""
-        self._keep_trigger(seq, (request_id, data_id))
+        self._keep_trigger(seq, EntryTrigger(request_id, data_id))
 
     async def read(self, data_id: str) -> bytes | None:
         """Read the payload from Redis or the lake; None if neither has it. A payload from the lake is put back into Redis."""
@@ -119,18 +126,18 @@ class Payloads:
         else:
             self._find(seq, trigger)
 
-    def _find(self, seq: int, trigger: Trigger) -> None:
-        request_id, data_id = trigger
+    def _find(self, seq: int, trigger: EntryTrigger) -> None:
+        data_id = trigger.data_id
         payload = self._payloads.get(data_id)
         if payload is not None:
             self._payloads.move_to_end(data_id)
-            self._answer(seq, Found(request_id, data_id, payload))
+            self._answer(seq, Found.of(trigger, payload))
             return
 
         def read(answer: "asyncio.Future[bytes | None]") -> None:
             if not answer.cancelled():
                 found = answer.result()
-                self._answer(seq, MissingData(data_id) if found is None else Found(request_id, data_id, found))
+                self._answer(seq, MissingData(data_id) if found is None else Found.of(trigger, found))
 
         self._reader.read(data_id).add_done_callback(read)
 
@@ -139,7 +146,7 @@ class Payloads:
             answer(found)
 
     @retry_redis
-    async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, Trigger]:
+    async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:
         """Read the triggers that Redis has, by seq, and cache them."""
         found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
         known = {seq: trigger for seq, trigger in found if trigger is not None}
@@ -148,12 +155,12 @@ class Payloads:
         return known
 
     @retry_redis
-    async def _trigger_of_lake(self, owner: str, seq: int) -> Trigger | None:
+    async def _trigger_of_lake(self, owner: str, seq: int) -> EntryTrigger | None:
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
             with tolerate_out_of_memory():
-                await self._queues.store_trigger(seq, *trigger)
+                await self._queues.store_trigger(seq, trigger)
         return trigger
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -161,7 +168,7 @@ class Payloads:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _keep_trigger(self, seq: int, trigger: Trigger) -> None:
+    def _keep_trigger(self, seq: int, trigger: EntryTrigger) -> None:
         self._triggers[seq] = trigger
         if len(self._triggers) > TRIGGERS_KEPT:
             self._triggers.popitem(last=False)

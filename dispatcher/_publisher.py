@@ -14,8 +14,9 @@ from typing import NamedTuple
 import structlog
 
 from dispatcher import _metrics
+from dispatcher._brakes import Ruling
 from dispatcher._effects import Publish
-from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
+from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable, Withheld
 from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.queue_names import QueueName
@@ -29,6 +30,7 @@ TAKEN = _metrics.REASON_CODES.labels("0")
 log = structlog.get_logger(__name__)
 TopicOf = Callable[[QueueName, str], str]  # called with a request id or a key
 Report = Callable[[QueueName, OfClaim], None]
+RulingOn = Callable[[str, int | None], Ruling | None]  # called with campaign and end of the window, just before the publish
 
 
 class Window(NamedTuple):
@@ -46,8 +48,11 @@ class Publisher:
     being read for it, are fewer bytes than the window allows; more are read only then.
     """
 
-    def __init__(self, mqtt: Mqtt, *, topic_of: TopicOf, window: Window, report: Report, room: Callable[[], None]) -> None:
+    def __init__(
+        self, mqtt: Mqtt, *, topic_of: TopicOf, ruling: RulingOn, window: Window, report: Report, room: Callable[[], None]
+    ) -> None:
         self._mqtt, self._topic_of, self._window, self._report, self._room = mqtt, topic_of, window, report, room
+        self._ruling = ruling
         self._backlog: deque[tuple[QueueName, Publish]] = deque()
         self._backlog_bytes = self._under_way_bytes = 0
         self.is_light = asyncio.Event()
@@ -124,10 +129,22 @@ class Publisher:
         if monotonic_ms() >= publish.send_by:
             self._report(queue, NotPublished(what.seq, what.claimed_ms))
             return
+        expiry_s = None
+        if what.is_release:
+            ruling = self._ruling(what.request_id, what.until_ms)
+            if ruling is None:
+                self._report(queue, NotPublished(what.seq, what.claimed_ms))
+                return
+            if ruling.why_not is not None:
+                self._report(queue, Withheld(what.seq, what.claimed_ms, wall_clock_ms(), ruling.why_not))
+                return
+            expiry_s = ruling.expiry_s
         topic = self._topic_of(queue, what.request_id)
         properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
-            answer = self._mqtt.publish(topic, what.payload, user_properties=properties, recipient_max_packet_bytes=publish.takes)
+            answer = self._mqtt.publish(
+                topic, what.payload, user_properties=properties, expiry_s=expiry_s, recipient_max_packet_bytes=publish.takes
+            )
         except Retryable:
             self._report(queue, PublishLost(what.seq, what.claimed_ms))
             return

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dispatcher import _outcomes
 from dispatcher._effects import Effect, Ignore
-from dispatcher._events import Missing, Unsendable, Verb
+from dispatcher._events import Missing, Unsendable, Verb, Withheld
 from dispatcher._policy import DispatchPolicy
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.events import Acked, PresenceSign, Subscribed
@@ -66,6 +66,11 @@ def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
 def unsendable(queue: QueueName, event: Unsendable) -> Verb:
     """The effect if the broker or the vehicle does not accept an entry's packet."""
     return _given_up(queue, event.seq, event.at_ms, event.why, None)
+
+
+def withdrawn(queue: QueueName, event: Withheld, attempts: int) -> Verb:
+    """The effect if an entry of a campaign must not be sent. It was published `attempts` times. No compacted queue has any."""
+    return Ack(OutcomeRecord(queue, event.seq, Outcome.WITHDRAWN, event.at_ms, attempts=attempts, reason=event.why))
 
 
 def forced(queue: QueueName, entries: Sequence[MustEnd], now_ms: int) -> Verb:

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from dispatcher import _metrics
+from dispatcher._brakes import Brakes
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Forward, Load, Publish
@@ -52,11 +53,20 @@ class Scheduler:
         messages: EcqMessages,
         mqtt: Mqtt,
         *,
+        brakes: Brakes,
         window: Window,
         parked: Parked,
     ) -> None:
         self._policy, self._queues, self._payloads, self._parked, self._mqtt = policy, queues, payloads, parked, mqtt
-        self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
+        self._brakes = brakes
+        self.publisher = Publisher(
+            mqtt,
+            topic_of=partial(topic_of, policy),
+            ruling=brakes.ruling,
+            window=window,
+            report=self.report,
+            room=self.go_on,
+        )
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
         self._queued: dict[QueueName, deque[Job] | None] = {}  # events that wait behind the queue's job in hand
@@ -137,7 +147,7 @@ class Scheduler:
             self._work.clear()
             return
         now = wall_clock_ms()
-        batch = EffectBatch(self._queues, now, monotonic_ms(), self._payloads.request_id_of)
+        batch = EffectBatch(self._queues, now, monotonic_ms(), self._payloads.request_id_of, self._brakes)
         unanswered: list[Job] = []
         for job, event in turns:
             asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
@@ -149,6 +159,8 @@ class Scheduler:
         if not batch:
             await asyncio.sleep(0)  # there is nothing to await: let other tasks run
         answers = await self._send(batch)
+        if self._brakes.is_outdated:
+            await self._brakes.read()  # before anything that was claimed here is published
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
         for _, answer in turns_to_come:

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from dispatcher import _metrics
+from dispatcher._brakes import Brakes
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._event_reader import EventReader, filters
 from dispatcher._lake import Lake
@@ -58,6 +59,7 @@ class Dispatcher:
         self._lake = Lake(settings)
         self._payloads = Payloads(self._queues, self._lake, max_bytes=settings.payload_cache_bytes)
         self._messages = EcqMessages(self._queues, self._lake)
+        self._brakes = Brakes(self._queues)
         self._parked = ParkedEntries(self._queues, self._payloads, every_s=settings.parked_retry_seconds)
         self._mqtt = Mqtt(
             settings.mqtt,
@@ -75,6 +77,7 @@ class Dispatcher:
             self._payloads,
             self._messages,
             self._mqtt,
+            brakes=self._brakes,
             window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.parked,
         )
@@ -126,6 +129,7 @@ class Dispatcher:
         async with self._mqtt, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scheduler.run(), name="dispatcher.scheduler")
             tasks.create_task(self._scheduler.publisher.run(), name="dispatcher.publisher")
+            tasks.create_task(self._brakes.run(), name="dispatcher.brakes")
             tasks.create_task(watch_lag(self._note), name="dispatcher.lag")
             await self._mqtt.wait_connected()
             try:

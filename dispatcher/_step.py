@@ -23,6 +23,7 @@ from dispatcher._events import (
     Published,
     PublishLost,
     Unsendable,
+    Withheld,
     Woken,
 )
 from dispatcher._policy import DispatchPolicy
@@ -56,6 +57,7 @@ class OpenClaim(Struct, frozen=True):
     heard: bool = False  # the vehicle has been heard from since
     sent: bool = False  # handed to the publisher
     takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
+    attempts: int = 1  # with this claim
 
     def is_of(self, event: OfClaim) -> bool:
         """Whether `event` is about this claim."""
@@ -84,7 +86,7 @@ def step(state: OwnerState, event: Event) -> Step:
             return _answered(state, event)
         case Acked():
             return state, [flavours.acked(state.policy, state.queue, event)]
-        case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable():
+        case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
             return _of_claim(state, event)
         case PresenceSign():
             return state, [UpdatePresence(event, claim=True)]
@@ -123,6 +125,8 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
             return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
         case Unsendable():
             return empty, [flavours.unsendable(state.queue, event)]
+        case Withheld():
+            return empty, [flavours.withdrawn(state.queue, event, claim.attempts - 1)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
@@ -196,7 +200,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
         # Redis counts from the execution of the claim, so its own `send_by` is later.
         send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
-        open_claim = OpenClaim(claim.seq, answer.now_ms, send_by, sent=sent, takes=claim.takes)
+        open_claim = OpenClaim(claim.seq, answer.now_ms, send_by, sent=sent, takes=claim.takes, attempts=claim.attempts)
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
             found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)

@@ -31,6 +31,7 @@ SERVICES = {
     "Journal and archive": "manifold/archive",
     "Dispatcher": "dispatcher",
     "API": "manifold/api",
+    "Campaigner": "manifold/campaigns",
     "AMQP door": "manifold/signals",
     "Event tap": "manifold/sandbox/tap",
     "Stream": "pipelines/stream",

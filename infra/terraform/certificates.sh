@@ -3,7 +3,7 @@
 #                                         renews what ends within 30 days or is of a former authority. HOSTs: names under which vehicles and gateways come from outside;
 #                                         a certificate keeps those that it has, until its Secret is deleted.
 # certificates.sh NAMESPACE --vehicle ID  writes a vehicle's certificate, its key and whom it may believe to standard output; DAYS=30
-# certificates.sh NAMESPACE --client NAME the same for a publisher (sdv-pub-…), sdv-listener, or a gateway or reader of RabbitMQ.
+# certificates.sh NAMESPACE --client NAME the same for a publisher (sdv-pub-…), sdv-listener, sdv-campaigns, or a gateway or reader of RabbitMQ.
 # Two authorities, with their keys, are the Secrets `ca` (whoever is inside, and publishers) and `vehicle-ca` of the namespace NAMESPACE-ca, in
 # which nothing runs: Airflow's tasks may make pods in NAMESPACE, and so may mount what is there. An authority signs by tls.crt and tls.key;
 # its ca.crt has all who are believed, its successor or predecessor among them, and becomes that of each certificate. No key is in a command line or a file here.
@@ -95,7 +95,7 @@ case ${1:-} in
   [[ $name =~ ^[A-Za-z0-9._@-]{1,64}$ ]] || { echo "a common name has 1 to 64 letters, digits and . _ @ -" >&2; exit 1; }
   case $1:$name in
   --vehicle:sdv-*) echo "a vehicle's name does not begin with sdv-: services' do" >&2; exit 1 ;;
-  --client:sdv-pub-?* | --client:sdv-listener) ;;
+  --client:sdv-pub-?* | --client:sdv-listener | --client:sdv-campaigns) ;;
   --client:sdv-*) echo "$name is a service, whose certificate is in its Secret" >&2; exit 1 ;;
   esac
   from=ca
@@ -114,6 +114,7 @@ both=serverAuth,clientAuth here=(localhost 127.0.0.1)
 for service in recorder dispatcher signals api; do
   leaf $service-tls ca sdv-$service $both "manifold.$ns.svc" "$service.$ns.svc" "*.$service.$ns.svc" "${here[@]}"
 done
+leaf campaigner-tls ca sdv-campaigns $both "campaigner.$ns.svc" "${here[@]}"
 leaf airflow-tls ca sdv-airflow $both "airflow.$ns.svc" "${here[@]}"
 leaf emqx-tls ca "emqx.$ns.svc" $both "emqx.$ns.svc" $(printf "emqx-%d.emqx-nodes.$ns.svc.cluster.local " {0..15}) "${here[@]}"
 leaf emqx-vehicles-tls vehicle-ca "emqx-vehicles.$ns.svc" serverAuth "emqx-vehicles.$ns.svc" "${here[@]}" "$@"

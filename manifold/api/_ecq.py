@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from manifold import history
+from manifold.api._callers import Right, needs
 from manifold.api._document import FAILURES
 from manifold.api._parameters import After, ClientId, Limit, only_json
 from manifold.api._problems import problem
@@ -33,7 +34,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
     router = APIRouter(tags=["compacted queues"])
     under_way = asyncio.Semaphore(REWINDS)
 
-    @router.get("/ecq/{client_id}")
+    @router.get("/ecq/{client_id}", dependencies=[Depends(needs(Right.READ))])
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
         """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
@@ -46,7 +47,12 @@ def ecq_routes(sources: Sources) -> APIRouter:
 
         return _page(await sources.lake.ask(read))
 
-    @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
+    @router.post(
+        "/ecq/{client_id}/rewind",
+        responses=PASSED_ON,
+        response_model=Rewound,
+        dependencies=[Depends(only_json), Depends(needs(Right.REWIND))],
+    )
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
         """Rewind a client's compacted queue to a message; returns when the rewind is on disk.
 

@@ -1,4 +1,4 @@
-"""Claims to a recorder number, one per epoch of a journal folder, in the archive and in Redis."""
+"""Claims to a recorder number, or to be the campaigner, one per epoch of a folder, in the archive and in Redis."""
 
 import asyncio
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class ArchiveClaims:
 
     name = "the archive"
 
-    def __init__(self, url: str, s3: S3, node: int) -> None:
+    def __init__(self, url: str, s3: S3, node: int | str) -> None:
         self._fs, self._root = open_storage(url, s3)
         self._folder = f"{FOLDER}/{node}"
         self._call: asyncio.Future[Any] | None = None
@@ -113,7 +113,7 @@ class RedisClaims:
 
     name = "Redis"
 
-    def __init__(self, redis: Redis, node: int) -> None:
+    def __init__(self, redis: Redis, node: int | str) -> None:
         self._redis, self._key = redis, keys.recorders(node)
 
     async def put(self, claim: Claim) -> None:

@@ -68,6 +68,7 @@ class Journal:
         self.files: list[JournalFile] = []
         self.problem: str | None = None
         self.last_seq = 0  # the greatest on disk, of any stream
+        self.archived_seq = 0  # everything up to here is in the archive
         self._folder, self._max_bytes, self._max_age_s, self._retry_s = folder, max_bytes, max_age_s, retry_s
         self._on_closed = on_closed
         self._current: JournalFile | None = None
@@ -141,6 +142,7 @@ class Journal:
     async def remove(self, file: JournalFile, segments: list[str]) -> None:
         """Delete a file whose messages are all in the archive."""
         self.files.remove(file)
+        self.archived_seq = max(self.archived_seq, file.last_seq)
         await self._thread.run(self._delete, file)
         file.segments = segments
         file.sealed.set()

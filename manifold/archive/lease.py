@@ -33,6 +33,7 @@ class Lease:
 
     `archive` must be available when a folder takes a number for the first time; `others` may be unavailable, unless the number is
     held. A holder that reaches one of the stores continues. One that reaches none continues until its last claim expires.
+    `what` names something else that only one process may be, which assigns no seqs: then `node` means nothing.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Lease:
         *,
         lease_s: float,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        what: str = "",
     ) -> None:
         self.problem: str | None = None
         self.lost: str | None = None  # set when another process has the number: this one must end
@@ -51,10 +53,15 @@ class Lease:
         self._lease_ms = round(lease_s * 1000)
         self._range_ms = min(RANGE_MS, self._lease_ms)
         self._epoch = self._after_ms = self._until_ms = 0  # of the last claim that a store accepted
-        self._clock_ms = clock_ms
+        self._clock_ms, self._what = clock_ms, what
         self._archive_has_claim = False  # whether the archive has the latest claim
         self._seqs = SeqSource(node, clock_ms=clock_ms)
         self._renewing = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """The number of this claim, greater than those of all former holders; 0: nothing was claimed yet."""
+        return self._epoch
 
     async def take(self, last_seq: int) -> SeqSource:
         """Acquire the lease; returns a source of seqs after `last_seq`, this process's own last one, and former holders' seqs.
@@ -68,7 +75,7 @@ class Lease:
             try:
                 self._seqs = await self._take(last_seq)
             except Retryable as exc:
-                self._log_status(f"node={self._node} is not leased; messages are not accepted: {exc}")
+                self._log_status(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
                 await asyncio.sleep(RETRY_S)
             else:
                 return self._seqs
@@ -212,6 +219,8 @@ class Lease:
                 log.debug("claim not removed", reason=str(exc))
 
     def _holder_message(self, claim: Claim) -> str:
+        if self._what:
+            return f"{self._what} is {claim.where}; leased until {_instant(claim.until_ms)}"
         return (
             f"node={self._node} is the number of another recorder ({claim.where}; leased until {_instant(claim.until_ms)}): "
             "give each recorder a node of its own"

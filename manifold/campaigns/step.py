@@ -77,6 +77,16 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
     return [*releases, Wake(min(later))] if later else list(releases)
 
 
+def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[str], int]:
+    """The targets that may be released at `now_ms` if they are connected, first come first, and how many the rate allows."""
+    plan = campaign.decided.plan
+    if plan is None or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD):
+        return [], 0
+    allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
+    vins = campaign.roster.vins
+    return [vins[number] for number in _ready(campaign, plan, now_ms, None, policy).numbers.tolist()] if allowed else [], allowed
+
+
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
     decided = campaign.decided
     author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}

@@ -45,6 +45,8 @@ class Stream(StrEnum):
     ECQ = "ecq"  # exclusive compacted queues: appends, rewinds and acknowledgements, distinguished by topic
     XRAY_RAW = "xray_raw"  # device signals; payloads are sealed
     XRAY_STATUS = "xray_status"  # device statuses
+    CAMPAIGN = "campaign"  # orders of people and of the campaigner
+    ANSWER = "answer"  # of vehicles to campaigns
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ POPULATE_LOCK = "lock:populate"  # lock of the process that compares the lake wi
 POPULATED = "populated"  # snapshot of the ids table up to which every pending entry was offered to the queues
 REBUILT_UP_TO = "queues:taken"  # hash node → seq: how far the lake had each recorder when the queues were last rebuilt from it
 ECQ_POPULATED = "populated:"  # + table: as POPULATED, for index and state of compacted queues
+BRAKES = "brakes"  # hash campaign → `<seq> <order>`: whether its entries may be sent
+BRAKES_VERSION = "{brakes}:version"  # string: changes with each change of BRAKES, and is missing while they are not loaded
+WINDOWS = "windows"  # sorted set seq → Unix ms at which the time window of this trigger's vehicles ends
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # prefix of every key of an owner
@@ -111,8 +114,13 @@ def ecq_keys(owner: Owner | str) -> list[str]:
 
 
 def trigger(seq: int) -> str:
-    """Hash request_id, data_id of one trigger, shared by all its owners; expires with the retention."""
+    """Hash request_id, data_id of one trigger, and campaign, until of a release; expires with the retention."""
     return f"t:{seq}"
+
+
+def releases(campaign: str) -> str:
+    """Sorted set seq → seq: the triggers of a campaign that may have entries; expires with the retention of the newest."""
+    return f"releases:{campaign}"
 
 
 def data(data_id: DataId | str) -> str:
@@ -130,8 +138,8 @@ def dedupe(digest: str) -> str:
     return f"dedupe:{digest}"
 
 
-def recorders(node: int) -> str:
-    """Hash place → claim as JSON: the processes that claim this node's seqs."""
+def recorders(node: int | str) -> str:
+    """Hash place → claim as JSON: the processes that claim this node's seqs, or to be the campaigner."""
     return f"recorders:{node}"
 
 

@@ -37,6 +37,7 @@ class Rights:
     recorder: str = f"{SERVICE_PREFIX}recorder"
     dispatcher: str = f"{SERVICE_PREFIX}dispatcher"
     publisher: str = PUBLISHER_PREFIX  # may be a user name without the prefix
+    campaigns: str = f"{SERVICE_PREFIX}campaigns"
 
     def allows(self, client_id: str, username: str, action: Action, topic: str) -> bool:
         """Whether the client may publish to `topic`, or subscribe to it as a filter."""
@@ -59,8 +60,11 @@ class Rights:
             batches = (topics.data_topic("+"), *topics.TRIGGER_TOPICS)
             yield True, Action.PUBLISH, (*batches, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
+        if username == self.campaigns:
+            yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.TRIGGER)
+            yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.recorder:
-            yield True, Action.SUBSCRIBE, topics.RECORDER_FILTERS
+            yield True, Action.SUBSCRIBE, (*topics.RECORDER_FILTERS, topics.response_filter(self.topic_prefix))
             yield True, Action.PUBLISH, (f"{self.receipt_prefix}#",)
         if username == self.dispatcher:
             yield True, Action.SUBSCRIBE, (f"{topics.EVENTS}/#", topics.ONLINE_FILTER, topics.HEARTBEAT_FILTER)

@@ -8,6 +8,7 @@ FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
 TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the former fan-out plug-in, which had no data topics
 DATA_PREFIX = f"{FANOUT}/data/"
+CAMPAIGN = f"{FANOUT}/campaign"
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
 DISPATCHER_GROUP = "sdv-dispatchers"
@@ -133,6 +134,24 @@ def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
     match topic.split("/", 2):
         case [root, name, client_id] if root == EVENTS and name in _EVENT_NAMES:
             return BrokerEvent(name), client_id
+    return None
+
+
+def response_topic(prefix: str, vin: Owner | str, campaign: RequestId | str) -> str:
+    """Return the topic on which a vehicle answers a campaign."""
+    return f"{prefix}/{vin}/proxy/response/{campaign}"
+
+
+def response_filter(prefix: str) -> str:
+    """Return the filter for the answers of all vehicles."""
+    return response_topic(prefix, "+", "+")
+
+
+def response_of(topic: str) -> tuple[str, str] | None:
+    """Parse a topic made by `response_topic` with any prefix into vehicle and campaign, unvalidated; None for any other."""
+    match topic.rsplit("/", 4):
+        case [_, vin, "proxy", "response", campaign]:
+            return vin, campaign
     return None
 
 

@@ -1,6 +1,6 @@
 """Small reads of the lake for services; answers for people are assembled in `manifold/history/`. Needs no Spark."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,16 +8,26 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
 
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import where
 from manifold.lake.versions import require_known
 
+TRIGGER_COLUMNS = ("request_id", "data_id", "campaign", "until")
 
-def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:
-    """The request_id and data_id of one entry; None if the lake does not have it."""
-    rows = rows_of(catalog, IDS, And(where(EqualTo, "vin", vin), triggers_filter("ts", {seq})), ("request_id", "data_id"))
-    return (rows[0]["request_id"], rows[0]["data_id"]) if rows else None
+
+def read_trigger(catalog: Catalog, vin: str, seq: int) -> EntryTrigger | None:
+    """The trigger of one entry; None if the lake does not have it."""
+    rows = rows_of(catalog, IDS, And(where(EqualTo, "vin", vin), triggers_filter("ts", {seq})), TRIGGER_COLUMNS)
+    return trigger_of(rows[0]) if rows else None
+
+
+def trigger_of(row: Mapping[str, Any]) -> EntryTrigger:
+    """The trigger of an entry, from the columns `TRIGGER_COLUMNS` of its row."""
+    until = row.get("until")
+    until_ms = None if until is None else round(until.timestamp() * 1000)
+    return EntryTrigger(row["request_id"], row["data_id"], row.get("campaign") is not None, until_ms)
 
 
 def read_segments(catalog: Catalog, since: datetime) -> set[str]:

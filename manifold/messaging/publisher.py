@@ -3,11 +3,11 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from manifold.contracts import topics
+from manifold.contracts import campaigns, topics
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.messaging.mqtt import Message, Mqtt
@@ -17,15 +17,18 @@ RECEIPT_WAIT_S = 30.0
 
 
 class Publisher:
-    """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`."""
+    """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`.
 
-    def __init__(self, settings: Settings) -> None:
-        name = settings.mqtt_username_publisher
+    `user` is its user name; the default is that of the console. Orders to campaigns need `settings.mqtt_username_campaigns`.
+    A second client with the same `client_id` disconnects the first; what both publish keeps one order through the recorder.
+    """
+
+    def __init__(self, settings: Settings, user: str = "", client_id: str = "") -> None:
+        name = user or settings.mqtt_username_publisher
         self._receipts = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
         password = settings.mqtt_password.get_secret_value() or None
-        self._mqtt = Mqtt(
-            settings.mqtt, f"{name}-{uuid.uuid4().hex[:8]}", username=name, password=password, tls=settings.tls_files(name)
-        )
+        own = client_id or f"{name}-{uuid.uuid4().hex[:8]}"
+        self._mqtt = Mqtt(settings.mqtt, own, username=name, password=password, tls=settings.tls_files(name))
         self._mqtt.on_message = self._on_receipt
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
 
@@ -43,6 +46,11 @@ class Publisher:
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         await self._mqtt.__aexit__(kind, exc, trace)
 
+    @property
+    def largest_packet(self) -> int:
+        """The largest packet that the broker takes, in bytes, as it said when the client connected."""
+        return self._mqtt.largest_packet
+
     async def data(self, data_id: str, payload: bytes) -> Receipt:
         """Publish a payload."""
         return await self.publish(topics.data_topic(data_id), payload)
@@ -59,6 +67,19 @@ class Publisher:
     async def rewind(self, client_id: str, word: str) -> Receipt:
         """Publish the rewind of a compacted queue; `word` is parsed by `manifold.contracts.ecq.rewind_target`."""
         return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
+
+    async def order(self, order: campaigns.Command) -> Receipt:
+        """Publish an order to a campaign."""
+        return await self.publish(topics.CAMPAIGN, campaigns.encode(order))
+
+    async def orders(self, orders: Iterable[campaigns.Command]) -> list[Receipt]:
+        """Publish orders to campaigns one after the other, up to the first that is refused."""
+        receipts: list[Receipt] = []
+        for order in orders:
+            receipts.append(await self.order(order))
+            if receipts[-1].status is ReceiptStatus.REFUSED:
+                break
+        return receipts
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
         """Publish a message, and wait for the recorder's receipt: durable or refused.

@@ -5,9 +5,10 @@ never comes back. Depends on Redis and the contracts, but not on broker, archive
 """
 
 from manifold.queues._batch import FIRST, LAST, Batch
+from manifold.queues._brakes import KnownBrakes
 from manifold.queues._bulk import LoadResult
 from manifold.queues._cluster import is_cluster
-from manifold.queues._commands import TriggerName
+from manifold.queues._commands import TriggerName, store_trigger
 from manifold.queues._connection import connect, exchange
 from manifold.queues._corrupt_keys import DELETE_KEYS, is_corrupt
 from manifold.queues._drivers import AsyncBatch, BlockingBatch, execute
@@ -33,6 +34,7 @@ __all__ = [
     "EcqLoader",
     "Ended",
     "Forgotten",
+    "KnownBrakes",
     "LakeQueue",
     "LoadResult",
     "Loader",
@@ -48,5 +50,6 @@ __all__ = [
     "execute",
     "is_cluster",
     "is_corrupt",
+    "store_trigger",
     "walk",
 ]

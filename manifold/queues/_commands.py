@@ -1,8 +1,9 @@
 """Commands on keys that belong to no single owner: triggers, payloads, watermarks, the deadline index, the outcomes stream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import Brake, EntryTrigger
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.queues._policy import Policy
@@ -10,15 +11,37 @@ from manifold.queues._scripts import NO_SHARED_CODE, Args, Script
 
 QUEUE_STATS = Script("queue_stats", prepends=NO_SHARED_CODE)
 TriggerName = tuple[int, str, str]  # seq, request_id, data_id
-_SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
-    Script(name, prepends=NO_SHARED_CODE) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
+_SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP, _BRAKE, _READ_BRAKES = (
+    Script(name, prepends=NO_SHARED_CODE)
+    for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap", "brake", "read_brakes")
 )
 
 
-def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
-    """Store request_id and data_id of a trigger for the retention of its entries."""
-    key = keys.trigger(seq)
-    return [("HSET", key, "request_id", request_id, "data_id", data_id), ("PEXPIRE", key, policy.retention_ms)]
+def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]:
+    """Store what the entries of a trigger share, for their retention."""
+    key, until = keys.trigger(seq), "" if trigger.until_ms is None else trigger.until_ms
+    of_release = ("campaign", trigger.request_id, "until", until) if trigger.is_release else ()
+    stored: list[Args] = [
+        ("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id, *of_release),
+        ("PEXPIRE", key, policy.retention_ms),
+    ]
+    if trigger.is_release:
+        releases = keys.releases(trigger.request_id)
+        stored += [("ZADD", releases, seq, seq), ("PEXPIRE", releases, policy.retention_ms)]
+    if trigger.until_ms is not None:
+        stored.append(("ZADD", keys.WINDOWS, trigger.until_ms, seq))
+    return stored
+
+
+def brake(brakes: Iterable[tuple[str, Brake, Brake | None]]) -> Args:
+    """Set brakes (campaign, brake, the one that must be there; None: any with a smaller seq)."""
+    args = (part for campaign, to, of in brakes for part in (campaign, to.to_wire(), "" if of is None else of.to_wire()))
+    return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, *args)
+
+
+def read_brakes() -> Args:
+    """Read the brakes of all campaigns, their version, and the time."""
+    return ("EVALSHA", _READ_BRAKES.sha, 2, keys.BRAKES, keys.BRAKES_VERSION)
 
 
 def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:

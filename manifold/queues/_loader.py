@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from redis import Redis
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import Braking, EntryTrigger
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, node_of
 from manifold.queues import _commands
@@ -90,11 +91,15 @@ class Loader(BulkQueues):
         for some in _in_flushes(records):
             self._send(map(_commands.record_outcome, some))
 
-    def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> list[str]:
-        """Store (request_id, data_id) of each trigger seq; returns the keys of a wrong type, which are left alone."""
+    def brake(self, brakings: Iterable[Braking]) -> None:
+        """Put brakes on, each unless a newer order is known, and note that the brakes are loaded."""
+        self._send([_commands.brake((each.campaign, each.brake, None) for each in brakings)])
+
+    def store_triggers(self, triggers: Mapping[int, EntryTrigger]) -> list[str]:
+        """Store what the entries of each trigger seq share; returns the keys of a wrong type, which are left alone."""
         spoilt: dict[str, None] = {}
         for some in _in_flushes(triggers.items()):
-            sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said)]
+            sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, said)]
             replies = self._send((command for _, command in sent), tolerant=True)
             spoilt |= dict.fromkeys(keys.trigger(seq) for (seq, _), reply in zip(sent, replies, strict=True) if is_corrupt(reply))
         return list(spoilt)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import _commands
 from manifold.queues._batch import LAST
+from manifold.queues._brakes import BrakedQueues
 from manifold.queues._corrupt_keys import find_corrupt_key, is_corrupt, keys_of
 from manifold.queues._drivers import AsyncBatch
 from manifold.queues._outcomes import OutcomeStream
@@ -13,25 +15,25 @@ from manifold.queues._waiting import WaitingForData
 from manifold.queues._watermarks import WatermarkedQueues
 
 
-class Queues(WaitingForData, OutcomeStream, WatermarkedQueues):
+class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
     """The pending queues. `redis` must not decode responses: payloads are bytes.
 
     Raises:
         redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
-    async def store_trigger(self, seq: int, request_id: str, data_id: str) -> None:
-        """Store request_id and data_id of a trigger. A key of a wrong type is left alone: the lake has the trigger too."""
+    async def store_trigger(self, seq: int, trigger: EntryTrigger) -> None:
+        """Store what the entries of a trigger share. A key of a wrong type is left alone: the lake has the trigger too."""
         batch = self.batch()
-        for command in _commands.store_trigger(self.policy, seq, request_id, data_id):
+        for command in _commands.store_trigger(self.policy, seq, trigger):
             batch.call(command, int)
         await batch.run(tolerant=True)
 
-    async def triggers(self, seqs: Sequence[int]) -> list[tuple[str, str] | None]:
-        """(request_id, data_id) of each trigger, in one round trip; None where the key is missing or of a wrong type."""
+    async def triggers(self, seqs: Sequence[int]) -> list[EntryTrigger | None]:
+        """What the entries of each trigger share, in one round trip; None where the key is missing or of a wrong type."""
         batch = self.batch()
         for seq in seqs:
-            batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
+            batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id", "campaign", "until"), _trigger)
         return [None if is_corrupt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
@@ -94,6 +96,8 @@ def _bytes_or_none(reply: bytes | None) -> bytes | None:
     return reply
 
 
-def _trigger(fields: list[bytes | None]) -> tuple[str, str] | None:
-    request_id, data_id = fields
-    return (request_id.decode(), data_id.decode()) if request_id and data_id else None
+def _trigger(fields: list[bytes | None]) -> EntryTrigger | None:
+    request_id, data_id, campaign, until = fields
+    if not (request_id and data_id):
+        return None
+    return EntryTrigger(request_id.decode(), data_id.decode(), bool(campaign), int(until) if until else None)

@@ -7,12 +7,13 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Data, Trigger
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_corrupt
+from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_corrupt, store_trigger
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from manifold.recorder import _metrics
@@ -53,7 +54,9 @@ class DirectEnqueuer:
             await self.ecq.offer(of_ecq, self.loading)
             for incoming in of_ecq:
                 incoming.applied = True
-        asked = [incoming for incoming in group if incoming.offerable and incoming.ecq is None]
+        asked = [
+            incoming for incoming in group if incoming.offerable and (incoming.trigger is not None or incoming.data is not None)
+        ]
         if not asked:
             return
         if len(asked) == 1 and not skip and await self._offer_alone(asked[0]):
@@ -81,7 +84,7 @@ class DirectEnqueuer:
         left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
         if trigger is None or digest is None or trigger.data is not None or incoming.applied or left_ms <= 0:
             return False
-        if len(trigger.ids) > OWNERS_ALONE or is_cluster(self._queues.redis):
+        if len(trigger.ids) > OWNERS_ALONE or is_cluster(self._queues.redis) or trigger.campaign is not None:
             return False
         batch = self._queues.batch()
         batch.call(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)
@@ -175,10 +178,9 @@ class DirectEnqueuer:
 
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
         """Add the commands for what all entries of a trigger share. Data lives as long as the triggers that name it."""
-        key, retention_ms = keys.trigger(seq), self._queues.policy.retention_ms
-        batch.call(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, stage=FIRST)
-        batch.call(("PEXPIRE", key, retention_ms), int, stage=FIRST)
-        batch.call(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, stage=FIRST)
+        for command in store_trigger(self._queues.policy, seq, _entry_trigger(trigger)):
+            batch.call(command, int, stage=FIRST)
+        batch.call(("PEXPIRE", keys.data(trigger.data_id), self._queues.policy.retention_ms), int, stage=FIRST)
 
     def _note_first(self, incoming: Incoming, first: int | None) -> None:
         """Mark a duplicate: `first` is the seq under which the digest was already registered, or None."""
@@ -195,6 +197,11 @@ class DirectEnqueuer:
             await self._queues.add_outcomes(OutcomeRecord(vin, seq, Outcome.SUPERSEDED, now_ms) for vin, seq in ended)
 
 
+def _entry_trigger(trigger: Trigger) -> EntryTrigger:
+    of_release = () if trigger.campaign is None else (True, trigger.campaign.until_ms)
+    return EntryTrigger(trigger.request_id, trigger.data_id, *of_release)
+
+
 def _data_of(incoming: Incoming) -> Data | None:
     """The data in a message: its own, or that of an inline trigger."""
     if incoming.data is not None:
@@ -206,9 +213,9 @@ def _data_of(incoming: Incoming) -> Data | None:
 
 
 def _name_of(asked: Sequence[Incoming]) -> TriggerName | None:
-    """The trigger of a group with a single message, or None."""
+    """The trigger of a group with a single message, or None; of a campaign's release, a dispatcher has to read more."""
     trigger = asked[0].trigger if len(asked) == 1 else None
-    return None if trigger is None else (asked[0].seq, trigger.request_id, trigger.data_id)
+    return None if trigger is None or trigger.campaign is not None else (asked[0].seq, trigger.request_id, trigger.data_id)
 
 
 def _number(reply: bytes | None) -> int | None:

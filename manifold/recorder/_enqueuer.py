@@ -14,6 +14,7 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.queues import NOT_LOADED
 from manifold.recorder import _metrics
+from manifold.recorder._braking import Brakes
 from manifold.recorder._catch_up import CatchUp, Gap, was_offerable
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
 from manifold.recorder._parser import Incoming
@@ -46,11 +47,12 @@ class Enqueuer:
         run_id_guard: RestartGuard,
         journal: Journal,
         state: StateFile[RecorderState],
+        brakes: Brakes,
         settle: Callable[[JournalFile, Incoming], None],
     ) -> None:
         self.suspended: str | None = STARTING if direct_enqueuer else OFF
         self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
-        self._journal, self._state, self._settle = journal, state, settle
+        self._journal, self._state, self._brakes, self._settle = journal, state, brakes, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._busy = self._look_pending = False
         self._upto = 0  # greatest seq that was processed here
@@ -83,7 +85,7 @@ class Enqueuer:
                 await self._hand_over(*item)
             else:
                 self._look_pending = False
-                await (self._keep_mark() if self.suspended is None else self._try_resume())
+                await self._look()
             self._busy = False
 
     async def watch(self) -> None:
@@ -91,7 +93,7 @@ class Enqueuer:
         while self._direct_enqueuer is None:  # an earlier process of this number may have left a watermark, which is obsolete now
             try:
                 await self._catch_up.leave()
-                return
+                break
             except RedisError:
                 await asyncio.sleep(WATCH_S)
         while True:
@@ -101,6 +103,7 @@ class Enqueuer:
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
+        await self._brakes.hand_over(group)  # first, and even while nothing else is handed over
         if self._direct_enqueuer is not None and self.suspended is None:
             try:
                 with _metrics.HANDOFF_SECONDS.time():
@@ -129,10 +132,20 @@ class Enqueuer:
             self._state.state.gap_since = group[0].seq
             await asyncio.to_thread(self._state.save)
 
+    async def _look(self) -> None:
+        if self._direct_enqueuer is not None:
+            await (self._keep_mark() if self.suspended is None else self._try_resume())
+            return
+        try:
+            await self._brakes.look()
+        except FAILURES as exc:
+            log.warning("brakes not handed over", reason=why(exc))
+
     async def _keep_mark(self) -> None:
         """Advance the watermark. If the queues have changed since, they lack something."""
         assert self._direct_enqueuer is not None
         try:
+            await self._brakes.look()
             await self._catch_up.mark(self._passed())
             await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
@@ -147,6 +160,7 @@ class Enqueuer:
         state = self._state.state
         try:
             found = await run_id(self._redis)
+            await self._brakes.look()  # before any entry can be there that they forbid
             self._run_id_guard.expected = found
             gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
             await self._catch_up.close(gap, self._passed)

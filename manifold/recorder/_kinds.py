@@ -12,12 +12,16 @@ def stream_of(topic: str) -> Stream:
     """The stream in which a message on `topic` is recorded."""
     if topic.startswith(topics.ECQ_PREFIX):
         return Stream.ECQ
+    if topic == topics.CAMPAIGN:
+        return Stream.CAMPAIGN
     return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
 
 
 def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues themselves."""
-    return stream != Stream.OUTCOME and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
+    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues; the campaigner reads the rest."""
+    if stream in (Stream.OUTCOME, Stream.CAMPAIGN, Stream.ANSWER):
+        return False
+    return not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
 
 
 def is_change(topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""Validates incoming messages: a trigger, data, or refused input; and whether it duplicates an earlier trigger. No I/O."""
+"""Validates incoming messages: a trigger, data, a campaign order, or refused input; and whether a trigger is a duplicate."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 import structlog
 
 from manifold.archive.records import Annotation
-from manifold.contracts import topics
+from manifold.contracts import campaigns, topics
+from manifold.contracts.brakes import Braking, braking_of
+from manifold.contracts.campaigns import Cancel, Command, Complete, Pause
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from manifold.contracts.keys import OUTCOMES
@@ -27,13 +29,13 @@ from manifold.contracts.seq import SeqSource
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import dispatchers_record, needs_handoff, stream_of
+from manifold.recorder._rate_limit import Admission, RateLimit, bounded, rewound_queue
 from manifold.recorder._recorded import Recorded
-from manifold.recorder._rewind_limit import Admission, RewindLimit, bounded
 from manifold.settings import Settings
 
 DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; the same when the broker redelivers it
-Content = Trigger | Data | Append | Rewind | Refused
+Content = Trigger | Data | Append | Rewind | Command | Refused
 Parsed = tuple[Stream, Content]
 
 log = structlog.get_logger(__name__)
@@ -41,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Incoming:
-    """One message on its way through the recorder. The enqueue sets the last three fields."""
+    """One message on its way through the recorder. The hand-over sets the last four fields."""
 
     envelope: Envelope
     message: Message | None = None  # None: replayed from the journal or the archive
@@ -49,11 +51,13 @@ class Incoming:
     data: Data | None = None
     digest: str | None = None
     ecq: Append | Rewind | None = None
+    braking: Braking | None = None
     is_redelivered: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
     is_dropped: bool = False  # too soon after others and not recorded; its seq is that of the recorded refusal
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
+    not_in_force: str | None = None  # why an order that brakes a campaign has no effect yet
 
     @property
     def seq(self) -> int:
@@ -77,7 +81,7 @@ class Incoming:
             return Receipt(self.seq, ReceiptStatus.REFUSED, reason=self.refused_because)
         if self.duplicate_of is not None:
             return Receipt(self.seq, ReceiptStatus.DUPLICATE, duplicate_of=self.duplicate_of)
-        return Receipt(self.seq, ReceiptStatus.RECORDED)
+        return Receipt(self.seq, ReceiptStatus.RECORDED, reason=self.not_in_force)
 
 
 class Parser:
@@ -85,7 +89,7 @@ class Parser:
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
-        self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
+        self._rewinds = RateLimit(settings.ecq_rewinds_per_hour, rewound_queue)
         self.seqs = SeqSource(settings.node)  # replaced at start by the leased seqs
 
     def take(self, message: Message, parsed: Parsed | None = None, redelivered: Recorded | None = None) -> Incoming:
@@ -107,11 +111,13 @@ class Parser:
         incoming.is_dropped = admission is Admission.DROPPED
         match answered:
             case Refused(reason):
-                incoming.refused_because = _plain(reason)
+                incoming.refused_because = plain(reason)
             case Data():
                 incoming.data = answered
             case Append() | Rewind():
                 incoming.ecq = answered
+            case Pause() | Cancel() | Complete():
+                incoming.braking = braking_of(seq, answered)
             case Trigger():
                 self._take_trigger(incoming, answered, headers)
         if incoming.is_dropped:
@@ -128,9 +134,9 @@ class Parser:
                 case EcqAck(client_id=client_id):
                     stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
                 case OutcomeRecord(vin=vin):
-                    topic = _plain(f"{OUTCOMES}/{vin}")
+                    topic = plain(f"{OUTCOMES}/{vin}")
         except ValueError as exc:
-            topic, refused = OUTCOMES, _plain(str(exc))
+            topic, refused = OUTCOMES, plain(str(exc))
         envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused)
         return Incoming(envelope, refused_because=refused)
 
@@ -197,10 +203,13 @@ class Parser:
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+        if topic in (*topics.TRIGGER_TOPICS, topics.CAMPAIGN) and len(payload) > settings.max_trigger_bytes:
+            what = "order" if topic == topics.CAMPAIGN else "trigger"
+            reason = f"{what} of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
+            return Refused(f"{reason}; send several {what}s or raise the setting")
+        if topic == topics.CAMPAIGN:
+            return campaigns.decode(payload)
         if topic in topics.TRIGGER_TOPICS:
-            if len(payload) > settings.max_trigger_bytes:
-                reason = f"trigger of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
-                return Refused(f"{reason}; send several triggers or raise the setting")
             limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
             return parse_trigger(payload, **limits, inline=inline or settings.inline_encoding)
         data_id = topics.data_id_of(topic)
@@ -219,6 +228,6 @@ class Parser:
             headers[DUPLICATE_OF] = str(first)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that UTF-8 can encode: JSON escapes can name half of a surrogate pair."""
     return text.encode("utf-8", "replace").decode()

@@ -16,12 +16,15 @@ from manifold.archive.recovery import last_seq as last_seq_given
 from manifold.archive.segment_writer import SegmentWriter
 from manifold.archive.state_file import StateFile
 from manifold.archive.store import Archive
+from manifold.archive.tail import Tail
 from manifold.contracts import topics
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import wall_clock_ms
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics, _recovery
+from manifold.recorder._answers import IN_FLIGHT, Answers
+from manifold.recorder._braking import Brakes
 from manifold.recorder._catch_up import CatchUp
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
@@ -55,16 +58,7 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self._settings, node = settings, settings.node
         retry_s, name = settings.journal_retry_seconds, f"recorder-{settings.node}"
-        self._mqtt = Mqtt(
-            settings.mqtt,
-            f"sdv-{name}",
-            username=settings.mqtt_username_recorder,
-            password=settings.mqtt_password.get_secret_value() or None,
-            clean_start=False,
-            session_expiry_s=settings.mqtt_session_expiry_seconds,
-            receive_maximum=settings.mqtt_receive_maximum,
-            tls=settings.tls_files(settings.mqtt_username_recorder),
-        )
+        self._mqtt = _client(settings, f"sdv-{name}", settings.mqtt_receive_maximum)
         run_id_guard, policy = RestartGuard(), Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
         self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
@@ -78,6 +72,7 @@ class Recorder:
             retry_s=retry_s,
             on_closed=lambda: self._writer.wake(),
         )
+        self._tail = Tail(self._journal, node)
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
         self._direct_enqueuer = DirectEnqueuer(queues, self._dedupe, self._lake)
@@ -89,6 +84,7 @@ class Recorder:
             run_id_guard=run_id_guard,
             journal=self._journal,
             state=self._state,
+            brakes=Brakes(Queues(self._redis, policy), recorded),
             settle=self._settle,
         )
         self._place = JournalFolder(settings.journal_folder)
@@ -97,12 +93,14 @@ class Recorder:
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
         self._poison_guard = PoisonGuard(settings.journal_folder / "in-hand", settings)
         self._redelivered = RedeliveredMessages()
+        self._answers = Answers(settings, _client(settings, f"sdv-{name}-answers", IN_FLIGHT), lambda: self._parser.seqs.next())
         self._ingress = IngressWriter(
             self._parser,
             self._journal,
             self._window,
             self._poison_guard,
             self._redelivered,
+            self._answers,
             self._enqueuer.put,
             self._answer,
             self._lease.held,
@@ -122,12 +120,12 @@ class Recorder:
         try:
             export_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
-            routes = [web.post("/flush", self._flush)]
+            routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
             async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
                 self._place.lock()
                 if not await done_before(told, self._start()):
                     return
-                async with self._mqtt, asyncio.TaskGroup() as group:
+                async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
                     works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
                     works.append(self._freshness.watch)
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
@@ -156,7 +154,7 @@ class Recorder:
     def health(self) -> Health:
         """Healthy if messages are accepted and written to disk. Other problems are only reported."""
         accepting = self._mqtt.ready and self._journal.problem is None
-        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
+        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake, self._answers)
         problems = [part.problem for part in parts if part.problem is not None]
         problems += self._direct_enqueuer.corrupt.problems
         if not self._mqtt.ready:
@@ -180,6 +178,9 @@ class Recorder:
         self._poison_guard.load()
         known = self._state.load().last_seq
         last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
+        first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
+        self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
+        self._tail.recovered = True
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, self._archive, self._settings.node)
@@ -194,9 +195,11 @@ class Recorder:
     async def _finish(self) -> None:
         """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""
         self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
+        self._answers.stop()
         lost = self._lease.lost is not None  # then the other recorder owns the client id too, and waiting messages get no seq
         if lost:
             await self._mqtt.close()
+            await self._answers.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
                 await until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
@@ -227,6 +230,20 @@ class Recorder:
     async def _flush(self, _: web.Request) -> web.Response:
         """Close open segments; replies with their paths once they are in the archive."""
         return await flush_journal(self._journal, self._writer, self._settings.node)
+
+
+def _client(settings: Settings, client_id: str, receive_maximum: int) -> Mqtt:
+    """A client whose session the broker keeps while this recorder is away."""
+    return Mqtt(
+        settings.mqtt,
+        client_id,
+        username=settings.mqtt_username_recorder,
+        password=settings.mqtt_password.get_secret_value() or None,
+        clean_start=False,
+        session_expiry_s=settings.mqtt_session_expiry_seconds,
+        receive_maximum=receive_maximum,
+        tls=settings.tls_files(settings.mqtt_username_recorder),
+    )
 
 
 def _leave_unacknowledged(_: Message) -> None:

@@ -1,6 +1,7 @@
 """Reads recorded messages back from archive and journal: those that the queues lack, and outcomes that they have forgotten."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from manifold.archive.journal import Journal
 from manifold.archive.recorded import RecordedSegments, seq_ago
@@ -45,6 +46,16 @@ class ReplaySource:
     def ecq_changes(self, since: int) -> Iterator[Envelope]:
         """As `outcomes`, for acknowledgements and rewinds of compacted queues."""
         return (e for e in self._of_any(Stream.ECQ, since) if is_change(e.topic))
+
+    def campaigns(self, since: int) -> Iterator[Envelope]:
+        """As `outcomes`, for orders of campaigns."""
+        return self._of_any(Stream.CAMPAIGN, since)
+
+    def journaled(self, stream: Stream) -> Iterator[Envelope]:
+        """Yield the messages of this stream that are in the journal."""
+        for file in list(self._journal.files):
+            with suppress(FileNotFoundError):  # it has become segments
+                yield from (e for e in read_journal(file.path).envelopes(file.annotations) if e.stream is stream)
 
     def _of_any(self, stream: Stream, since: int) -> Iterator[Envelope]:
         found = self._read(stream, seq_ago(since, SKEW_S), self._journal.last_seq, None)

@@ -9,7 +9,14 @@ from manifold.contracts.http_access import LOOPBACK, is_loopback
 from manifold.contracts.signals.settings import SignalStorageSettings
 from manifold.contracts.storage import S3
 from manifold.contracts.tls import CA, NO_FILES, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings
-from manifold.settings.groups import DispatchSettings, EndpointSettings, MqttSettings, QueueSettings, RecorderSettings
+from manifold.settings.groups import (
+    CampaignSettings,
+    DispatchSettings,
+    EndpointSettings,
+    MqttSettings,
+    QueueSettings,
+    RecorderSettings,
+)
 from manifold.settings.lake import HousekeepingSettings, LakeSettings, StorageSettings
 from manifold.settings.secret_file import read_secret
 from manifold.settings.signals import SignalSettings
@@ -24,6 +31,7 @@ class DerivedSettings(
     MqttSettings,
     TlsSettings,
     RecorderSettings,
+    CampaignSettings,
     QueueSettings,
     DispatchSettings,
     StorageSettings,

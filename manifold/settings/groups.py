@@ -27,13 +27,18 @@ class EndpointSettings(BaseSettings):
     redis_port: Port = _s(6390, "the embedded Redis")
     airflow_port: Port = _s(8080, "the embedded Airflow")
     with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
-    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
+    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush, /journal")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
     api_host: str = _s("", "address on which the API listens; empty: as host says")
     api_port: Port = _s(9104, "HTTP of the API: /api/v1, /metrics, /healthz")
     api_url: Annotated[str, Field(pattern=r"^(https?://[^\s,]+)?$")] = _s(
         "", "where the console and Airflow's page find the API; empty: http(s)://<api_host>:<api_port>"
+    )
+    api_tokens_file: str = _s(
+        "",
+        "file of the API's named tokens, a line each: <name>:<SHA-256 of the token>:<rights>; rights: read, propose, approve,"
+        " brake, rewind, with commas between; read again when it changes; empty: nobody orders campaigns over HTTP",
     )
     api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
@@ -44,6 +49,8 @@ class EndpointSettings(BaseSettings):
         5680, "the embedded RabbitMQ; its own epmd and Erlang's distribution take the two ports after it"
     )
     signals_port: Port = _s(9105, "HTTP of the AMQP door: /metrics, /healthz, /flush")
+    with_campaigns: bool = _s(True, "`make up` starts the campaigner, which carries out campaigns; off: it does not")
+    campaigner_port: Port = _s(9106, "HTTP of the campaigner: /metrics, /healthz")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     mqtt_vehicle_url: str = _s(
         "",
@@ -71,6 +78,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_recorder: str = _s("sdv-recorder", "user name of the recorder")
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
+    mqtt_username_campaigns: str = _s(
+        "sdv-campaigns", "user name of who may publish orders to campaigns: API, console, campaigner"
+    )
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
     mqtt_probe_username: str = _s(
         "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"
@@ -111,6 +121,12 @@ class RecorderSettings(BaseSettings):
     ecq_rewinds_per_hour: Annotated[int, Field(ge=0)] = _s(
         60, "rewinds of one compacted queue that are taken in an hour, up to ten of them at once; 0: any number"
     )
+    campaign_answers: bool = _s(
+        True, "the recorder reads what vehicles answer to campaigns; off: for a fleet whose responses are never answers"
+    )
+    campaign_answers_per_hour: Annotated[int, Field(ge=0)] = _s(
+        60, "answers of one vehicle that are taken in an hour, up to ten of them at once; 0: any number"
+    )
     receipt_prefix: str = _s(
         RECEIPT_PREFIX, "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
     )
@@ -119,6 +135,17 @@ class RecorderSettings(BaseSettings):
     segment_max_bytes: Positive = _s(64 << 20, "a segment is closed when its journal has this many bytes")
     journal_retry_seconds: Seconds = _s(1, "pause before the next try when the disk is full or the archive unwritable")
     outcome_batch: Positive = _s(1000, "outcomes that the recorder takes from Redis at once")
+
+
+class CampaignSettings(BaseSettings):
+    """How campaigns are carried out."""
+
+    campaigner_lease_seconds: Annotated[float, Field(ge=3, le=3600)] = _s(
+        15, "how long after the death of the active campaigner another one waits before it takes over"
+    )
+    campaigns_open: Positive = _s(
+        200, "campaigns that are carried out at once; later ones wait until one of those proposed before them is over"
+    )
 
 
 class QueueSettings(BaseSettings):

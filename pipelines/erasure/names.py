@@ -20,6 +20,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of
+from pipelines.erasure.campaigns import without_vehicle
 from pipelines.erasure.sealed import STREAMS, Opened, closed
 
 OPAQUE_FROM = 8
@@ -73,6 +74,10 @@ class Named:
             return row
         if stream is Stream.TRIGGER:
             return self._trigger(row)
+        if stream is Stream.CAMPAIGN:
+            return self._order(row)
+        if stream is Stream.ANSWER:
+            return self._answer(row)
         named = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
         if stream in STREAMS and row["refused_because"] is not None:
             named = named or self.is_in_sealed(row["seq"], row["payload"])
@@ -114,6 +119,21 @@ class Named:
         if self.is_in(json.dumps(left, ensure_ascii=False)):  # perhaps in an unknown field
             left = {name: left[name] for name in _KNOWN if name in left}
         return self._without_headers(row | {"payload": json.dumps(left).encode()})
+
+    def _order(self, row: Row) -> Row | None:
+        if not self.is_in(row["payload"]):
+            return self._without_headers(row)
+        left = None if row["refused_because"] is not None else without_vehicle(row["payload"], self.vin, self.is_in)
+        return None if left is None else self._without_headers(row | {"payload": left})
+
+    def _answer(self, row: Row) -> Row | None:
+        if self.is_in(row["topic"]):
+            return None
+        if not self.is_in(row["payload"]):
+            return self._without_headers(row)
+        fields = None if row["refused_because"] is not None else _object(row["payload"])
+        left = None if fields is None else json.dumps({name: fields.get(name) for name in ("seq", "status")}).encode()
+        return None if left is None or self.is_in(left) else self._without_headers(row | {"payload": left})
 
     def _without_headers(self, row: Row) -> Row:
         headers: Mapping[str, str] = dict(row["headers"] or ())

@@ -21,6 +21,9 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
 from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
+    CAMPAIGN_EVENTS,
+    CAMPAIGN_TARGETS,
     ECQ_INDEX,
     ECQ_STATE,
     IDS,
@@ -49,6 +52,9 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     OUTCOMES.name: ("vin", "seq"),
     ECQ_INDEX.name: ("client_id", "seq"),
     ECQ_STATE.name: ("client_id", "acked_seq"),
+    CAMPAIGN_EVENTS.name: ("campaign", "seq"),
+    CAMPAIGN_TARGETS.name: ("vin", "seq"),
+    CAMPAIGN_ANSWERS.name: ("vin", "seq"),
     XRAY_RAW.name: ("device_id", "seq"),
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),

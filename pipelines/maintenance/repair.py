@@ -91,6 +91,8 @@ def _to_remove(
     yield tables.META, _named(data_id=[d for d in found.meta if d in bring and found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    for table in tables.CAMPAIGN_TABLES:
+        yield table, _named(seq=sorted({seq for one in all_brought for seq in one.campaigns.rows[table.name]}))
     messages = {seq for one in all_brought for seq in one.queues.messages}
     yield tables.ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
     signals = sorted(seq for one in all_brought for seq in one.signals.signals)

@@ -79,6 +79,8 @@ def compare_digests(lake: PinnedLake) -> Digests:
     walk = _walk(lake.settings.redis, walkers, lake.newest_of_node)
     walked = lake.spark.range(0, walkers, 1, walkers).mapInArrow(walk, ROWS)
     both = _in_lake(lake.entries(), 1).unionByName(_in_lake(lake.ended(), -1)).unionByName(walked)
+    if (twice := lake.ended_twice()) is not None:
+        both = both.unionByName(_in_lake(twice, 1))
     sums = [sf.sum(column).alias(column) for column in COLUMNS[:-1]]
     found = both.groupBy("bucket").agg(*sums, sf.bit_xor("digest").alias("digest")).toArrow()
     differs = np.logical_or.reduce([found[column].to_numpy() != 0 for column in ("odd", "entries", "digest")])

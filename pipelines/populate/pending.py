@@ -5,6 +5,8 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from manifold.lake.reads import TRIGGER_COLUMNS
+
 KEYS = ["vin", "seq"]
 
 
@@ -12,7 +14,7 @@ def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFram
     """Entries accepted at or after `since`: those not enqueued directly, or all of them."""
     young = ids.where(sf.col("ts") >= sf.lit(since))
     wanted = young if everything else young.where("not applied")
-    return wanted.select("vin", "seq", "request_id", "data_id")
+    return wanted.select("vin", "seq", *TRIGGER_COLUMNS)
 
 
 def pending(entries: DataFrame, ended: DataFrame, *, parts: int, few: bool) -> DataFrame:

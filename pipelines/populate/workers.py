@@ -7,7 +7,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.lake.reads import TRIGGER_COLUMNS, trigger_of
 from manifold.queues import Forgotten, Loader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
@@ -67,11 +69,11 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(piece)
 
 
-def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
-    """request_id and data_id of each seq in the rows."""
-    distinct = rows.group_by("seq", use_threads=False).aggregate([("request_id", "first"), ("data_id", "first")]).to_pydict()
-    triggers = zip(distinct["request_id_first"], distinct["data_id_first"], strict=True)
-    return dict(zip(distinct["seq"], triggers, strict=True))
+def _triggers(rows: pa.Table) -> dict[int, EntryTrigger]:
+    """The trigger of each seq in the rows."""
+    distinct = rows.group_by("seq", use_threads=False).aggregate([(name, "first") for name in TRIGGER_COLUMNS])
+    found = distinct.rename_columns([name.removesuffix("_first") for name in distinct.column_names])
+    return {row["seq"]: trigger_of(row) for row in found.to_pylist()}
 
 
 def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:

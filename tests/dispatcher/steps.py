@@ -63,4 +63,4 @@ def watch(claim: ClaimReply) -> Watch:
 
 
 def is_mine(claim: ClaimReply) -> OwnerState:
-    return replace(IDLE, open_claim=OpenClaim(claim.seq, NOW, SEND_BY))
+    return replace(IDLE, open_claim=OpenClaim(claim.seq, NOW, SEND_BY, attempts=claim.attempts))

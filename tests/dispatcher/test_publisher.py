@@ -27,6 +27,7 @@ def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosqu
             publisher = Publisher(
                 mqtt,
                 topic_of=lambda queue, name: f"{queue}/{name}",
+                ruling=lambda *_: None,
                 window=Window(10, 1 << 20),
                 report=lambda *each: reports.append(each),
                 room=lambda: None,

@@ -80,7 +80,9 @@ def test_services_have_client_certificates_and_servers_have_none(made: Made) -> 
         for name, keys in leaves(made)
         if CLIENT in uses_of(certificate(keys["tls.crt"]))
     }
-    services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")}
+    services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")} | {
+        "campaigner-tls": "sdv-campaigns"
+    }
     assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # its nodes are clients of each other
     assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
 
@@ -218,7 +220,8 @@ def test_an_unreachable_cluster_creates_no_new_ca(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "authority"), [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca")]
+    ("kind", "name", "authority"),
+    [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca"), ("--client", "sdv-campaigns", "ca")],
 )
 def test_an_external_certificate_is_a_client_certificate_of_its_ca(made: Made, kind: str, name: str, authority: str) -> None:
     first, second = x509.load_pem_x509_certificates(made.run(SCRIPT, kind, name).stdout.encode())
@@ -233,6 +236,8 @@ def test_an_external_certificate_is_a_client_certificate_of_its_ca(made: Made, k
         ("--vehicle", "sdv-recorder"),
         ("--client", "sdv-recorder"),
         ("--client", "sdv-pub-"),
+        ("--vehicle", "sdv-campaigns"),
+        ("--client", "sdv-campaigns-2"),
         ("--vehicle", "a/b"),
         ("--vehicle", ""),
     ],

@@ -9,10 +9,15 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
 from manifold.contracts import keys
+from manifold.contracts.campaigns import Cancel, Command, Pause, Resume, encode
+from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of, unix_ms_of
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.contracts.topics import CAMPAIGN
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import advice
 from manifold.settings import Settings
@@ -94,6 +99,34 @@ def test_unloaded_queues_are_left_alone_and_a_rebuild_loads_all_in_order(filled:
     assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that alerts repeat
     assert not run(filled, everything=True).rebuild_needed
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
+
+
+def test_a_rebuild_loads_brakes_first_and_knows_releases_again(
+    filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = at(5_000)
+    row = {"vin": "V9", "ts": at(4), "request_id": "c", "seq": seq_at(4), "data_id": "d1", "applied": True}
+    filled.append(IDS, [row | {"campaign": "c", "wave": 0, "step": 1, "until": until}])
+    orders: list[Command] = [Pause("c", "ann"), Resume("c", "ann"), Cancel("other", "ann")]
+    envelopes = [Envelope(seq_at(5 + n), at(5 + n), Stream.CAMPAIGN, CAMPAIGN, encode(each)) for n, each in enumerate(orders)]
+    RecordedSegments(Archive(filled.settings.archive)).seal(envelopes, 0)
+    redis.flushall()
+    brakes: list[object] = []
+
+    def load(*arguments: Any) -> Any:
+        brakes.append(redis.hgetall(keys.BRAKES))
+        return _load(*arguments)
+
+    _load = population._load
+    monkeypatch.setattr(population, "_load", load)
+    run(filled, everything=True)
+
+    assert brakes == [{b"c": f"{seq_at(5)} pause".encode(), b"other": f"{seq_at(7)} cancel".encode()}]
+    until_ms = round(until.timestamp() * 1000)
+    found = {b"request_id": b"c", b"data_id": b"d1", b"campaign": b"c", b"until": str(until_ms).encode()}
+    assert redis.hgetall(keys.trigger(seq_at(4))) == found
+    assert redis.zrange(keys.WINDOWS, 0, -1, withscores=True) == [(str(seq_at(4)).encode(), until_ms)]
+    assert redis.zrange(keys.releases("c"), 0, -1) == [str(seq_at(4)).encode()]
 
 
 @pytest.mark.usefixtures("shared_session")

@@ -77,7 +77,7 @@ def test_a_batch_reaches_vehicles_with_certificates(secure: Settings) -> None:
 def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
-    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
+    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 12
     certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
@@ -122,7 +122,7 @@ def as_service(settings: Settings, service: Service) -> Settings:
 
 def test_each_service_uses_its_own_redis_user_without_refusals(secure: Settings) -> None:
     asyncio.run(deliver(secure, "task_tls_3"))
-    own: list[Service] = ["recorder", "dispatcher", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
+    own: list[Service] = ["recorder", "dispatcher", "campaigner", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
     with connect(secure.redis) as operator:
         trust = web_context(secure, secure.api) or True
         assert httpx.get(f"{secure.api}/api/v1/vins/{vins(1, seed=7)[0]}", verify=trust, trust_env=False).status_code == 200
@@ -160,7 +160,7 @@ def test_a_service_is_refused_foreign_redis_keys(secure: Settings, service: Serv
 
 def test_redis_passwords_are_only_in_secret_files(secure: Settings) -> None:
     passwords = [file.read_text().strip() for file in (secure.home / SECRETS).glob("redis_*")]
-    assert len(passwords) == len(set(passwords)) == 6
+    assert len(passwords) == len(set(passwords)) == 7
     told = [
         file.read_text(errors="replace")
         for place in ("run", "logs")
@@ -198,7 +198,7 @@ def of_web(settings: Settings, port: int) -> bytes:
 
 def http_of(settings: Settings) -> dict[str, int]:
     """The port of each service's own HTTP server."""
-    kinds = ("recorder", "dispatcher", "tap", "api", *(("signals",) if settings.with_signals else ()))
+    kinds = ("recorder", "dispatcher", "campaigner", "tap", "api", *(("signals",) if settings.with_signals else ()))
     return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
 
 

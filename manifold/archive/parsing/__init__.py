@@ -5,6 +5,8 @@ Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's 
 
 from collections.abc import Mapping
 
+from manifold.archive.parsing.answers import ANSWERS, answers
+from manifold.archive.parsing.campaigns import CAMPAIGNS, campaigns
 from manifold.archive.parsing.common import BLANK, Limits, Parser
 from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
 from manifold.archive.parsing.fanout import (
@@ -31,10 +33,14 @@ PARSERS: Mapping[Stream, Parser] = {
     Stream.ECQ: ecq,
     Stream.XRAY_RAW: signals,
     Stream.XRAY_STATUS: statuses,
+    Stream.CAMPAIGN: campaigns,
+    Stream.ANSWER: answers,
 }
 
 __all__ = [
+    "ANSWERS",
     "BLANK",
+    "CAMPAIGNS",
     "DATA",
     "ECQ",
     "ECQ_BRIEF",
@@ -50,6 +56,8 @@ __all__ = [
     "Limits",
     "Parser",
     "Processing",
+    "answers",
+    "campaigns",
     "data",
     "ecq",
     "ecq_brief",

@@ -8,7 +8,7 @@
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- as in manifold.contracts.seq: a seq contains its time of acceptance
-local SUPERSEDED, EXPIRED, FAILED = '2', '3', '5'
+local DELIVERED, SUPERSEDED, EXPIRED, FAILED, WITHDRAWN = '1', '2', '3', '5', '6'
 local MUST_END_AT_ONCE = 200
 local SUBSCRIBED = 'subscribed' -- field of PRESENCE: whether the vehicle is subscribed to this queue's topics
 local SENT = 'sent' -- field of PRESENCE: an entry released while its publish may be under way, as '<until, ms>:<seq>'

@@ -4,15 +4,16 @@
 -- ARGV[8] '1' to claim the next entry   ARGV[9] code of the outcome
 -- with KEYS[8]: ARGV[10] the outcome as JSON without its end   ARGV[11] publish time to use if the queue has none, or ''
 --   ARGV[12] number of attempts, or '' to use the queue's
--- An entry that ended before keeps its outcome, and nothing is sent.
+-- An entry that ended before keeps its outcome, and nothing is sent; but one that was withdrawn is delivered if it is
+-- acknowledged.
 -- returns {word, published_at_ms or '', attempts or '', claim's reply…}; word: 'ended', 'known' (it had ended before), 'unknown'
--- (never queued here, or long forgotten; now remembered, so that it cannot come back) or 'sent' (its publish may be under way, so
--- it cannot fail yet: it is pending, and nothing was claimed)
+-- (never queued here, withdrawn, or long forgotten; now remembered, so that it cannot come back) or 'sent' (its publish may be under way, so
+-- it cannot end without an acknowledgement yet: it is pending, and nothing was claimed)
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 local is_held = held[1] == seq
-local sent = ARGV[9] == FAILED and put_back_if_sent(seq, is_held, held[3])
+local sent = (ARGV[9] == FAILED or ARGV[9] == WITHDRAWN) and put_back_if_sent(seq, is_held, held[3])
 if sent then return {'sent', '', '', unpack(sent)} end
 if is_held then
   published_at, attempts = held[2], held[3]
@@ -20,14 +21,16 @@ else
   attempts = redis.call('HGET', ATTEMPTS, seq) or ''
 end
 local first = redis.call('ZADD', DONE, 'NX', ARGV[9], seq) == 1
-if first and KEYS[8] then
+local late = not first and ARGV[9] == DELIVERED and redis.call('ZSCORE', DONE, seq) == WITHDRAWN
+if late then redis.call('ZADD', DONE, DELIVERED, seq) end
+if (first or late) and KEYS[8] then
   local at, times = published_at, attempts
   if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- a claimed entry was not necessarily published
   if at == '' then at = ARGV[11] end
   local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
     .. (times ~= '' and ',"attempts":' or '') .. times .. '}')
   if type(added) == 'table' then -- an error in a script does not roll back earlier writes
-    redis.call('ZREM', DONE, seq)
+    if late then redis.call('ZADD', DONE, WITHDRAWN, seq) else redis.call('ZREM', DONE, seq) end
     return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
   end
 end
@@ -36,4 +39,4 @@ local queued = leave(seq)
 if ARGV[7] ~= '' and redis.call('HGET', COMPACTION, ARGV[7]) == seq then redis.call('HDEL', COMPACTION, ARGV[7]) end
 local following = {'none'}
 if ARGV[8] == '1' then following = claim() end
-return {queued and 'ended' or first and 'unknown' or 'known', published_at, attempts, unpack(following)}
+return {queued and 'ended' or (first or late) and 'unknown' or 'known', published_at, attempts, unpack(following)}

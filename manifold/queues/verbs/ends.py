@@ -50,11 +50,15 @@ class AckReply(NamedTuple):
     next: ClaimReply
 
 
+_ONLY_IF_NOT_SENT = (Outcome.FAILED, Outcome.WITHDRAWN)  # as in ack.lua
+
+
 class Ack(Verb, frozen=True):
     """End the entry of this outcome in any state, send the outcome to the recorder, and claim the next entry.
 
     If `record` has no attempts, the queue fills in attempts and publish time. An entry that ended before keeps its outcome, and
-    nothing is sent. `recorded`: the recorder already has the outcome, and nothing is sent.
+    nothing is sent; but one that was withdrawn is delivered if it is acknowledged. `recorded`: the recorder already has the
+    outcome, and nothing is sent.
     """
 
     record: OutcomeRecord
@@ -69,7 +73,9 @@ class Ack(Verb, frozen=True):
             return ()
 
         def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-            stays = found.ended is not None or (found.sent and self.record.outcome is Outcome.FAILED)
+            how = self.record.outcome
+            late = how is Outcome.DELIVERED and found.ended is Outcome.WITHDRAWN
+            stays = (found.ended is not None and not late) or (found.sent and how in _ONLY_IF_NOT_SENT)
             return None if stays else _completed(self.record, found), replace(self, recorded=True)
 
         return (Recorded(ReadEntry(self.record.seq), complete),)

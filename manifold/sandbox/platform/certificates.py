@@ -120,7 +120,12 @@ class Leaf:
 
 def leaves(settings: Settings) -> list[Leaf]:
     """Return the server certificate (tap, Redis, RabbitMQ, API), and the services' client certificates for MQTT and behind it."""
-    users = settings.mqtt_username_recorder, settings.mqtt_username_dispatcher, settings.mqtt_username_publisher
+    users = (
+        settings.mqtt_username_recorder,
+        settings.mqtt_username_dispatcher,
+        settings.mqtt_username_publisher,
+        settings.mqtt_username_campaigns,
+    )
     services: tuple[Service, ...] = get_args(Service)
     return [
         Leaf(SERVER, SERVER.removesuffix(".pem"), FRONT_DOOR, hosts_of(settings)),

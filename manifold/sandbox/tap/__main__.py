@@ -37,7 +37,8 @@ def _nobody_elses(settings: Settings) -> dict[str, Kind]:
     """Return the certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
     if not settings.tls:
         return {}
-    shown = (OF_INNER.format("jobs"), f"{settings.mqtt_username_publisher}.pem")
+    users = settings.mqtt_username_publisher, settings.mqtt_username_campaigns
+    shown = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in users))
     kinds = dict.fromkeys(shown, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
     return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
 

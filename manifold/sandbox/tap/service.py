@@ -158,6 +158,7 @@ def _rights(settings: Settings) -> Rights:
         settings.mqtt_username_recorder,
         settings.mqtt_username_dispatcher,
         settings.mqtt_username_publisher,
+        settings.mqtt_username_campaigns,
     )
 
 

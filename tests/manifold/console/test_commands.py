@@ -93,7 +93,10 @@ def test_status_without_a_platform_is_json_and_unhealthy(tmp_path: Path) -> None
     assert done.returncode == 1
     assert status["healthy"] is False
     of_signals = {"rabbitmq", "epmd", "signals"}
-    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"} | of_signals
+    assert (
+        set(status["processes"])
+        == {"broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "airflow", "api"} | of_signals
+    )
     assert status["amqp"] == "amqp://127.0.0.1:5680"
     assert status["secrets"] == f"{tmp_path}/secrets"
     assert not any(status["processes"].values())

@@ -19,12 +19,12 @@ from manifold.sandbox.platform import certificates
 from manifold.sandbox.platform.airflow_users import make_up
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.campaigns.plans import document
 from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
+CAMPAIGN, PROPOSED = f"campaign-{RUN}", f"proposed-{RUN}"
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
 OURS = re.compile(  # a log line, a step of `up`, one of `demo`, an error
     r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |✓ .* \d:\d\d:\d\d$|error: |port \d+ is in use |$"
@@ -56,7 +56,8 @@ WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS"
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
 NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
-NO_PLAN = ("cannot read /no/plan", "name a file that exists")
+NO_CAMPAIGN = ("campaign 'a b'", "must be 1 to 128 printable ASCII")
+NO_PLAN = ("cannot read /no/file", "name a file that exists")
 COUNT = ("--count", "greater than or equal to 1")
 # In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
@@ -78,8 +79,6 @@ CASES = {
     "status": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
     "settings": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
     "doctor": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
-    "campaign check": Case("{tmp}/plan --json", "/no/plan", NO_PLAN),
-    "campaign forecast": Case("{tmp}/plan --json", "/no/plan", NO_PLAN),
     "ship": Case("{tmp}/ship --json", "{tmp}/a-file", ("{tmp}/a-file", "name a folder")),
     "airflow": Case("version", "version", ("has no Airflow yet", "run `manifold up` first")),
     "password": Case("viewer", "nobody", ("'nobody'", "ask for admin, operator, viewer")),
@@ -95,6 +94,27 @@ CASES = {
     "batch show": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "batch cancel": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "data show": Case(f"data-{RUN} --json", "show*a b", ("data_id 'a b'", "must be 1 to 128 printable ASCII")),
+    "campaign check": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
+    "campaign forecast": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
+    "campaign propose": Case("{tmp}/proposed --json", "/no/file", NO_PLAN),
+    "campaign approve": Case(f"{PROPOSED} --json", "approve*a b", NO_CAMPAIGN),
+    "campaign refuse": Case(f"{PROPOSED} --json", "refuse*a b", NO_CAMPAIGN),
+    "campaign pause": Case(f"{CAMPAIGN} --json", "pause*a b", NO_CAMPAIGN),
+    "campaign resume": Case(f"{CAMPAIGN} --json", "resume*a b", NO_CAMPAIGN),
+    "campaign retry": Case(
+        f"{CAMPAIGN} --ended failed --json", f"{CAMPAIGN} --ended lost", ("--ended 'lost'", "must be one of failed")
+    ),
+    "campaign amend": Case(f"{CAMPAIGN} {{tmp}}/plan --json", f"{CAMPAIGN} /no/file", NO_PLAN),
+    "campaign pass": Case(
+        f"{CAMPAIGN} --wave 0 --why because --yes --json", "pass*a b*--wave*0*--why*because*--yes", NO_CAMPAIGN
+    ),
+    "campaign cancel": Case(f"{CAMPAIGN} --yes --json", "cancel*a b*--yes", NO_CAMPAIGN),
+    "campaign ls": Case("--json", "--state gone", ("--state 'gone'", "must be one of")),
+    "campaign show": Case(f"{CAMPAIGN} --json", "show*a b", NO_CAMPAIGN),
+    "campaign targets": Case(f"{CAMPAIGN} --json", "targets*a b", NO_CAMPAIGN),
+    "campaign events": Case(f"{CAMPAIGN} --json", "events*a b", NO_CAMPAIGN),
+    "campaign report": Case(f"{CAMPAIGN}", "report*a b", NO_CAMPAIGN),
+    "campaign verify": Case(f"{CAMPAIGN} --json", "verify*a b", NO_CAMPAIGN),
     "ecq show": Case(f"{CLIENT} --json", "a+b", ("a+b",)),
     "ecq write": Case(
         f"{CLIENT} key --data {{tmp}}/payload --json", f"{CLIENT} key --data /no/file", ("/no/file", "name a file")
@@ -168,7 +188,10 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")
-    (folder / "plan").write_text(json.dumps(document(ends="2100-01-01T00:00:00Z")))
+    waves = [{"name": "first", "vins": [VIN]}, {"name": "rest", "size": "rest"}]
+    plan = {"data_id": f"data-{RUN}", "targets": {"vins": [VIN, GONE]}, "waves": waves, "ends": "2099-01-01T00:00:00Z"}
+    (folder / "plan").write_text(json.dumps(plan | {"campaign": CAMPAIGN}))
+    (folder / "proposed").write_text(json.dumps(plan | {"campaign": PROPOSED, "starts": "2098-01-01T00:00:00Z"}))
     (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
     (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
     up = manifold("up", env=env)
@@ -178,6 +201,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         batch = ("--data", str(folder / "payload"), "--data-id", f"data-{RUN}", "--request-id", REQUEST)
         assert manifold("send", VIN, GONE, *batch, env=env).returncode == 0
         assert manifold("send", "--trigger", str(folder / "bad"), env=env).returncode == 1
+        for line in (("propose", str(folder / "plan")), ("approve", CAMPAIGN)):
+            ordered = manifold("campaign", *line, env=env)
+            assert ordered.returncode == 0, ordered.stderr
+        shown = ("campaign", "show", CAMPAIGN, "--json")
+        wait_until(lambda: json.loads(manifold(*shown, env=env).stdout)["state"] == "running", what="the campaign to run")
         assert manifold("certificates", "issue", GONE, env=env).returncode == 0
         forged = env | {"MANIFOLD_SIGNALS_HMAC_SECRET": uuid.uuid4().hex}
         assert manifold("signals", "send", DEVICE, "--data", str(folder / "reading"), env=forged).returncode == 0

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import Queues
 from manifold.queues.verbs.fills import Enqueue
 
@@ -22,7 +23,7 @@ async def enqueue_trigger(
 ) -> Enqueued:
     """Queue one trigger for all its owners and wake dispatchers for those that can receive it now."""
     result = Enqueued()
-    await queues.store_trigger(seq, request_id, data_id)
+    await queues.store_trigger(seq, EntryTrigger(request_id, data_id))
     batch = queues.batch()
     for owner in owners:
         batch.add(owner, Enqueue([(seq, request_id)]), now_ms)

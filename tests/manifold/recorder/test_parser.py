@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manifold.archive.records import frames, scan
-from manifold.contracts import topics
+from manifold.contracts import campaigns, topics
 from manifold.contracts.ecq import Append, EcqAck, Rewind
 from manifold.contracts.envelope import DUPLICATE_OF, Stream
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
@@ -20,7 +20,7 @@ from manifold.contracts.seq import seq_of
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import DIGEST, PACKET_ID, Parser
-from manifold.recorder._rewind_limit import KEPT_BYTES
+from manifold.recorder._rate_limit import KEPT_BYTES
 from manifold.settings import Settings
 from tests.support.wire import trigger
 
@@ -178,3 +178,34 @@ def test_the_dedupe_window_counts_from_the_first_and_forgets() -> None:
     window.forget("digest", at[1])
     assert window.first("digest", at[3]) == at[3]
     assert (window.remaining_ms(at[0], start + 400), window.remaining_ms(at[0], start + 2000)) == (600, -1000)
+
+
+def test_an_order_to_a_campaign_is_recorded_in_its_stream_and_goes_to_no_queue(parser: Parser) -> None:
+    order = campaigns.Pause("maps-47", "ann", why="the map is wrong")
+
+    taken = parser.take(Message(topics.CAMPAIGN, campaigns.encode(order)))
+
+    assert (taken.envelope.stream, taken.receipt.status) == (Stream.CAMPAIGN, ReceiptStatus.RECORDED)
+    assert (taken.trigger, taken.data, taken.ecq) == (None, None, None)
+    again = parser.read_back(taken.envelope)
+    assert (again.trigger, again.data, again.refused_because) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"do": "explode", "campaign": "a", "by": "ann"}', "not a record of a campaign: Invalid value 'explode'"),
+        (b'{"do": "pause", "campaign": "a b", "by": "ann"}', "not a record of a campaign: campaign: must be 1 to 128"),
+        (
+            b'{"do": "note", "campaign": "a", "by": "ann", "why": "' + b"x" * 1000 + b'"}',
+            "order of 1055 bytes is over max_trigger",
+        ),
+    ],
+)
+def test_an_order_that_is_none_is_refused_and_kept(parser: Parser, payload: bytes, reason: str) -> None:
+    taken = parser.take(Message(topics.CAMPAIGN, payload))
+
+    assert taken.envelope.stream is Stream.CAMPAIGN
+    assert taken.refused_because is not None
+    assert taken.refused_because.startswith(reason)
+    assert taken.envelope.payload == payload

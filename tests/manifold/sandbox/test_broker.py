@@ -108,10 +108,11 @@ def test_both_access_files_give_services_the_same_topics() -> None:
 
 
 VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener"), Client("sdv-pub-a-1", "sdv-pub-a")
+CAMPAIGNS = Client("sdv-campaigns-1", "sdv-campaigns")
 RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
 FORMS = ("", "$share/g/", "$exclusive/")
 NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w/#", "$ECQ/w/V1/#", "$ECQ/r/#", "$ECQ/r/V1")
-MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER)]
+MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER, CAMPAIGNS)]
 MAY = [
     (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
     (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # client ids as created by tls.conf
@@ -133,8 +134,13 @@ MAY = [
     (PUBLISHER, "publish", "$ECQ/r/V1"),
     (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-a/1"),
     *((RECORDER, "subscribe", f"{group}{name}") for group in ("", "$share/sdv-recorders/") for name in RECORDER_FILTERS),
+    *((RECORDER, "subscribe", f"{group}agent/+/proxy/response/+") for group in ("", "$share/sdv-recorders/")),
     (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/campaign"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/trigger"),
+    (CAMPAIGNS, "subscribe", "sdv/receipt/sdv-campaigns/1"),
+    (Client("sdv-campaigns:sdv-campaigns-1", "sdv-campaigns"), "publish", "$SDV-FANOUT/campaign"),
 ]
 MAY_NOT = [
     # A certificate of the vehicles' CA with the name of a service.
@@ -143,12 +149,36 @@ MAY_NOT = [
     (MINTED[1], "subscribe", "sdv/receipt/sdv-pub-a/1"),
     *((MINTED[2], "subscribe", name) for name in RECORDER_FILTERS),
     (MINTED[3], "publish", "agent/V1/proxy/request/task_1"),
+    (MINTED[4], "publish", "$SDV-FANOUT/campaign"),
+    *((client, "publish", "$SDV-FANOUT/campaign") for client in (VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER)),
+    (Client("V1", "sdv-pub-a"), "publish", "$SDV-FANOUT/campaign"),  # falls through to the rules for vehicles
+    (Client("V1", "sdv-campaigns-2"), "publish", "$SDV-FANOUT/campaign"),
+    (Client("V1", "xsdv-campaigns"), "publish", "$SDV-FANOUT/campaign"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/campaign/x"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/data/d"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT"),
+    (CAMPAIGNS, "publish", "agent/V1/proxy/request/task_1"),
+    (CAMPAIGNS, "publish", "$ECQ/w/V1/a"),
+    (CAMPAIGNS, "subscribe", "$SDV-FANOUT/#"),
+    (CAMPAIGNS, "subscribe", "$SDV-FANOUT/campaign"),
+    (CAMPAIGNS, "subscribe", "sdv/receipt/#"),
+    (CAMPAIGNS, "subscribe", "sdv/receipt/sdv-pub-a/1"),
+    (PUBLISHER, "subscribe", "sdv/receipt/sdv-campaigns/1"),
     (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/+/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/#"),
     (VEHICLE, "subscribe", "#"),
     (VEHICLE, "publish", "agent/V1/proxy/request/task_1"),
     (VEHICLE, "publish", "ecp/V2/online"),
+    *((VEHICLE, "publish", f"agent/{vin}/proxy/response/maps-47") for vin in ("V2", "V", "V11", "v1", "")),
+    *(
+        (client, "publish", "agent/V1/proxy/response/maps-47")
+        for client in (LISTENER, PUBLISHER, CAMPAIGNS, RECORDER, DISPATCHER)
+    ),
+    *((RECORDER, "subscribe", name) for name in ("agent/+/proxy/+/+", "agent/#", "ecp/#")),
+    (VEHICLE, "subscribe", "agent/+/proxy/response/+"),
+    (CAMPAIGNS, "subscribe", "agent/+/proxy/response/+"),
+    (PUBLISHER, "subscribe", "agent/+/proxy/response/+"),
     (VEHICLE, "publish", "$SDV-FANOUT/trigger"),
     (VEHICLE, "publish", "$SDV-FANOUT"),
     (VEHICLE, "publish", "$events/message_acked"),
@@ -189,7 +219,15 @@ def test_emqx_denies_every_client_foreign_topics(client: Client, action: str, to
     assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
 
 
-CLIENTS = [VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER, *(Client(odd) for odd in ("w", "r", "+", "#", "a/b", "sdv-x"))]
+CLIENTS = [
+    VEHICLE,
+    LISTENER,
+    PUBLISHER,
+    CAMPAIGNS,
+    RECORDER,
+    DISPATCHER,
+    *(Client(odd) for odd in ("w", "r", "+", "#", "a/b", "sdv-x")),
+]
 ASKED = sorted({topic for _, _, topic in (*MAY, *MAY_NOT)} | {f"{form}$SDV-EVT/#" for form in FORMS})
 
 
@@ -228,13 +266,20 @@ def test_emqx_caches_no_denial_from_its_start() -> None:
 
 
 def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> None:
-    settings = Settings(mqtt_username_dispatcher="d", mqtt_username_publisher="p", topic_prefix="fleet/eu", receipt_prefix="r/")
+    settings = Settings(
+        mqtt_username_dispatcher="d",
+        mqtt_username_publisher="p",
+        mqtt_username_campaigns="c",
+        topic_prefix="fleet/eu",
+        receipt_prefix="r/",
+    )
 
     access = broker.outer_access(settings)
 
     assert "user d\n" in access
     assert "topic write fleet/eu/+/proxy/request/+\n" in access
     assert "topic read r/p/#\n" in access
+    assert "user c\ntopic write $SDV-FANOUT/campaign\ntopic write $SDV-FANOUT/trigger\ntopic read r/c/#\n" in access
     assert "pattern read fleet/eu/%c/#\n" in access
 
 

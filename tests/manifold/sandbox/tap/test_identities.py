@@ -55,11 +55,15 @@ CELLS = [  # common names, listener, the tap, EMQX
     (("r",), SERVICES, REFUSED, ITSELF),
     (("V1",), VEHICLES, ITSELF, ITSELF),
     (("V1",), SERVICES, REFUSED, ITSELF),
-    *((("sdv-" + it,), VEHICLES, REFUSED, POWERLESS) for it in ("recorder", "dispatcher", "pub-a", "listener", "nobody")),
-    *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "listener")),
+    *(
+        (("sdv-" + it,), VEHICLES, REFUSED, POWERLESS)
+        for it in ("recorder", "dispatcher", "pub-a", "campaigns", "listener", "nobody")
+    ),
+    *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "campaigns", "listener")),
     (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # no right on the tap either: no such user exists
 ]
-CLAIMS = [(it, it) for it in ("", "V1", "V2", "w", "sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener", "sdv-nobody")]
+SERVICE_NAMES = ("sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-campaigns", "sdv-listener")
+CLAIMS = [(it, it) for it in ("", "V1", "V2", "w", *SERVICE_NAMES, "sdv-nobody")]
 CLAIMS += [
     ("V2", "sdv-recorder"),
     ("sdv-recorder-0", "sdv-recorder"),
@@ -68,9 +72,21 @@ CLAIMS += [
     ("+", ""),
 ]
 TOPICS = [
-    *("#", "$SDV-FANOUT/#", "$SDV-FANOUT/trigger", "$SDV-EVT/#", "$ECQ/#", "$ECQ/+/#", "$ECQ/w/#", "$ECQ/r/#", "$ECQ/w/V1/a"),
+    *(
+        "#",
+        "$SDV-FANOUT/#",
+        "$SDV-FANOUT/trigger",
+        "$SDV-FANOUT/campaign",
+        "$SDV-EVT/#",
+        "$ECQ/#",
+        "$ECQ/+/#",
+        "$ECQ/w/#",
+        "$ECQ/r/#",
+        "$ECQ/w/V1/a",
+    ),
     *("$ECQ/V1/#", "$ECQ/V2/#", "$ECQ/r/V1", "$ECQ/r/V2", "agent/+/#", "agent/V1/#", "agent/V2/#", "ecp/#", "ecp/V1/online"),
     *("ecp/V2/online", "agent/+/proxy/response/#", "agent/V1/proxy/request/r", "sdv/receipt/#", "sdv/receipt/sdv-pub-a/#"),
+    "sdv/receipt/sdv-campaigns/#",
     *("$events/message_acked", "$SYS/#", "ecp/+/online", "ecp/+/heartbeat"),
 ]
 
@@ -129,7 +145,7 @@ def test_emqx_identifies_a_client_by_its_certificate_alone(names: tuple[str, ...
     for claim, client in claimed.items():
         assert client.username == name
         assert client.client_id == name if listener == VEHICLES else client.client_id == f"{name}:{claim[0]}"
-        others = {"sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-listener"} - {name}
+        others = set(SERVICE_NAMES) - {name}
         assert client.username not in others
     if name.startswith("sdv-"):  # a wildcard in its client id leaves it without rights
         same = {frozenset(right for right in each if right[1] in TOPICS) for each in rights.values() if each}
@@ -176,7 +192,11 @@ def outcome(port: int, context: ssl.SSLContext, claim: tuple[str, str], own: str
                 return REFUSED
             topic = {"sdv-recorder": "$SDV-FANOUT/#", "sdv-dispatcher": "$SDV-EVT/#", "sdv-listener": "ecp/#"}.get(own)
             topic = topic or (
-                f"sdv/receipt/{own}/#" if own.startswith("sdv-pub-") else "#" if client_id == "#" else f"agent/{client_id}/#"
+                f"sdv/receipt/{own}/#"
+                if own.startswith(("sdv-pub-", "sdv-campaigns"))
+                else "#"
+                if client_id == "#"
+                else f"agent/{client_id}/#"
             )
             may = connection.listen(topic).body[-1] < 0x80
             return ITSELF if may or own == "sdv-nobody" else POWERLESS

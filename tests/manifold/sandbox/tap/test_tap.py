@@ -279,6 +279,56 @@ def test_a_vehicle_receives_only_its_own_topics(tap_server: TapServer, vin: str)
 
 
 @pytest.mark.parametrize("version", [4, 5])
+def test_only_the_campaigns_user_may_publish_orders_to_campaigns(tap_server: TapServer, vin: str, version: int) -> None:
+    users = {
+        f"sdv-pub-{vin}": "sdv-pub-a",
+        f"sdv-listener-{vin}": "sdv-listener",
+        f"sdv-dispatcher-{vin}": "sdv-dispatcher",
+        vin[:60]: None,
+        f"o{vin}"[:60]: "sdv-campaigner",
+        f"sdv-campaigns-{vin}": "sdv-campaigns",
+    }
+    with ExitStack() as stack:
+        recorder = stack.enter_context(RawConnection(tap_server.port))
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        recorder.listen("$SDV-FANOUT/#")
+        for client_id, username in users.items():
+            wire = stack.enter_context(RawConnection(tap_server.port, version=version))
+            wire.open(client_id, username=username)
+            wire.send(publish("$SDV-FANOUT/campaign", client_id.encode(), version))
+            wire.expect(PUBACK)
+        wire.listen("sdv/receipt/sdv-campaigns/1")
+        recorder.send(publish("sdv/receipt/sdv-campaigns/1", b"yes"))
+
+        assert wire.expect(PUBLISH).payload == b"yes"
+        assert recorder.expect(PUBLISH).payload == f"sdv-campaigns-{vin}".encode()
+        recorder.send(b"\xc0\0")
+        assert recorder.next().kind in (PUBACK, PINGRESP)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_vehicle_answers_campaigns_only_on_its_own_topic(tap_server: TapServer, vin: str, version: int) -> None:
+    own = vin[:60]
+    answer = b'{"seq": 7, "status": "done"}'
+    with ExitStack() as stack:
+        recorder, vehicle, other, publisher = (
+            stack.enter_context(RawConnection(tap_server.port, version=v)) for v in (5, version, version, version)
+        )
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        assert recorder.listen("agent/+/proxy/response/+").body[-1] < 0x80
+        vehicle.open(own)
+        other.open(f"o{own}"[:60])
+        publisher.open(f"sdv-campaigns-{vin}", username="sdv-campaigns")
+        for wire in (other, publisher, vehicle):
+            wire.send(publish(f"agent/{own}/proxy/response/maps-47", answer + str(wire is vehicle).encode(), version))
+            wire.expect(PUBACK)
+
+        assert recorder.expect(PUBLISH).payload == answer + b"True"
+        recorder.send(b"\xc0\0")
+        assert recorder.next().kind == PINGRESP
+
+
+@pytest.mark.parametrize("version", [4, 5])
 def test_publishers_may_write_and_the_consumer_may_also_rewind(tap_server: TapServer, vin: str, version: int) -> None:
     with ExitStack() as stack:
         recorder, publisher, vehicle, other, dispatcher = (

@@ -1,0 +1,23 @@
+"""`python -m manifold.campaigns`: one campaigner process, until SIGTERM or SIGINT."""
+
+import sys
+
+from manifold.campaigns.service import Campaigner
+from manifold.runtime.gc_tuning import freeze_heap
+from manifold.runtime.service import run_service, stop_event
+from manifold.settings import Settings
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    freeze_heap()
+    await Campaigner(settings).run(stop_event())
+
+
+def main() -> int:
+    """Run the campaigner and return the exit status: 0 after an orderly end, 2 for an error that the operator has to fix."""
+    return run_service("campaigner", serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

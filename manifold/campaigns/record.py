@@ -1,0 +1,230 @@
+"""Reads the facts of campaigns from the record: the archive, and what the recorders have in their journals.
+
+The journals are read before the archive, so that what moves from one to the other meanwhile is found. A fact may be found twice,
+or after later ones: the fold does not mind.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from http.client import HTTPException
+from itertools import islice
+from time import monotonic
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
+from manifold.archive.tail import Page, decode_page, may_be_fact
+from manifold.campaigns import wire
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.decisions import decide
+from manifold.campaigns.facts import Fact, Recorded
+from manifold.campaigns.fold import Campaign, fold
+from manifold.contracts.answers import parse_answer
+from manifold.contracts.campaigns import AddTargets, Command, decode
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Refused, Trigger, parse_trigger
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import MAX_SEQ, node_of
+from manifold.runtime.tls import web_context
+from manifold.settings import Settings
+
+WAIT_S = 10.0
+BATCH = 50_000  # messages
+ENDED = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
+Facts = dict[str, list[Fact]]  # by campaign
+ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about what a trigger has queued
+Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
+_Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
+
+
+class _Released(msgspec.Struct):
+    """The field of an outcome that says whether it concerns a campaign: most do not."""
+
+    seq: int
+
+
+_decode_released = msgspec.json.Decoder(_Released).decode
+
+
+class CampaignRecord:
+    """Follows the record. Every method blocks: call it in a thread.
+
+    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first, or `also_over`.
+    """
+
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
+        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it told it (monotonic seconds)
+        self._settings, self._names, self._also_over = settings, frozenset(names), also_over
+        self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
+        self._over: set[str] = set()
+        self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
+        self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
+        self._campaign_of: dict[int, str] = {}  # release → campaign
+        self._unplaced: list[Message] = []  # outcomes and answers whose trigger was not read yet
+
+    def read(self) -> Iterator[Facts]:
+        """Yield the facts that are new since the last call, some at a time.
+
+        Raises:
+            Retryable: a recorder does not answer, or the archive cannot be read. The next call begins where this one stopped.
+        """
+        pages = {url: list(self._pages(url)) for url in self._settings.recorders}
+        known = {url: (read[-1].node, max(read[-1].upto, read[-1].archived)) for url, read in pages.items()}
+        recent = [(r.seq, r.stream, r.topic, r.payload) for read in pages.values() for page in read for r in page.records]
+        self._upto = dict(known.values())
+        try:
+            missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
+            # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
+            yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
+            for since_seq, node in missed:
+                yield from self._archived(since_seq, node)
+        except OSError as exc:
+            raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
+        yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
+        self._known = known
+
+    def forget(self, name: str) -> None:
+        """Stop following a campaign: it is over."""
+        self._over.add(name)
+        self._campaign_of = {seq: campaign for seq, campaign in self._campaign_of.items() if campaign != name}
+
+    def _pages(self, url: str) -> Iterator[Page]:
+        after, more = self._known.get(url, (0, 0))[1], True
+        while more:
+            page = self._page(url, after)
+            after, more = page.upto, page.more
+            yield page
+
+    def _page(self, url: str, after: int) -> Page:
+        try:
+            request = Request(f"{url}/journal?after={after}", headers=self._settings.bearer)  # noqa: S310  # settings: http(s)
+            with urlopen(request, timeout=WAIT_S, context=web_context(self._settings, url)) as answer:  # noqa: S310
+                page = decode_page(answer.read())
+        except (OSError, HTTPException, msgspec.MsgspecError) as exc:
+            reason = exc.reason if isinstance(exc, URLError) else exc
+            raise Retryable(
+                f"the recorder at {url} does not tell its journal ({reason}); is it up? See `manifold status`"
+            ) from exc
+        self.clock_ms[url] = page.at_ms, monotonic()
+        return page
+
+    def _gaps(self, pages: Mapping[str, list[Page]]) -> Iterator[_Gap]:
+        """What the recorders had before, and have given to the archive unread."""
+        for url, read in pages.items():
+            known = self._known.get(url, (0, 0))[1]
+            if read[-1].archived > known:
+                yield known + 1, read[-1].node
+
+    def _begin(self, recent: Iterable[Message]) -> _Gap:
+        """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
+        first_seqs: dict[str, int] = {}
+        orders: dict[str, dict[int, Command]] = {}
+        archived = (
+            (e.seq, e.stream, e.topic, e.payload)
+            for e in self._segments.recorded_since(Stream.CAMPAIGN, 0)
+            if not e.refused_because
+        )
+        for seq, _, _, payload in (*archived, *(message for message in recent if message[1] == Stream.CAMPAIGN)):
+            order = decode(payload)
+            if isinstance(order, Refused):
+                continue
+            first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
+            orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
+        if not self._names and not self._also_over:
+            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
+        return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
+
+    def _archived(self, since_seq: int, node: int | None = None) -> Iterator[Facts]:
+        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES) if since_seq < MAX_SEQ else ():
+            yield from self._batches(
+                (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
+                for envelope in self._segments.recorded_since(stream, since_seq, node)
+                if envelope.refused_because is None and envelope.duplicate_of is None
+            )
+
+    def _batches(self, messages: Iterable[Message]) -> Iterator[Facts]:
+        left = iter(messages)
+        while some := list(islice(left, BATCH)):
+            found: Facts = {}
+            for name, fact in self._facts(some):
+                found.setdefault(name, []).append(fact)
+            if found:
+                yield found
+
+    def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
+        waiting, self._unplaced = self._unplaced, []
+        for message in (*messages, *waiting):
+            seq, stream, _, payload = message
+            if not may_be_fact(stream, payload):
+                continue
+            if stream in ABOUT_ENTRIES:
+                yield from self._about_entry(message)
+            elif stream == Stream.CAMPAIGN:
+                order = decode(payload)
+                if not isinstance(order, Refused) and self._follows(order.campaign):
+                    yield order.campaign, Recorded(seq, order)
+            elif (trigger := self._trigger(payload)) is not None and self._follows(trigger.request_id):
+                release = wire.released(seq, trigger)
+                if release is not None:
+                    self._campaign_of[seq] = trigger.request_id
+                    yield trigger.request_id, release
+
+    def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
+        seq, stream, topic, payload = message
+        answer = None if stream == Stream.OUTCOME else parse_answer(topic, payload)
+        if isinstance(answer, Refused):
+            return
+        try:
+            release = _decode_released(payload).seq if answer is None else answer.release
+            name = self._campaign_of.get(release)
+            if name is None:
+                if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
+                    self._unplaced.append(message)
+            elif answer is None:
+                yield name, wire.ended(seq, OutcomeRecord.from_wire(payload))
+            elif answer.campaign == name:
+                yield name, wire.answered(seq, answer)
+        except ValueError:  # ingest quarantines it
+            return
+
+    def _trigger(self, payload: bytes) -> Trigger | None:
+        settings = self._settings
+        trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
+        return trigger if isinstance(trigger, Trigger) else None
+
+    def _follows(self, name: str) -> bool:
+        return name in self._names if self._names else name not in self._over
+
+
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> Mapping[str, Campaign]:
+    """The state of these campaigns, or of all that are not over or `also_over`, as it is on record now.
+
+    Raises:
+        Retryable: as for `CampaignRecord.read`.
+    """
+    campaigns: dict[str, Campaign] = {}
+    for facts in CampaignRecord(settings, names, also_over=also_over).read():
+        fold_into(campaigns, facts)
+    return campaigns
+
+
+def read_facts(settings: Settings, name: str) -> list[Fact]:
+    """Everything that is on record of one campaign.
+
+    Raises:
+        Retryable: as for `CampaignRecord.read`.
+    """
+    return [fact for facts in CampaignRecord(settings, [name]).read() for fact in facts.get(name, ())]
+
+
+def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
+    """Fold facts into the campaigns that they concern."""
+    for name, of_campaign in facts.items():
+        campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
+
+
+def _shortened(order: Command) -> Command:
+    return msgspec.structs.replace(order, targets=order.targets[:1]) if isinstance(order, AddTargets) else order

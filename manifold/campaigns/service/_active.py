@@ -1,0 +1,241 @@
+"""What the active campaigner does: it folds what is new, asks `step` what follows, and publishes that."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.plan import Plan
+from manifold.campaigns.service import _metrics
+from manifold.campaigns.service._book import Book
+from manifold.campaigns.service._braking import UNSURE, FoldedBrakes
+from manifold.campaigns.service._lead import Lead
+from manifold.campaigns.service._presence import find_present
+from manifold.campaigns.step import Decide, Policy, Release, candidates, step
+from manifold.campaigns.wire import trigger_payload
+from manifold.contracts import campaigns as r
+from manifold.contracts import topics
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt, ReceiptStatus
+from manifold.contracts.names import MAX_VIN
+from manifold.contracts.seq import wall_clock_ms
+from manifold.messaging.publisher import Publisher
+from manifold.queues import Policy as QueuePolicy
+from manifold.queues import Queues
+from manifold.settings import Settings
+
+CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker keeps the order of one client's messages
+READ_S = 0.5  # pause between two looks at the record
+AWAITED_S = 0.1  # the same, while something published is not on record yet
+REST = 4  # times as long as a decision took, until the same state is decided on again
+SWEEP_S, MAX_SWEEP_PAUSE_S = 0.5, 60.0
+REFUSED_S = 30.0  # pause of a campaign whose message was refused
+MAX_VINS = 100_000  # in one release
+CLOCKS_MS = 5_000  # by which clocks may differ
+# An instant of the past, so that vehicles that get their messages somewhat late get no more than the rate either.
+MARGIN_MS = 1_000
+_TRIGGER_BYTES = 1_000  # without VINs
+
+log = structlog.get_logger(__name__)
+
+
+class Active:
+    """The active campaigner, from the moment at which it has the lease."""
+
+    def __init__(self, settings: Settings, redis: Redis, lead: Lead, problem: str) -> None:
+        self.problem: str | None = problem  # until the record was read
+        self.waiting: dict[str, str] = {}  # campaign → why nothing is decided about it
+        self.open_campaigns = 0
+        self._settings, self._lead = settings, lead
+        self._queues, self._book = Queues(redis, QueuePolicy.of(settings)), Book(settings)
+        fitting = max(1, (settings.max_trigger_bytes - _TRIGGER_BYTES) // (MAX_VIN + 3))
+        self._policy = Policy(
+            by=f"{r.CAMPAIGNER}{socket.gethostname()}",
+            epoch=lead.epoch,
+            ack_deadline_ms=self._queues.policy.ack_deadline_ms,
+            max_vins=min(MAX_VINS, settings.max_ids, fitting),
+        )
+        self._awaited: dict[str, set[int]] = {}  # campaign → seqs of what was published and is not folded yet
+        self._unsure: set[str] = set()  # campaigns of which something was published that may be on record or not
+        self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
+        self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
+        self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
+        self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
+        self._brakes = FoldedBrakes(self._queues)
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            Retryable: the broker does not answer.
+        """
+        settings = self._settings
+        user = settings.mqtt_username_campaigns
+        async with Publisher(settings, user, CLIENT_ID.format(user)) as publisher, asyncio.TaskGroup() as group:
+            group.create_task(self._sweep(), name="campaigner.sweep")
+            group.create_task(self._decide(publisher), name="campaigner.decide")
+
+    async def _decide(self, publisher: Publisher) -> None:
+        while True:
+            try:
+                await self._round(publisher)
+            except Retryable as exc:
+                self._say(str(exc))
+            await self._pause()
+
+    async def _round(self, publisher: Publisher) -> None:
+        began = time.monotonic()
+        await asyncio.to_thread(self._book.refresh)
+        _metrics.READ_SECONDS.set(time.monotonic() - began)
+        now_ms = await self._now_ms()
+        await self._brakes.read()
+        known = list(self._book.proposed())
+        self.open_campaigns = len(known)
+        _metrics.OPEN.set(len(known))
+        limit = self._settings.campaigns_open
+        self.waiting = dict.fromkeys(
+            (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
+        )
+        for name, campaign in known[:limit]:
+            await self._act(publisher, name, campaign, now_ms)
+        names = {name for name, _ in known[:limit]}
+        self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in names}
+        self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
+        self._here = {name: here for name, here in self._here.items() if name in self._wanted}
+        self._say(None)
+
+    async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
+        plan = campaign.decided.plan
+        if campaign.decided.epoch > self._policy.epoch:
+            self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
+            return
+        if plan is None or not self._is_due(name, campaign):
+            return
+        if campaign.decided.epoch < self._policy.epoch or name in self._unsure:
+            # It comes after whatever was published before under this client id: that is on record by then, or never will be.
+            if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
+                self._unsure.discard(name)
+            return
+        may_release = await self._brakes.follow(name, campaign)
+        last, not_before = self._stepped.get(name, (None, 0.0))
+        if campaign is last and name not in self._here and time.monotonic() < not_before:
+            return
+        began, here = time.monotonic(), self._here.pop(name, set())
+        self._wanted.pop(name, None)
+        effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
+        if not may_release:
+            self.waiting[name] = UNSURE
+            effects = [each for each in effects if isinstance(each, Decide)]
+        if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
+            self._unsure.add(name)
+        elif name not in self._awaited and plan.away == "wait":
+            vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
+            if vins and allowed:
+                self._wanted[name] = vins, allowed
+        ended = time.monotonic()
+        self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
+
+    def _is_due(self, name: str, campaign: Campaign) -> bool:
+        if time.monotonic() < self._refused_until.get(name, 0.0):
+            self.waiting[name] = "the recorder has refused what was published; see the log"
+            return False
+        awaited = self._awaited.get(name, set()) - campaign.orders.keys() - campaign.releases.keys()
+        if awaited:
+            self._awaited[name] = awaited
+        else:
+            self._awaited.pop(name, None)
+        return not awaited
+
+    async def _publish(self, publisher: Publisher, name: str, effects: Iterable[Decide | Release], plan: Plan) -> bool:
+        """Publish effects; False if one of them may be on record or not."""
+        for effect in effects:
+            await self._lead.held()
+            log.info("publishes", campaign=name, **_named(effect))
+            try:
+                if isinstance(effect, Decide):
+                    receipt = await publisher.order(effect.command)
+                else:
+                    receipt = await publisher.publish(topics.TRIGGER, trigger_payload(plan, effect))
+            except Retryable as exc:
+                log.warning("no receipt", campaign=name, reason=str(exc))
+                return False
+            if not self._noted(name, effect, receipt):
+                return True
+        return True
+
+    def _noted(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
+        """Wait from now on for the record that the receipt names; False: there is none."""
+        if receipt.status is ReceiptStatus.REFUSED:
+            log.error("refused", campaign=name, reason=receipt.reason)
+            self._refused_until[name] = time.monotonic() + REFUSED_S
+            return False
+        self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)
+        if isinstance(effect, Release):
+            _metrics.RELEASED.inc(len(effect.vins))
+        else:
+            _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
+        log.info("on record", campaign=name, seq=receipt.seq, **_named(effect))
+        return True
+
+    async def _now_ms(self) -> int:
+        """An instant that is over by every recorder's clock, because the fold knows instants from there.
+
+        Raises:
+            Retryable: the clocks of this process, of a recorder or of Redis are too far apart.
+        """
+        clocks = self._book.clocks_ms()
+        try:
+            clocks_of_all = [*clocks, wall_clock_ms(), *await self._redis_ms()]
+        except RedisError:  # then nothing can be sent either
+            clocks_of_all = [*clocks, wall_clock_ms()]
+        apart_ms = max(clocks_of_all) - min(clocks_of_all)
+        if apart_ms > CLOCKS_MS:
+            raise Retryable(f"the clocks of campaigner, recorders and Redis are {apart_ms} ms apart; set them by NTP")
+        return min(clocks) - MARGIN_MS
+
+    async def _redis_ms(self) -> list[int]:
+        seconds, micros = await self._queues.redis.time()
+        return [int(seconds) * 1000 + int(micros) // 1000]
+
+    async def _sweep(self) -> None:
+        """Look for the targets that could be released, again and again; at most half of the time."""
+        while True:
+            began = time.monotonic()
+            for name, (vins, enough) in list(self._wanted.items()):
+                try:
+                    found = await find_present(self._queues, vins, enough, wall_clock_ms())
+                except RedisError as exc:
+                    log.debug("presence unknown", reason=str(exc))
+                    continue
+                if found:
+                    self._here[name] = found
+                    self._wake.set()
+            await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(SWEEP_S, time.monotonic() - began)))
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(AWAITED_S if self._awaited else READ_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def _say(self, problem: str | None) -> None:
+        if problem is not None and problem != self.problem:
+            log.warning("campaigns wait", reason=problem)
+        self.problem = problem
+        _metrics.STUCK.set(problem is not None)
+
+
+def _named(effect: Decide | Release) -> dict[str, Any]:
+    """The effect for the log."""
+    if isinstance(effect, Decide):
+        return {"do": effect.command.__struct_config__.tag}
+    return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}

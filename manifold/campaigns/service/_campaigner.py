@@ -1,0 +1,91 @@
+"""Assembles the campaigner: lease → fence → read and fold → step → publish → wait for the record of that."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from manifold.campaigns.service import _metrics
+from manifold.campaigns.service._active import Active
+from manifold.campaigns.service._lead import Lead
+from manifold.contracts.errors import Retryable
+from manifold.queues import connect
+from manifold.runtime.expiry import export_expiry
+from manifold.runtime.http import Health, serve
+from manifold.settings import Settings
+
+RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Campaigner:
+    """One campaigner process. `run` serves until `stop` is set."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._redis = connect(settings.redis, socket_connect_timeout=2, socket_timeout=10)
+        self._lead = Lead(settings, self._redis)
+        self._active: Active | None = None
+        self._problem: str | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            Permanent: the HTTP port is in use.
+        """
+        settings, token = self._settings, self._settings.http_token.get_secret_value()
+        export_expiry(settings, settings.mqtt_username_campaigns)
+        try:
+            async with serve(settings.host, settings.campaigner_port, self.health, token=token, shown=settings.http_shows):
+                work = asyncio.create_task(self._work(), name="campaigner.work")
+                told = asyncio.create_task(stop.wait(), name="campaigner.stop")
+                await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+                await _end(told)
+                await _end(work)
+                await self._lead.leave()
+        finally:
+            await self._redis.aclose()
+
+    def health(self) -> Health:
+        """Healthy if it decides, or stands by for another that is active."""
+        active = self._active
+        problem = self._problem if active is None else active.problem
+        problems = [each for each in (problem, self._lead.problem) if each]
+        details: dict[str, object] = {"active": active is not None, "epoch": self._lead.epoch, "problems": problems}
+        if active is not None:
+            details |= {"open_campaigns": active.open_campaigns, "waiting": active.waiting}
+        return Health(problem is None, details)
+
+    async def _work(self) -> None:
+        while True:
+            await self._lead.take()
+            self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")
+            _metrics.LEADS.set(1)
+            log.info("campaigner active", epoch=self._lead.epoch)
+            keep = asyncio.create_task(self._lead.keep(), name="campaigner.lease")
+            work = asyncio.create_task(self._active.run(), name="campaigner.active")
+            try:
+                await asyncio.wait((keep, work), return_when=asyncio.FIRST_COMPLETED)
+                await _end(work)
+                self._problem = None
+            except Retryable as exc:
+                self._problem = str(exc)
+                log.warning("campaigner starts again", reason=str(exc))
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._active = None
+                _metrics.LEADS.set(0)
+                for task in (keep, work):
+                    task.cancel()
+                await asyncio.gather(keep, work, return_exceptions=True)
+            await self._lead.leave()
+
+
+async def _end(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task that has not ended; its error is raised, if it had ended with one."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

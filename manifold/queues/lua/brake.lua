@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- brake.lua: set brakes of campaigns, and change their version if any has changed, or if it is missing.
+-- KEYS[1] brakes   KEYS[2] their version
+-- ARGV: for each brake the campaign, '<seq> <order>', and the value that must be there, or '' for any with a smaller seq
+-- returns the number of brakes that have changed
+-- The version is a time in microseconds, so that neither a Redis that was emptied nor one that went back repeats one.
+local changed = 0
+
+local function seq_of(value) return string.match(value, '^%d+') or '' end
+
+local function older(a, b)
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+for i = 1, #ARGV, 3 do
+  local campaign, brake, before = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local known = redis.call('HGET', KEYS[1], campaign)
+  local fits
+  if before ~= '' then fits = known == before else fits = not known or older(seq_of(known), seq_of(brake)) end
+  if fits and known ~= brake then
+    redis.call('HSET', KEYS[1], campaign, brake)
+    changed = changed + 1
+  end
+end
+
+local version = tonumber(redis.call('GET', KEYS[2]))
+if changed > 0 or not version then
+  local t = redis.call('TIME')
+  local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  redis.call('SET', KEYS[2], string.format('%.0f', math.max((version or 0) + 1, now)))
+end
+return changed

@@ -1,0 +1,80 @@
+"""Hands brakes of campaigns over to the queues: at once, whether or not anything else is handed over.
+
+They may come in any order: of two, the one with the greater seq counts (`brake.lua`). So what was recorded while Redis was away,
+or what Redis has lost, is simply handed over again.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import pyarrow as pa
+import structlog
+from redis.exceptions import RedisError
+
+from manifold.archive.brakes import brakings_of
+from manifold.contracts.brakes import Braking
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import EPOCH_MS, seq_of, wall_clock_ms
+from manifold.queues import Queues
+from manifold.recorder._parser import Incoming
+from manifold.recorder._redis import run_id, why
+from manifold.recorder._replay import ReplaySource
+
+AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force before anything is sent again"
+
+log = structlog.get_logger(__name__)
+
+
+class Brakes:
+    """The brakes that this recorder hands over. `queues` must not be guarded: brakes fit any Redis.
+
+    Older orders than the retention of entries are not handed over again: no entry is as old as that.
+    """
+
+    def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
+        self._queues, self._recorded = queues, recorded
+        self._complete_in: str | None = None  # the run id of the Redis that has all of them
+
+    async def hand_over(self, group: Sequence[Incoming]) -> None:
+        """Put on the brakes of this group, and note on each order whether it is in force."""
+        ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
+        if not ordered:
+            return
+        try:
+            await self._queues.brake(incoming.braking for incoming in ordered if incoming.braking is not None)
+        except RedisError as exc:
+            self._complete_in = None
+            log.warning("brakes not handed over", reason=why(exc))
+            for incoming in ordered:
+                incoming.not_in_force = AWAY.format(why(exc))
+            return
+        for incoming in ordered:
+            incoming.applied = True
+
+    async def look(self) -> None:
+        """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
+
+        Raises:
+            redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
+        """
+        found, are_loaded = await run_id(self._queues.redis), await self._queues.are_brakes_loaded()
+        if found == self._complete_in and are_loaded:
+            return
+        try:
+            brakings = await asyncio.to_thread(self._recorded_brakes)
+        except (OSError, pa.ArrowException) as exc:
+            if not are_loaded:
+                raise
+            log.warning("archive not readable: only the journal's brakes are handed over again", reason=str(exc))
+            brakings = await asyncio.to_thread(self._journaled_brakes)
+        await self._queues.brake(brakings)
+        self._complete_in = found
+        if brakings:
+            log.info("brakes handed over again", orders=len(brakings))
+
+    def _recorded_brakes(self) -> list[Braking]:
+        since = seq_of(max(EPOCH_MS, wall_clock_ms() - self._queues.policy.retention_ms), 0, 0)
+        return list(brakings_of(self._recorded.campaigns(since)))
+
+    def _journaled_brakes(self) -> list[Braking]:
+        return list(brakings_of(self._recorded.journaled(Stream.CAMPAIGN)))
