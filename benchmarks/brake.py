@@ -31,17 +31,19 @@ def run(size: Size) -> list[Row]:
     """Measure the cost first, because a paused campaign leaves entries that the slow walk ends."""
     busy, each = size.pick(full=500, small=50), size.pick(full=200, small=40)
     released, rounds = size.pick(full=1_000_000, small=10_000), size.pick(full=20, small=3)
-    with platform() as ground:
-        with fleet(ground.settings.mqtt, partial(request_filter, ground.settings.topic_prefix), vin) as road:
-            road.connect(0, busy)
-            owners = [vin(n) for n in range(busy)]
-            _rates.drain(ground, road, owners, each)  # warm
-            costs = [
-                [_rates.drain(ground, road, owners, each, trigger).cpu_us["dispatcher"] for trigger in (BATCH, RELEASE)]
-                for _ in range(size.pick(full=5, small=3))
-            ]
-            ground.load((vin(busy + n) for n in range(released)), ground.seqs(1, RELEASE))
-            took = [asyncio.run(_pause_ms(ground, road, owners, each)) for _ in range(rounds)]
+    with (
+        platform() as ground,
+        fleet(ground.settings.mqtt, partial(request_filter, ground.settings.topic_prefix), vin) as road,
+    ):
+        road.connect(0, busy)
+        owners = [vin(n) for n in range(busy)]
+        _rates.drain(ground, road, owners, each)  # warm
+        costs = [
+            [_rates.drain(ground, road, owners, each, trigger).cpu_us["dispatcher"] for trigger in (BATCH, RELEASE)]
+            for _ in range(size.pick(full=5, small=3))
+        ]
+        ground.load((vin(busy + n) for n in range(released)), ground.seqs(1, RELEASE))
+        took = [asyncio.run(_pause_ms(ground, road, owners, each)) for _ in range(rounds)]
     plain, of_campaign = (p50(each) for each in zip(*costs, strict=True))
     late, what = percentile(took, 0.99), f"{released:,} more released entries wait"
     return [
