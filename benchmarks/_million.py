@@ -23,7 +23,7 @@ from benchmarks._servers import PREFIX, start_redis
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Envelope
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of, unix_ms_of, wall_clock_ms
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
@@ -186,7 +186,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         for first in range(0, world.vins, VINS_PER_TRIGGER):
             batch = queues.batch()
             for number in range(first, first + VINS_PER_TRIGGER):
-                batch.add(vin_of(number), UpdatePresence(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
+                batch.add(vin_of(number), UpdatePresence(PresenceSign(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
             await batch.run()
 
 

@@ -17,12 +17,12 @@ from manifold.api._history import history_routes
 from manifold.api._lake_half import lake_half_routes
 from manifold.api._middleware import ALIVE, HEALTH, RequestMiddleware
 from manifold.api._parameters import no_others
-from manifold.api._problems import tell_problems
+from manifold.api._problems import register_problem_handlers
 from manifold.api._signals import signal_routes
 from manifold.api._sources import Sources
 from manifold.api._tables import table_routes
 from manifold.api._vins import vehicle_routes
-from manifold.runtime.http import shows
+from manifold.runtime.http import has_token
 from manifold.settings import Settings
 
 PREFIX = "/api/v1"
@@ -54,7 +54,7 @@ def application(settings: Settings) -> Any:
     ):
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources, token)
-    tell_problems(app)
+    register_problem_handlers(app)
     describe(app)
     app.add_middleware(RequestMiddleware, token=token)
     return app
@@ -66,7 +66,7 @@ def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(authorization: Authorization = "") -> Response:
         now = await sources.health()
-        details = now.details if shows(authorization, token) else {}
+        details = now.details if has_token(authorization, token) else {}
         return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
 
     @app.get(ALIVE, include_in_schema=False)

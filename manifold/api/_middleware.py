@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from manifold.api._metrics import REQUESTS, SECONDS
 from manifold.api._problems import failed, problem
-from manifold.runtime.http import REFUSED, shows
+from manifold.runtime.http import REFUSED, has_token
 
 HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
 MAX_BODY_BYTES = 64 * 1024  # of a request
@@ -38,7 +38,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if scope["path"] not in (HEALTH, ALIVE) and not shows(_authorization(scope), self._token):
+            if scope["path"] not in (HEALTH, ALIVE) and not has_token(_authorization(scope), self._token):
                 detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it"
                 await problem(401, detail, headers=REFUSED)(scope, receive, noted)
             else:

@@ -19,7 +19,7 @@ from redis import Redis
 from manifold.contracts import keys
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 from manifold.runtime.redis import connect
-from pipelines.maintenance.seen_keys import Hashes, Seen
+from pipelines.maintenance.seen_keys import Hashes, SeenKeys
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import (
     Batches,
@@ -121,7 +121,7 @@ class _Sums:
     """The digests of a walk, by bucket."""
 
     def __init__(self, redis: Redis, newest: Integers) -> None:
-        self._redis, self._newest, self._seen = redis, newest, Seen()
+        self._redis, self._newest, self._seen = redis, newest, SeenKeys()
         self._sums = {column: np.zeros(BUCKETS, np.int64) for column in COLUMNS}
 
     def add(self, page: Page) -> None:

@@ -8,6 +8,7 @@ from redis import Redis
 
 from dispatcher import _brakes
 from dispatcher._brakes import FRESH_MS, OVER, Brakes, Ruling
+from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.brakes import OFF, Brake, Braking
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Policy, Queues, connect
@@ -41,7 +42,7 @@ def test_nothing_is_known_before_the_first_look_or_after_news(play: Play) -> Non
         assert brakes.ruling("other", None) == Ruling()
 
         await queues.turn_brake("c", Brake(7, "pause"), Brake(7, OFF))
-        brakes.told((await queues.brakes()).version, _brakes.steady_ms())
+        brakes.told((await queues.brakes()).version, monotonic_ms())
         assert (brakes.is_outdated, brakes.ruling("other", None)) == (True, None)
         await brakes.read()
         assert brakes.ruling("c", None) == Ruling()
@@ -53,8 +54,8 @@ def test_what_was_asked_for_too_long_ago_is_not_known(play: Play, monkeypatch: p
     async def scenario(brakes: Brakes, queues: Queues) -> None:
         await queues.brake([])
         await brakes.read()
-        version, now = (await queues.brakes()).version, _brakes.steady_ms()
-        monkeypatch.setattr(_brakes, "steady_ms", lambda: now + FRESH_MS + 1)
+        version, now = (await queues.brakes()).version, monotonic_ms()
+        monkeypatch.setattr(_brakes, "monotonic_ms", lambda: now + FRESH_MS + 1)
         assert brakes.ruling("c", None) is None
         brakes.told(version, now + FRESH_MS)
         assert brakes.ruling("c", None) == Ruling()
@@ -67,7 +68,7 @@ def test_a_redis_that_has_lost_the_brakes_lets_nothing_of_a_campaign_pass(play: 
         await queues.brake([])
         await brakes.read()
         redis.flushall()
-        brakes.told(b"", _brakes.steady_ms())
+        brakes.told(b"", monotonic_ms())
         assert brakes.ruling("c", None) is None
         await brakes.read()
         ruling = brakes.ruling("c", None)

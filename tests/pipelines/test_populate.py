@@ -202,12 +202,12 @@ def test_a_rebuild_states_the_last_trigger_of_each_recorder_in_the_lake(filled: 
     filled.append(SEGMENTS, segments)
     redis.delete(keys.LOADED)
     run(filled, everything=True)
-    assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
+    assert redis.hgetall(keys.REBUILT_UP_TO) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
 
 
 def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
-    (mark,) = keys.handed_marks(0, of_cluster=False)
+    (mark,) = keys.watermark_keys(0, of_cluster=False)
     redis.set(mark, f"1 {seq_at(1)}")
     assert run(filled).forgotten == 0
     assert is_behind(redis, filled.catalog, filled.settings, at(100))

@@ -78,7 +78,7 @@ def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None
     before = supervise.status(secure).processes
     shown = of_redis(secure)
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 12
-    certificates.tell_redis(secure)
+    certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
     wait_until(

@@ -149,7 +149,7 @@ def test_a_brake_holds_over_the_death_of_dispatcher_and_redis(brisk: Ground, cam
     platform = brisk.platform
     platform.dispatchers.pop(0).kill()
     platform.redis.kill()
-    users = platform.users and platform.users.file
+    users = None if platform.users is None else platform.users.file
     platform.redis = start_redis(platform.home / "redis", port=platform.settings.redis_port, append_only=True, users=users)
     platform.start_dispatcher()
 

@@ -19,14 +19,15 @@ from manifold.sandbox.platform import certificates
 from manifold.sandbox.platform.airflow_users import make_up
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
+from tests.manifold.campaigns.plans import document
 from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
-OURS = re.compile(  # a log line, a step of `up`, an error
-    r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
+OURS = re.compile(  # a log line, a step of `up`, one of `demo`, an error
+    r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |✓ .* \d:\d\d:\d\d$|error: |port \d+ is in use |$"
 )
 USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line rejects an option
 NOISE = re.compile(
@@ -55,6 +56,7 @@ WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS"
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
 NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
+NO_PLAN = ("cannot read /no/plan", "name a file that exists")
 COUNT = ("--count", "greater than or equal to 1")
 # In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
@@ -76,12 +78,14 @@ CASES = {
     "status": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
     "settings": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
     "doctor": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
+    "campaign check": Case("{tmp}/plan --json", "/no/plan", NO_PLAN),
+    "campaign forecast": Case("{tmp}/plan --json", "/no/plan", NO_PLAN),
     "ship": Case("{tmp}/ship --json", "{tmp}/a-file", ("{tmp}/a-file", "name a folder")),
     "airflow": Case("version", "version", ("has no Airflow yet", "run `manifold up` first")),
     "password": Case("viewer", "nobody", ("'nobody'", "ask for admin, operator, viewer")),
     "send": Case(f"{VIN} --data-id d-{RUN} --json", "V --data /no/file", ("/no/file", "name a file that exists")),
-    "fleet": Case("--fresh --json", "", ("Redis cannot be asked", "manifold status")),
-    "watch": Case("--count 1 --json", "", ("Redis cannot be asked", "manifold status")),
+    "fleet": Case("--fresh --json", "", ("Redis is unavailable", "manifold status")),
+    "watch": Case("--count 1 --json", "", ("Redis is unavailable", "manifold status")),
     "certificates issue": Case(f"{VIN} --json", "V --days 0", ("--days", "greater than or equal to 0.001")),
     "certificates revoke": Case(f"{GONE} --json", "nobody", ("nobody", "manifold certificates list")),
     "certificates list": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
@@ -158,12 +162,13 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)
     make_up(settings)
-    certificates.make_up(settings)
+    certificates.create_missing(settings)
     (settings.home / "airflow").mkdir()
     (settings.home / "airflow" / "airflow.db").touch()  # `manifold airflow` checks for it; `version` does not open it
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")
+    (folder / "plan").write_text(json.dumps(document(ends="2100-01-01T00:00:00Z")))
     (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
     (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
     up = manifold("up", env=env)
@@ -255,6 +260,7 @@ def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert_ours_alone(done, json_too=False)
+    assert "✓ starting the platform: " in done.stderr
     assert "all of it held" in done.stdout
     assert "from trigger to vehicle, all 150 of the batch" in done.stdout
     assert re.search(r"from a trigger for one vehicle to it +\d+ ms", done.stdout)
