@@ -10,6 +10,7 @@ from redis import Redis
 
 from benchmarks._servers import sandbox
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.seq import SeqSource, wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.platform.health import status
@@ -39,7 +40,7 @@ class Ground:
     def seqs(self, count: int) -> list[int]:
         """Return new seqs, each of a trigger for the same data that is stored in Redis."""
         made = [self._seqs.next() for _ in range(count)]
-        Loader(self.redis, Policy.of(self.settings)).store_triggers(dict.fromkeys(made, (REQUEST, DATA)))
+        Loader(self.redis, Policy.of(self.settings)).store_triggers(dict.fromkeys(made, EntryTrigger(REQUEST, DATA)))
         return made
 
     def load(self, owners: Iterable[str], seqs: Sequence[int]) -> None:

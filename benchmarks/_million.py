@@ -21,6 +21,7 @@ from benchmarks._archive import outcome, trigger, vin_of, write_segment
 from benchmarks._measure import Size
 from benchmarks._servers import PREFIX, start_redis
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Envelope
 from manifold.contracts.events import Heard
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -170,7 +171,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         queues = Queues(redis, Policy.of(settings))
         await redis.set(keys.LOADED, now_ms)
         for sent in (*pending, *ended):
-            await queues.store_trigger(sent.seq, sent.request_id, DATA_ID)
+            await queues.store_trigger(sent.seq, EntryTrigger(sent.request_id, DATA_ID))
         for sent in pending:
             batch = queues.batch()
             for vin in sent.vins:

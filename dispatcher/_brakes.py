@@ -16,10 +16,16 @@ from dispatcher._monotonic import steady_ms
 from manifold.contracts.brakes import WHY, Brake
 from manifold.queues import Queues
 
+OVER = "the time window of the vehicle is over"
 FRESH_MS = 500  # what was known this long ago is known no more: then no entry of a campaign is published
 LOOK_S = 0.2  # between two looks while no round asks
 
 log = structlog.get_logger(__name__)
+
+
+def braked(campaign: str, brake: Brake) -> str:
+    """Say why nothing of this campaign is sent."""
+    return f"campaign {campaign} {WHY.get(brake.word, 'is stopped')}"
 
 
 class Ruling(NamedTuple):
@@ -84,8 +90,8 @@ class Brakes:
             return Ruling("the brakes of campaigns are not loaded since Redis has lost its data")
         brake = self._brakes.get(campaign)
         if brake is not None and brake.is_on:
-            return Ruling(f"campaign {campaign} {WHY.get(brake.word, 'is braked')}")
+            return Ruling(braked(campaign, brake))
         if until_ms is None:
             return Ruling()
         left_s = (until_ms - now - self._ahead_ms) // 1000
-        return Ruling(expiry_s=left_s) if left_s > 0 else Ruling("the time window of the vehicle is over")
+        return Ruling(expiry_s=left_s) if left_s > 0 else Ruling(OVER)

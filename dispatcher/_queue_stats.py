@@ -1,4 +1,4 @@
-"""Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired.
+"""Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired or must go.
 
 Two dispatchers that scan at the same time do no harm: they count the same, and end the same entries the same way.
 """
@@ -12,6 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from dispatcher import _metrics, _outcomes
+from dispatcher._withdrawals import Withdrawals
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
@@ -61,10 +62,14 @@ class QueueStatsCollector:
     async def _walk(self) -> None:
         stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
         renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
-        async for expired in walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE):
+        withdrawals = await Withdrawals.of(self._queues)
+        slices = walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, every=bool(withdrawals))
+        async for named in slices:
             began = loop.time()
-            if expired:
-                await self._end(expired)
+            if withdrawals:
+                await withdrawals.withdraw(queue for queue in named if not is_ecq(queue))
+            if named:
+                await self._end(named)
             if began > renew_at:
                 await self._is_mine()
                 renew_at = began + LEASE_MS / 3000
@@ -73,6 +78,7 @@ class QueueStatsCollector:
             await asyncio.sleep(min(busy * (1 / MAX_CPU_SHARE - 1), LONGEST_PAUSE_S))
         if stats.spoilt:
             log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=stats.spoilt)
+        await withdrawals.finish()
         await stats.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:

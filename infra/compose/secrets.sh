@@ -13,7 +13,7 @@ cd "$folder.part"
 catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 declare -A of_redis
-for service in recorder dispatcher signals api jobs; do of_redis[$service]=$(new); done
+for service in recorder dispatcher campaigner signals api jobs; do of_redis[$service]=$(new); done
 for service in "${!of_redis[@]}"; do printf '%s %s\n' "$service" "${of_redis[$service]}"; done | python3 "$redis/users.py" >redis-users.acl
 new >postgres-password
 printf %s "$catalog" >postgres-catalog-password
@@ -29,7 +29,7 @@ new >jwt-secret
 new >grafana-password
 printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" >passwords.json
 printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(new)" | python3 "$rabbitmq/users.py" >rabbitmq-definitions.json
-for service in recorder dispatcher signals api jobs; do
+for service in recorder dispatcher campaigner signals api jobs; do
   printf 'http_token = "%s"\nredis_url = "redis://%s:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
     "$token" $service "${of_redis[$service]}" "$catalog" "$access" "$secret" >$service.toml
 done

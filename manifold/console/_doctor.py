@@ -92,6 +92,10 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt(
         "direct enqueue", lambda: _direct_enqueue(settings), "cure what it says; what is recorded meanwhile is offered then"
     )
+    if settings.with_campaigns:
+        yield _attempt(
+            "campaigner", lambda: _healthz(settings, settings.campaigner_port), f"make up; its log is in {settings.home}/logs"
+        )
     if settings.with_signals:
         yield rabbitmq(settings)
         yield _attempt(

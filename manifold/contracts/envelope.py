@@ -46,9 +46,7 @@ class Stream(StrEnum):
     XRAY_RAW = "xray_raw"  # device signals; payloads are sealed
     XRAY_STATUS = "xray_status"  # device statuses
     CAMPAIGN = "campaign"  # orders of people and of the campaigner
-
-
-IN_LAKE = tuple(stream for stream in Stream if stream is not Stream.CAMPAIGN)  # streams with tables; ingest skips the others
+    ANSWER = "answer"  # of vehicles to campaigns
 
 
 @dataclass(frozen=True, slots=True)

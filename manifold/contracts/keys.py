@@ -23,7 +23,7 @@ TAKEN = "queues:taken"  # hash node → seq: how far the lake had each recorder 
 ECQ_POPULATED = "populated:"  # + table: as POPULATED, for index and state of compacted queues
 BRAKES = "brakes"  # hash campaign → `<seq> <order>`: whether its entries may be sent
 BRAKES_VERSION = "{brakes}:version"  # string: changes with each change of BRAKES, and is missing while they are not loaded
-RELEASES = "releases"  # sorted set `<seq> <until, or nothing> <campaign>`: triggers of campaigns with entries that may have to go
+WINDOWS = "windows"  # sorted set seq → Unix ms at which the time window of this trigger's vehicles ends
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # prefix of every key of an owner
@@ -116,6 +116,11 @@ def ecq_keys(owner: Owner | str) -> list[str]:
 def trigger(seq: int) -> str:
     """Hash request_id, data_id of one trigger, and campaign, until of a release; expires with the retention."""
     return f"t:{seq}"
+
+
+def releases(campaign: str) -> str:
+    """Sorted set seq → seq: the triggers of a campaign that may have entries; expires with the retention of the newest."""
+    return f"releases:{campaign}"
 
 
 def data(data_id: DataId | str) -> str:

@@ -5,11 +5,10 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from manifold.contracts.messages import shown
+from manifold.contracts.messages import LATEST_MS, shown
 from manifold.contracts.names import is_vin
 from manifold.contracts.seq import MAX_SEQ
 
-LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 MAX_ATTEMPTS = (1 << 31) - 1  # that a column holds
 SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
@@ -65,6 +64,11 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         """Return the JSON without `dispatched_ms`, `attempts` and the closing brace: the queues know both, and append them."""
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
+
+    def joined(self, before: "OutcomeRecord | None") -> "OutcomeRecord":
+        """Which of two records of one entry counts; `before` was recorded first."""
+        is_late = before is not None and before.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
+        return self if before is None or is_late else before
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":

@@ -11,7 +11,7 @@ CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # file names in it;
 INNER_CA = "inner-ca.pem"  # the CA trusted by Redis and RabbitMQ; it signs nothing for the MQTT listener
 
 # Clients of the sandbox's Redis and RabbitMQ: the services of infra/redis/rights.json, and the operator.
-Service = Literal["recorder", "dispatcher", "signals", "api", "jobs", "operator"]
+Service = Literal["recorder", "dispatcher", "campaigner", "signals", "api", "jobs", "operator"]
 OPERATOR: Service = "operator"
 OF_INNER = "inner-{}.pem"  # certificate file of a service, by its common name
 OF_REDIS = "redis_{}"  # password file of a Redis user

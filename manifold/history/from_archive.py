@@ -18,7 +18,7 @@ from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
 from manifold.contracts.messages import Trigger, parse_trigger, sha1_hex
-from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.topics import data_topic
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.settings import Settings
@@ -38,8 +38,9 @@ class RecordedInArchive:
 
     def ended(self, entry: EntryHistory) -> EntryHistory:
         """Return the entry with its archived outcome, if there is one."""
-        record = self.outcomes.get((entry.vin, entry.seq)) if entry.is_open else None
-        return entry if record is None else entry.ended(record)
+        record = self.outcomes.get((entry.vin, entry.seq))
+        is_late = record is not None and record.outcome is Outcome.DELIVERED and entry.state == Outcome.WITHDRAWN
+        return entry.ended(record) if record is not None and (entry.is_open or is_late) else entry
 
 
 @dataclass(slots=True)
@@ -62,7 +63,8 @@ def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs
         with contextlib.suppress(ValueError):  # ingest quarantines it
             record = OutcomeRecord.from_wire(envelope.payload)
             if vin or record.seq in seqs:
-                found.outcomes.setdefault((record.vin, record.seq), record)  # the first outcome counts
+                key = record.vin, record.seq
+                found.outcomes[key] = record.joined(found.outcomes.get(key))
     return found
 
 

@@ -5,7 +5,7 @@ never comes back. Depends on Redis and the contracts, but not on broker, archive
 """
 
 from manifold.queues._batch import FIRST, LAST, Batch
-from manifold.queues._brakes import KnownBrakes, Release
+from manifold.queues._brakes import KnownBrakes
 from manifold.queues._bulk import LoadResult
 from manifold.queues._cluster import is_cluster
 from manifold.queues._commands import TriggerName, store_trigger
@@ -41,7 +41,6 @@ __all__ = [
     "Policy",
     "QueueStats",
     "Queues",
-    "Release",
     "Script",
     "TriggerName",
     "Wake",

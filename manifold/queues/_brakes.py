@@ -8,6 +8,8 @@ from manifold.contracts.brakes import Brake, Braking
 from manifold.queues import _commands
 from manifold.queues._streams import Streams
 
+DROPPED_AT_ONCE = 10_000
+
 
 class KnownBrakes(NamedTuple):
     """The brakes of all campaigns, with their version, b"" if they are not loaded, and the time of Redis (Unix ms)."""
@@ -15,14 +17,6 @@ class KnownBrakes(NamedTuple):
     version: bytes
     now_ms: int
     brakes: Mapping[str, Brake]
-
-
-class Release(NamedTuple):
-    """A campaign's trigger."""
-
-    seq: int
-    campaign: str
-    until_ms: int | None
 
 
 class BrakedQueues(Streams):
@@ -50,22 +44,28 @@ class BrakedQueues(Streams):
         fields = zip(raw[::2], raw[1::2], strict=True)
         return KnownBrakes(version, now_ms, {campaign.decode(): Brake.from_wire(value) for campaign, value in fields})
 
-    async def releases(self, before_ms: int) -> list[Release]:
-        """The campaigns' triggers that may have entries; those recorded before `before_ms` (Unix ms) are forgotten first."""
-        await self._one(_commands.forget_releases(before_ms))
-        members: list[bytes] = await self._one(("ZRANGE", keys.RELEASES, 0, -1))
-        return [_release(member) for member in members]
+    async def released(self, campaigns: Sequence[str]) -> list[list[int]]:
+        """Of each campaign, the seqs of its triggers that may have entries."""
+        batch = self.batch()
+        for campaign in campaigns:
+            batch.call(("ZRANGE", keys.releases(campaign), 0, -1), _seqs)
+        return await batch.run()
 
-    async def drop_releases(self, releases: Sequence[Release]) -> None:
-        """Forget triggers of which no entry is left."""
-        if releases:
-            await self._one(
-                (
-                    "ZREM",
-                    keys.RELEASES,
-                    *(f"{seq} {'' if until_ms is None else until_ms} {campaign}" for seq, campaign, until_ms in releases),
-                )
-            )
+    async def closed_windows(self, now_ms: int) -> list[int]:
+        """The seqs of triggers whose vehicles' time window has ended by `now_ms`, and that may have entries."""
+        return _seqs(await self._one(("ZRANGEBYSCORE", keys.WINDOWS, "-inf", now_ms)))
+
+    async def drop_released(self, campaign: str, seqs: Sequence[int]) -> None:
+        """Note that these triggers of a campaign have no entry left."""
+        await self._drop(keys.releases(campaign), seqs)
+
+    async def drop_windows(self, seqs: Sequence[int]) -> None:
+        """Note that these triggers, whose window has ended, have no entry left."""
+        await self._drop(keys.WINDOWS, seqs)
+
+    async def _drop(self, key: str, seqs: Sequence[int]) -> None:
+        for start in range(0, len(seqs), DROPPED_AT_ONCE):
+            await self._one(("ZREM", key, *seqs[start : start + DROPPED_AT_ONCE]))
 
     async def _one(self, command: tuple[Any, ...]) -> Any:
         batch = self.batch()
@@ -73,6 +73,5 @@ class BrakedQueues(Streams):
         return (await batch.run())[0]
 
 
-def _release(member: bytes) -> Release:
-    seq, until_ms, campaign = member.decode().split(" ")
-    return Release(int(seq), campaign, int(until_ms) if until_ms else None)
+def _seqs(members: list[bytes]) -> list[int]:
+    return list(map(int, members))

@@ -6,7 +6,6 @@ from manifold.contracts import keys
 from manifold.contracts.brakes import Brake, EntryTrigger
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import OutcomeRecord
-from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import NOBODYS, Args, Script
 
@@ -27,7 +26,10 @@ def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]
         ("PEXPIRE", key, policy.retention_ms),
     ]
     if trigger.is_release:
-        stored.append(("ZADD", keys.RELEASES, seq, f"{seq} {until} {trigger.request_id}"))
+        releases = keys.releases(trigger.request_id)
+        stored += [("ZADD", releases, seq, seq), ("PEXPIRE", releases, policy.retention_ms)]
+    if trigger.until_ms is not None:
+        stored.append(("ZADD", keys.WINDOWS, trigger.until_ms, seq))
     return stored
 
 
@@ -40,11 +42,6 @@ def brake(brakes: Iterable[tuple[str, Brake, Brake | None]]) -> Args:
 def read_brakes() -> Args:
     """Read the brakes of all campaigns, their version, and the time."""
     return ("EVALSHA", _READ_BRAKES.sha, 2, keys.BRAKES, keys.BRAKES_VERSION)
-
-
-def forget_releases(before_ms: int) -> Args:
-    """Forget the campaigns' triggers that were recorded before this time (Unix ms)."""
-    return ("ZREMRANGEBYSCORE", keys.RELEASES, "-inf", seq_of(max(EPOCH_MS, before_ms), 0, 0))
 
 
 def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:

@@ -105,15 +105,19 @@ class QueueStats:
         return stats
 
 
-async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
+async def walk(
+    redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int, every: bool = False
+) -> AsyncIterator[list[str]]:
     """Scan all keys into `stats`, slice by slice; yields, for each slice, the queues that have an expired entry.
+
+    With `every`, it yields all fanout queues that have an entry.
 
     A slice blocks Redis for one to two milliseconds per 1,000 keys. The caller may pause between slices.
 
     Raises:
         redis.RedisError: Redis is unavailable or rejects a command.
     """
-    expired = seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
+    expired = MAX_SEQ if every else seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
     ecq_expired = policy.ecq_pending_from(stats.at_ms) - 1
     limits = (stats.at_ms, policy.presence_ms, max(0, expired))
     for node in await _nodes(redis):

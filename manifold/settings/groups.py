@@ -27,7 +27,7 @@ class EndpointSettings(BaseSettings):
     redis_port: Port = _s(6390, "the embedded Redis")
     airflow_port: Port = _s(8080, "the embedded Airflow")
     with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
-    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
+    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush, /journal")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
     api_host: str = _s("", "address on which the API listens; empty: as host says")
@@ -124,6 +124,12 @@ class RecorderSettings(BaseSettings):
     )
     ecq_rewinds_per_hour: Annotated[int, Field(ge=0)] = _s(
         60, "rewinds of one compacted queue that are taken in an hour, up to ten of them at once; 0: any number"
+    )
+    campaign_answers: bool = _s(
+        True, "the recorder reads what vehicles answer to campaigns; off: for a fleet whose responses are never answers"
+    )
+    campaign_answers_per_hour: Annotated[int, Field(ge=0)] = _s(
+        60, "answers of one vehicle that are taken in an hour, up to ten of them at once; 0: any number"
     )
     receipt_prefix: str = _s(
         RECEIPT_PREFIX, "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"

@@ -69,7 +69,7 @@ def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
     owners: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
         owners.setdefault(row["vin"], []).append((int(row["seq"]), row["request_id"]))
-    loader.store_triggers({int(row["seq"]): (row["request_id"], row["data_id"]) for row in rows})
+    # A dispatcher that finds no trigger reads it from the lake, which also knows whether it is a campaign's.
     done = loader.enqueue(((owner, sorted(entries)) for owner, entries in owners.items()), now_ms)
     superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
     loader.add_outcomes(superseded)

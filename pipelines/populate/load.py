@@ -22,6 +22,7 @@ from manifold.settings import Settings
 from pipelines.ingest.publish import finish
 from pipelines.lineage import emits_lineage
 from pipelines.populate import ecq, ecq_news
+from pipelines.populate.brakes import load_brakes
 from pipelines.populate.ids_news import unpopulated
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
@@ -100,6 +101,7 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
             return Populated(rebuild_needed=True)
         taken, taken_ecq = (newest_seqs(catalog, stream=s) if everything else {} for s in (Stream.TRIGGER, Stream.ECQ))
         if everything:
+            load_brakes(settings, redis, now)
             finish(catalog)  # a segment is committed before its rows are in every table: those in `taken` must be there
         ids, ended = unpopulated(redis, catalog, everything=everything)
         waiting, gone = _pending_and_ended(spark, settings, ids, ended, now, everything=everything)

@@ -27,11 +27,12 @@ class PlatformClient:
     """One connection of the platform; close it after use."""
 
     def __init__(self, settings: Settings, username: str | None = None) -> None:
-        self._name = f"{settings.mqtt_username_publisher}-{next(_names)}"
-        self._topic = f"{settings.receipt_prefix}{settings.mqtt_username_publisher}/{self._name}"
+        user = username or settings.mqtt_username_publisher
+        self._name = f"{user}-{next(_names)}"
+        self._topic = f"{settings.receipt_prefix}{user}/{self._name}"
         self._waiting: dict[bytes, _Waiting] = {}
         self._client = paho.Client(CallbackAPIVersion.VERSION2, self._name, protocol=paho.MQTTv5)
-        self._client.username_pw_set(username or settings.mqtt_username_publisher)
+        self._client.username_pw_set(user)
         self._client.on_message = self._on_receipt
         subscribed = threading.Event()
         self._client.on_subscribe = lambda *_: subscribed.set()

@@ -17,6 +17,7 @@ from dispatcher._lake import READERS, Lake
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import seq_of, wall_clock_ms
@@ -284,7 +285,7 @@ def test_an_unreadable_lake_yields_nothing_until_it_recovers(world: World) -> No
 
 def test_an_unreadable_entry_costs_no_other_its_trigger(world: World) -> None:
     entries = [world.trigger(day=day) for day in range(4)]
-    known = [(f"r-{owner}", f"d-{owner}") for owner, _ in entries]
+    known = [EntryTrigger(f"r-{owner}", f"d-{owner}") for owner, _ in entries]
     spoilt = world.files(IDS)[1]
     whole = spoilt.read_bytes()
     spoilt.write_bytes(b"not now")
@@ -318,7 +319,7 @@ def test_a_hanging_lake_yields_nothing_and_blocks_no_reader(world: World) -> Non
                 assert await told.get() == MissingData(next(iter(stored)))
             lake.look_s = 60
             assert await read_all(payloads, list(stored)) == stored
-            assert await lake.trigger(*entry) == (f"r-{entry[0]}", f"d-{entry[0]}")
+            assert await lake.trigger(*entry) == EntryTrigger(f"r-{entry[0]}", f"d-{entry[0]}")
         silent = [line["table"] for line in logs if "has not answered" in line.get("reason", "")]
         assert {*silent} == {DATA.name, IDS.name}
 
@@ -335,7 +336,7 @@ def test_results_found_before_the_lake_hangs_are_delivered(world: World) -> None
             for _again in range(READERS - 1):
                 if found[0] is None:  # on a busy machine
                     found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
-            assert [*found] == [(f"r-{good[0]}", f"d-{good[0]}"), None]
+            assert [*found] == [EntryTrigger(f"r-{good[0]}", f"d-{good[0]}"), None]
 
     world.run(body)
 

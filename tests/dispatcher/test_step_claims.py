@@ -101,7 +101,7 @@ ROWS: list[Row] = [
         "a later attempt may be acknowledged later, and not be published later",
         IDLE,
         answered(Claim(), LATER),
-        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY)),
+        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY, attempts=LATER.attempts)),
         [watch(LATER), Load(SEQ, NOW)],
     ),
     (

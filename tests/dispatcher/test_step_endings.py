@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from dispatcher._effects import Effect, Ignore, Load, Watch
-from dispatcher._events import Event
+from dispatcher._events import Event, Withheld
 from dispatcher._step import OwnerState, step
 from manifold.contracts.events import Heard
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -24,6 +24,8 @@ from tests.dispatcher.steps import (
     NOT_ACKNOWLEDGED,
     NOW,
     OLDER,
+    OPEN_CLAIM,
+    SENT,
     SEQ,
     THREE,
     VIN,
@@ -42,7 +44,37 @@ ENDS = End(
 )
 FAILS = Ack(replace(FAILED.record, attempts=3, reason="not acknowledged after 3 attempts"))
 
+WHY = "campaign c is paused"
+WITHHELD = Withheld(SEQ, NOW - 5, NOW, WHY)
+WITHDRAWN = Ack(OutcomeRecord(VIN, SEQ, Outcome.WITHDRAWN, NOW, attempts=0, reason=WHY))
+AGAIN = replace(SENT, open_claim=replace(OPEN_CLAIM, sent=True, attempts=3))
+TWICE = Ack(replace(WITHDRAWN.record, attempts=2))
+
 ROWS: list[Row] = [
+    # Withdrawn entries.
+    ("a brake that was put on since the claim withdraws the entry", SENT, WITHHELD, IDLE, [WITHDRAWN]),
+    ("an entry that was published before is withdrawn with its attempts", AGAIN, WITHHELD, IDLE, [TWICE]),
+    (
+        "a brake says nothing of another claim",
+        SENT,
+        replace(WITHHELD, claimed_ms=NOW - 9),
+        SENT,
+        [Ignore("late word of a claim that is closed")],
+    ),
+    (
+        "the entry behind a withdrawn one is claimed",
+        IDLE,
+        answered(WITHDRAWN, AckReply("ended", NOW - 5, 1, NEXT)),
+        is_mine(NEXT),
+        [watch(NEXT), Load(NEWER, NOW)],
+    ),
+    (
+        "an entry whose publish may be under way is not withdrawn yet, and is checked again later",
+        IDLE,
+        answered(WITHDRAWN, AckReply("sent", None, None, HELD)),
+        IDLE,
+        [watch(HELD)],
+    ),
     # Acknowledgements.
     ("an acknowledgement ends its entry", BUSY, ACKED, BUSY, [ACK]),
     (

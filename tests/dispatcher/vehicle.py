@@ -31,6 +31,7 @@ class Got:
     seq: int | None  # only on MQTT 5
     mid: int
     connection: int
+    expiry_s: int | None = None  # Message Expiry Interval
 
     @property
     def request_id(self) -> str:
@@ -173,7 +174,8 @@ class Vehicle:
     def _on_message(self, client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
         pairs = dict(getattr(message.properties, "UserProperty", ())) if message.properties else {}
         seq = int(pairs["seq"]) if "seq" in pairs else None
-        got = Got(message.topic, bytes(message.payload), message.dup, seq, message.mid, self.connections)
+        expiry_s = getattr(message.properties, "MessageExpiryInterval", None)
+        got = Got(message.topic, bytes(message.payload), message.dup, seq, message.mid, self.connections, expiry_s)
         self.look(got)
         self.got.append(got)
         if self.acks and message.qos:

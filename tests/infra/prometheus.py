@@ -20,6 +20,7 @@ def targets(platform: Settings) -> list[dict[str, Any]]:
     """Targets like infra/prometheus/targets/manifold.yml, with the ports of this platform."""
     ports = {"recorder": platform.recorder_port, "tap": platform.tap_port, "api": platform.api_port}
     ports |= {"signals": platform.signals_port} if platform.with_signals else {}
+    ports |= {"campaigner": platform.campaigner_port} if platform.with_campaigns else {}
     services = list(ports.items()) + [("dispatcher", platform.dispatcher_port + n) for n in range(platform.dispatchers)]
     return [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in services]
 

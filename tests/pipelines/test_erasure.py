@@ -20,6 +20,7 @@ from redis import Redis
 
 from manifold.archive.formats import decode
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -299,7 +300,7 @@ def test_the_queues_are_emptied_and_entries_of_others_stay(known: Lake, redis: R
 def test_triggers_in_redis_that_name_it_go_and_other_and_later_ones_stay(known: Lake, redis: Redis) -> None:
     loader = Loader(redis, Policy.of(known.settings))
     named = {2: ("task_1", f"for_{GONE}_7"), 3: (f"task_of_{GONE}", "d1"), 4: ("task_1", "d1"), 90_000: ("t", f"for_{GONE}_8")}
-    loader.store_triggers({seq_at(ms): named[ms] for ms in named})
+    loader.store_triggers({seq_at(ms): EntryTrigger(*named[ms]) for ms in named})
 
     done = erased(known)
 
@@ -308,7 +309,9 @@ def test_triggers_in_redis_that_name_it_go_and_other_and_later_ones_stay(known: 
 
 
 def test_the_search_finds_triggers_in_redis_that_name_it(redis: Redis, known: Lake) -> None:
-    Loader(redis, Policy.of(known.settings)).store_triggers({seq_at(ms): ("t", f"for_{GONE}_{ms}") for ms in (1, 2, 90_000)})
+    Loader(redis, Policy.of(known.settings)).store_triggers(
+        {seq_at(ms): EntryTrigger("t", f"for_{GONE}_{ms}") for ms in (1, 2, 90_000)}
+    )
     assert prove_queues(redis, Named(GONE, seq_at(60_000))) == [Found("t:*", "triggers", 2)]
 
 

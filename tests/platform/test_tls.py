@@ -122,7 +122,7 @@ def as_service(settings: Settings, service: Service) -> Settings:
 
 def test_each_service_uses_its_own_redis_user_without_refusals(secure: Settings) -> None:
     asyncio.run(deliver(secure, "task_tls_3"))
-    own: list[Service] = ["recorder", "dispatcher", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
+    own: list[Service] = ["recorder", "dispatcher", "campaigner", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
     with connect(secure.redis) as operator:
         trust = web_context(secure, secure.api) or True
         assert httpx.get(f"{secure.api}/api/v1/vins/{vins(1, seed=7)[0]}", verify=trust, trust_env=False).status_code == 200
@@ -198,7 +198,7 @@ def of_web(settings: Settings, port: int) -> bytes:
 
 def http_of(settings: Settings) -> dict[str, int]:
     """The port of each service's own HTTP server."""
-    kinds = ("recorder", "dispatcher", "tap", "api", *(("signals",) if settings.with_signals else ()))
+    kinds = ("recorder", "dispatcher", "campaigner", "tap", "api", *(("signals",) if settings.with_signals else ()))
     return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
 
 

@@ -14,6 +14,7 @@ PORTS = (
     "dispatcher_port",
     "api_port",
     "signals_port",
+    "campaigner_port",
     "amqp_port",
 )
 

@@ -10,7 +10,7 @@ from redis import Redis
 from tests.support.servers import ROOT
 
 PROGRAM = runpy.run_path(str(ROOT / "infra" / "redis" / "users.py"))
-SERVICES = ("recorder", "dispatcher", "signals", "api", "jobs")
+SERVICES = ("recorder", "dispatcher", "campaigner", "signals", "api", "jobs")
 
 
 class RedisUsers:

@@ -21,7 +21,7 @@ from manifold.settings import Settings
 from manifold.settings.embedded_broker import outer_socket
 
 REBUILD_NEEDED = "rebuild needed"
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "airflow", "api", "rabbitmq", "epmd", "signals")
 KEEPER = "keeper"  # listed in the processes only with TLS
 _ANSWER_S = 3.0
 
@@ -70,13 +70,13 @@ class Status:
 
 
 def as_started(settings: Settings) -> Settings:
-    """Return the settings with `with_airflow` and `with_signals` as the running platform was started."""
+    """Return the settings with `with_airflow`, `with_signals` and `with_campaigns` as the running platform was started."""
     layout = HomeLayout(settings.home)
     if not layout.supervisor():
         return settings
     began = layout.started_with()
     return settings.model_copy(
-        update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals")}
+        update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals", "with_campaigns")}
     )
 
 

@@ -15,6 +15,7 @@ from manifold.settings import PREFIX
 _IN_A_ROW = {
     **dict.fromkeys(("mqtt_port", "broker_port", "tap_port", "redis_port", "recorder_port", "api_port", "airflow_port"), 1),
     "signals_port": 1,
+    "campaigner_port": 1,
     "dispatcher_port": 2,
     "amqp_port": 3,
 }

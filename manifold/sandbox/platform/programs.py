@@ -56,6 +56,9 @@ def programs(settings: Settings) -> list[Program]:
         found.append(Program(name, "dispatcher", SERVICES, (port,), 15, _healthz(settings, port.number)))
     if settings.with_signals:
         found += _signals(settings)
+    if settings.with_campaigns:
+        port = Port("campaigner_port", settings.campaigner_port)
+        found.append(Program("campaigner", "campaigner", SERVICES, (port,), 15, _healthz(settings, port.number)))
     if not settings.api_url:
         port = Port("api_port", settings.api_port)
         found.append(Program("api", "api", SERVICES, (port,), 15, f"{settings.api}/healthz"))
@@ -78,7 +81,9 @@ def _signals(settings: Settings) -> list[Program]:
     return [*found, Program("signals", "signals", SERVICES, (port,), 30, _healthz(settings, port.number))]
 
 
-MODULES = {"tap": "manifold.sandbox.tap"} | {name: f"manifold.{name}" for name in ("recorder", "signals", "api")}
+MODULES = {"tap": "manifold.sandbox.tap", "campaigner": "manifold.campaigns"} | {
+    name: f"manifold.{name}" for name in ("recorder", "signals", "api")
+}
 
 
 def command(program: Program, settings: Settings) -> list[str]:

@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import IDS, TABLES
 from manifold.lake.catalog import _prepare_sqlite, ensure_tables, open_catalog
@@ -86,6 +87,6 @@ def test_two_processes_create_the_catalog_file_concurrently(tmp_path: Path) -> N
 def test_an_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
     seq = seq_at(NOON, 3)
     append(catalog, IDS, [ids_row(seq)])
-    assert read_trigger(catalog, "V1", seq) == (f"task_a_{seq & 7}", "d")
+    assert read_trigger(catalog, "V1", seq) == EntryTrigger(f"task_a_{seq & 7}", "d")
     assert read_trigger(catalog, "V2", seq) is None
     assert read_trigger(catalog, "V1", seq + 1) is None

@@ -25,7 +25,7 @@ from tests.manifold.queues.conftest import POLICY, seqs_of
 
 VIN = Owner("VIN-1")
 START_MS = EPOCH_MS + 200_000_000_000
-NOT_ACKNOWLEDGED = st.sampled_from([Outcome.EXPIRED, Outcome.CANCELLED])
+NOT_ACKNOWLEDGED = st.sampled_from([Outcome.EXPIRED, Outcome.CANCELLED, Outcome.WITHDRAWN])
 SEQS = st.integers(0, 40).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
 
 
@@ -84,6 +84,9 @@ class Model:
         return [(seq, how) for seq, how in takewhile(lambda one: one[1] is not None, found) if how is not None]
 
     def finish(self, seq: int, how: Outcome) -> None:
+        is_late = self.done.get(seq) is Outcome.WITHDRAWN and how is Outcome.DELIVERED
+        if is_late:
+            del self.done[seq]
         if seq not in self.done:
             self.recorded.append((seq, how))
         self.pending.discard(seq)
@@ -156,12 +159,16 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self) -> None:
         self.check_claim(self.run(Claim()))
 
-    @rule(seq=seqs | SEQS, claim_next=st.booleans(), outcome=st.sampled_from([Outcome.DELIVERED, Outcome.FAILED]))
+    @rule(
+        seq=seqs | SEQS, claim_next=st.booleans(), outcome=st.sampled_from([Outcome.DELIVERED, Outcome.FAILED, Outcome.WITHDRAWN])
+    )
     def ack(self, seq: int, claim_next: bool, outcome: Outcome) -> None:
-        """Acknowledge the entry in flight, a released one, a repeated one, or one never queued."""
+        """Acknowledge or give up the entry in flight, a released one, a repeated one, a withdrawn one, or one never queued."""
         m = self.model
         word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
-        if outcome is Outcome.FAILED and m.waited_for(self.now) == seq:
+        if outcome is Outcome.DELIVERED and m.done.get(seq) is Outcome.WITHDRAWN:
+            word = "unknown"  # and recorded as a second end
+        if outcome is not Outcome.DELIVERED and m.waited_for(self.now) == seq:
             word = "sent"
             if m.inflight == seq:
                 m.attempts[seq] -= 1
@@ -333,7 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert {int(seq): OF_CODE[int(code)] for seq, code in done} == self.model.done
 
     @invariant()
-    def the_recorder_is_told_once_of_each_end_and_as_it_ended(self) -> None:
+    def the_recorder_is_told_once_of_each_end_and_of_a_late_delivery(self) -> None:
         records: Any = self.redis.xrange(keys.OUTCOMES)
         told = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
         assert [(record.seq, record.outcome) for record in told] == ([] if self.recorded else self.model.recorded)

@@ -10,6 +10,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
 from manifold.contracts.names import Owner
@@ -59,7 +60,7 @@ def test_a_trigger_wakes_only_vehicles_that_can_receive_now(use: Callable[..., A
         assert (result.queued, result.known, result.ready) == (3, 0, ["here"])
         (wake,) = await queues.read_wakes("a", count=10, block_ms=1)
         assert wake.owners == ["here"]
-        assert await queues.triggers([SEQ[1], 1]) == [("r1", "d"), None]
+        assert await queues.triggers([SEQ[1], 1]) == [EntryTrigger("r1", "d"), None]
 
     use(body)
 
@@ -115,9 +116,9 @@ def test_data_under_a_key_of_another_type_counts_as_missing(use: Callable[..., A
 def test_a_trigger_under_a_key_of_another_type_counts_as_missing(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.redis.set(keys.trigger(SEQ[0]), "what is this")
-        await queues.store_trigger(SEQ[1], "r", "d")
-        assert await queues.triggers(SEQ[:2]) == [None, ("r", "d")]
-        await queues.store_trigger(SEQ[0], "r", "d")  # stored from the lake, under a key of another type
+        await queues.store_trigger(SEQ[1], EntryTrigger("r", "d"))
+        assert await queues.triggers(SEQ[:2]) == [None, EntryTrigger("r", "d")]
+        await queues.store_trigger(SEQ[0], EntryTrigger("r", "d"))  # stored from the lake, under a key of another type
 
     use(body)
 
@@ -496,7 +497,7 @@ def test_an_owner_with_corrupt_keys_is_skipped_when_others_end_in_bulk(redis: Re
 def test_a_corrupt_trigger_key_is_named_when_others_are_stored_in_bulk(redis: Redis) -> None:
     redis.sadd(keys.trigger(SEQ[1]), "what is this")
 
-    assert Loader(redis, POLICY).store_triggers(dict.fromkeys(SEQ[:3], ("r", "d"))) == [keys.trigger(SEQ[1])]
+    assert Loader(redis, POLICY).store_triggers(dict.fromkeys(SEQ[:3], EntryTrigger("r", "d"))) == [keys.trigger(SEQ[1])]
 
     assert [redis.type(keys.trigger(seq)) for seq in SEQ[:3]] == [b"hash", b"set", b"hash"]
 

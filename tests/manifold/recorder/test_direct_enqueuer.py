@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from manifold.contracts import keys
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
@@ -53,7 +54,7 @@ def test_both_enqueue_paths_wake_every_connected_vehicle(play: Callable[..., Non
         wakes = await queues.read_wakes("a", count=100, block_ms=1)
         assert sorted(owner for wake in wakes for owner in wake.owners) == sorted(vins(count))
         assert {wake.trigger for wake in wakes} == {(incoming.seq, "task_a_1", "d1")}
-        assert await queues.triggers([incoming.seq]) == [("task_a_1", "d1")]
+        assert await queues.triggers([incoming.seq]) == [EntryTrigger("task_a_1", "d1")]
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)] == [True] * count
 
     play(scenario)

@@ -26,7 +26,7 @@ from tests.support.servers import free_port, listens, wait_until
 
 UP_S = 90.0
 ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # not needed by these platforms
-KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals"}
+KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "airflow", "api", "rabbitmq", "epmd", "signals"}
 # Longer than a socket path may be: supervisor and broker must use another place.
 LONG = "a-home-with-a-name-that-is-quite-long-" * 3
 
@@ -44,6 +44,7 @@ def settings_for(home: Path) -> Settings:
         dispatcher_port=free_port(),
         airflow_port=free_port(),
         api_port=free_port(),
+        campaigner_port=free_port(),
     )
 
 
@@ -130,7 +131,7 @@ def test_external_servers_are_not_started() -> None:
         mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False
     )
 
-    assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
+    assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "campaigner", "api"]
 
 
 def test_no_secret_is_printed_or_written(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_with_a_token_services_are_reachable_beyond_loopback_but_redis_is_not(se
     assert now.healthy
     assert now.checks["recorder"].details["direct_enqueue"] == "on"  # shown with the token
     open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
-    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
+    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "campaigner_port", "api_port"}
     assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
 
 
@@ -230,7 +231,7 @@ def test_up_does_not_wait_for_optional_services_but_starts_them(settings: Settin
 
     up(settings, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
 
-    assert told == {"platform", "broker", "tap", "redis", "recorder", "api"}
+    assert told == {"platform", "broker", "tap", "redis", "recorder", "campaigner", "api"}
     assert status(settings).processes["dispatcher"] != []
     up(settings, progress=lambda name, _: told.add(name), within_s=UP_S)
     assert "dispatcher-0" in told
@@ -246,7 +247,7 @@ def test_up_with_other_settings_than_the_running_platform_names_them(running: Se
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "api"])
+@pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "api"])
 def test_a_killed_process_is_restarted_and_the_platform_recovers(running: Settings, kind: str) -> None:
     [before] = status(running).processes[kind]
 
@@ -295,7 +296,7 @@ def test_down_finds_processes_left_by_a_killed_supervisor(settings: Settings) ->
     os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.process() is None)
     orphans = all_pids(status(settings))
-    assert len(orphans) == 6
+    assert len(orphans) == 7
 
     assert down(settings) is True
 

@@ -1,0 +1,95 @@
+"""Withdraws entries of campaigns that must not be sent and whose vehicles are away: the slow walk over all queues finds them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dispatcher import _metrics
+from dispatcher._brakes import OVER, braked
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import wall_clock_ms
+from manifold.queues import Queues, is_spoilt
+from manifold.queues.verbs.ends import End
+
+
+class Withdrawals:
+    """What one walk withdraws: the entries of certain triggers, each for a reason.
+
+    What is in flight is left alone: it ends by its acknowledgement, or at its deadline by its next claim. `finish` forgets the
+    triggers of which the walk has found no entry, so that the walks that follow need not look for them.
+    """
+
+    def __init__(self, queues: Queues, braked: Mapping[str, list[int]], closed: list[int], reasons: Mapping[int, str]) -> None:
+        self._queues, self._braked, self._closed, self._reasons = queues, braked, closed, reasons
+        self._found = set[int]()  # triggers of which an entry was found
+
+    def __bool__(self) -> bool:
+        return bool(self._reasons)
+
+    @classmethod
+    async def of(cls, queues: Queues) -> "Withdrawals":
+        """Read what must not be sent now.
+
+        Raises:
+            redis.RedisError: Redis is unavailable or rejects a command.
+        """
+        known = await queues.brakes()
+        closed = await queues.closed_windows(known.now_ms)
+        reasons, stopped = dict.fromkeys(closed, OVER), {name: brake for name, brake in known.brakes.items() if brake.is_on}
+        released = dict(zip(stopped, await queues.released(list(stopped)), strict=True))
+        for campaign, seqs in released.items():
+            reasons |= dict.fromkeys(seqs, braked(campaign, stopped[campaign]))
+        return cls(queues, released, closed, reasons)
+
+    async def withdraw(self, owners: Iterable[str]) -> None:
+        """End what these vehicles have of it, pending or parked.
+
+        Raises:
+            redis.RedisError: Redis is unavailable or rejects a command.
+        """
+        named, batch = list(owners), self._queues.batch()
+        for owner in named:
+            batch.call(("ZRANGE", keys.pending(owner), 0, -1), list)
+            batch.call(("ZRANGE", keys.parked(owner), 0, -1), list)
+            batch.call(("HGET", keys.inflight(owner), "seq"), _as_it_is)
+        replies, ends = await batch.run(tolerant=True), dict[str, list[int]]()
+        for place, owner in enumerate(named):
+            pending, parked, held = replies[3 * place : 3 * place + 3]
+            if any(map(is_spoilt, (pending, parked, held))):
+                continue  # the walk names them
+            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reasons and str(seq).encode() != held]
+            if seqs:
+                ends[owner] = seqs
+        if ends:
+            await self._end(ends)
+
+    async def finish(self) -> None:
+        """Forget the triggers of which no entry was found by a whole walk.
+
+        Raises:
+            redis.RedisError: Redis is unavailable or rejects a command.
+        """
+        for campaign, seqs in self._braked.items():
+            await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
+        await self._queues.drop_windows([seq for seq in self._closed if seq not in self._found])
+
+    async def _end(self, ends: Mapping[str, Sequence[int]]) -> None:
+        batch, now_ms = self._queues.batch(), wall_clock_ms()
+        for owner, seqs in ends.items():
+            batch.call(("HMGET", keys.attempts(owner), *seqs), list)
+        tries = dict(zip(ends, await batch.run(tolerant=True), strict=True))
+        for owner, seqs in ends.items():
+            known = [None] * len(seqs) if is_spoilt(tries[owner]) else tries[owner]
+            records = (
+                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(tried or 0), reason=self._reasons[seq])
+                for seq, tried in zip(seqs, known, strict=True)
+            )
+            batch.add(owner, End(tuple(records), claim=False), now_ms)
+        for (_, seqs), reply in zip(ends.items(), await batch.run(tolerant=True), strict=True):
+            self._found.update(seqs)
+            if not is_spoilt(reply):
+                _metrics.OUTCOMES.labels(Outcome.WITHDRAWN.value).inc(reply.outcomes.count(Outcome.WITHDRAWN))
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,20 @@
+"""The brake that a campaign should have: what the fold says, where the newest order that brakes is known to it."""
+
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.fold import Campaign
+from manifold.contracts.brakes import OFF, Brake, braking_of
+
+WORDS = {Stage.PAUSED: "pause", Stage.CANCELLED: "cancel", Stage.COMPLETED: "complete"}
+
+
+def right_brake(campaign: Campaign, known: Brake | None) -> Brake | None:
+    """The brake that `known`, which Redis has, should be; None: none, and nobody has put one on.
+
+    The order that put `known` on has to be known to the fold. Otherwise the brake stays: the order may be one that stops it.
+    """
+    word = WORDS.get(campaign.decided.stage, OFF)
+    if known is not None:
+        return Brake(known.seq, word) if known.seq in campaign.orders else known
+    if word == OFF:
+        return None
+    return Brake(max(seq for seq, order in campaign.orders.items() if braking_of(seq, order)), word)

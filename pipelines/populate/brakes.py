@@ -1,0 +1,27 @@
+"""Loads the brakes of campaigns into Redis, before any entry that they forbid."""
+
+from datetime import datetime, timedelta
+
+from redis import Redis
+
+from manifold.archive.brakes import brakings_of
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import first_seq_at
+from manifold.queues import Loader, Policy
+from manifold.settings import Settings
+
+
+def load_brakes(settings: Settings, redis: Redis, now: datetime) -> None:
+    """Put on every brake that the archive has. Orders older than the retention of entries forbid nothing that is pending.
+
+    A brake that was taken off since is on again until the campaigner takes it off. What is withdrawn meanwhile is released again.
+
+    Raises:
+        OSError: the archive cannot be read.
+        redis.RedisError: Redis is unavailable or refuses.
+    """
+    orders = RecordedSegments(Archive(settings.archive, settings.s3))
+    since = first_seq_at(now - timedelta(days=settings.retention_days))
+    Loader(redis, Policy.of(settings)).brake(brakings_of(orders.recorded_since(Stream.CAMPAIGN, since)))

@@ -1,0 +1,33 @@
+"""The brake that a campaign should have, from its orders and the brake that Redis has."""
+
+import pytest
+
+from manifold.campaigns.braking import right_brake
+from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.fold import Campaign
+from manifold.contracts import campaigns as r
+from manifold.contracts.brakes import OFF, Brake
+
+PAUSED, LATER = Brake(10, "pause"), Brake(12, "pause")
+ORDERS: dict[int, r.Command] = {10: r.Pause("c", "ann"), 11: r.Resume("c", "ann")}
+
+
+def campaign(stage: Stage) -> Campaign:
+    return Campaign(orders=ORDERS, decided=Decided(stage=stage))
+
+
+@pytest.mark.parametrize(
+    ("stage", "known", "right"),
+    [
+        pytest.param(Stage.RUNNING, PAUSED, Brake(10, OFF), id="a resumed campaign goes on"),
+        pytest.param(Stage.HELD, PAUSED, Brake(10, OFF), id="a pause without effect is taken off"),
+        pytest.param(Stage.PAUSED, PAUSED, PAUSED, id="a paused one stays braked"),
+        pytest.param(Stage.PAUSED, Brake(10, OFF), PAUSED, id="an order that came late may pause it after all"),
+        pytest.param(Stage.CANCELLED, PAUSED, Brake(10, "cancel"), id="its reason follows the state"),
+        pytest.param(Stage.RUNNING, LATER, LATER, id="an order that the fold does not know yet keeps the brake on"),
+        pytest.param(Stage.RUNNING, None, None, id="one that nobody has stopped has none"),
+        pytest.param(Stage.COMPLETED, None, Brake(10, "complete"), id="what Redis has lost is put on again"),
+    ],
+)
+def test_the_brake_follows_the_fold(stage: Stage, known: Brake | None, right: Brake | None) -> None:
+    assert right_brake(campaign(stage), known) == right

@@ -1,0 +1,102 @@
+"""Brakes through a recorder process: in force with the receipt, whatever else is or is not handed over."""
+
+import asyncio
+from typing import Any
+
+from manifold.contracts import keys, topics
+from manifold.contracts.brakes import Brake
+from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
+from tests.manifold.recorder.harness import Harness
+from tests.manifold.recorder.publisher import platform
+from tests.support.servers import wait_until
+from tests.support.wire import release
+
+
+def brakes(harness: Harness) -> dict[str, str]:
+    """The words of the brakes in Redis, by campaign."""
+    found: Any = harness.redis.hgetall(keys.BRAKES)
+    return {campaign.decode(): Brake.from_wire(value).word for campaign, value in found.items()}
+
+
+def give(harness: Harness, *commands: Command) -> list[dict[str, Any]]:
+    """Publish orders, and return their receipts."""
+
+    async def scenario() -> list[dict[str, Any]]:
+        async with platform(harness.broker.port, "sdv-campaigns-x") as client:
+            return [await client.send(topics.CAMPAIGN, encode(command)) for command in commands]
+
+    return asyncio.run(scenario())
+
+
+def test_an_order_that_stops_a_campaign_is_in_force_with_its_receipt(home: Harness) -> None:
+    for command in (Pause("a", "ann"), Cancel("b", "ann")):
+        (receipt,) = give(home, command)
+        assert (receipt["status"], receipt["reason"]) == ("recorded", None)
+        assert command.campaign in brakes(home)
+    give(home, Note("c", "ann"), Resume("a", "ann"))
+    assert brakes(home) == {"a": "pause", "b": "cancel"}  # nobody but the campaigner knows whether a resume is accepted
+
+
+def test_a_brake_needs_no_loaded_queues(home: Harness) -> None:
+    home.redis.flushall()
+    home.wait_direct_enqueue("suspended")
+
+    (receipt,) = give(home, Pause("a", "ann"))
+
+    assert (receipt["status"], receipt["reason"], brakes(home)) == ("recorded", None, {"a": "pause"})
+
+
+def test_an_emptied_redis_has_all_brakes_before_it_is_loaded(home: Harness) -> None:
+    give(home, Pause("archived", "ann"))
+    home.flush()
+    give(home, Pause("journaled", "ann"))
+
+    home.redis.flushall()
+
+    wait_until(lambda: brakes(home) == {"archived": "pause", "journaled": "pause"}, what="the brakes to be handed over again")
+    assert not home.redis.exists(keys.LOADED)
+
+
+def test_without_redis_the_receipt_says_that_the_brake_is_not_in_force(home: Harness) -> None:
+    home.redis_server.kill()
+
+    (receipt,) = give(home, Pause("a", "ann"))
+
+    assert receipt["status"] == "recorded"
+    assert receipt["reason"].startswith("recorded, but not in force yet: the queues are away (")
+    home.restart_redis()
+    wait_until(lambda: brakes(home) == {"a": "pause"}, what="the brake to be handed over")
+
+
+def test_what_a_recorder_had_not_handed_over_when_it_died_comes_first(home: Harness) -> None:
+    home.redis_server.kill()
+    give(home, Pause("a", "ann"))
+    home.running.kill()
+    home.restart_redis()
+
+    home.start()
+    home.wait_direct_enqueue()
+
+    assert brakes(home) == {"a": "pause"}
+
+
+def test_a_recorder_without_direct_enqueue_hands_brakes_over(home: Harness) -> None:
+    home.stop_recorder()
+    home.start(direct_enqueue=False)
+    wait_until(lambda: home.redis.exists(keys.BRAKES_VERSION), what="the brakes to be loaded")
+
+    (receipt,) = give(home, Pause("a", "ann"))
+
+    assert (receipt["reason"], brakes(home)) == (None, {"a": "pause"})
+
+
+def test_a_release_is_queued_as_one_and_wakes_without_its_name(home: Harness) -> None:
+    async def scenario() -> int:
+        async with platform(home.broker.port, "sdv-campaigns-x") as client:
+            return int((await client.send(topics.TRIGGER, release(["V1"], "c", "d", until_ms=77)))["seq"])
+
+    seq = asyncio.run(scenario())
+
+    assert home.pending("V1") == [seq]
+    trigger = {b"request_id": b"c", b"data_id": b"d", b"campaign": b"c", b"until": b"77"}
+    assert home.redis.hgetall(keys.trigger(seq)) == trigger
