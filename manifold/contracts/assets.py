@@ -19,6 +19,7 @@ PUBLISHED = (
     "sdv_campaigns",
     "sdv_campaign_events",
     "sdv_campaign_targets",
+    "sdv_campaign_answers",
     "xray_raw_signals",
     "xray_processed_signals",
     "xray_device_status",

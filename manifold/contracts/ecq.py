@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from manifold.contracts.keys import OUTCOMES
-from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
+from manifold.contracts.messages import LATEST_MS, NAME_RULE, SHOWN, Refused, shown
 from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
-from manifold.contracts.outcomes import LATEST_MS, Outcome
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import Flavour
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
 from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX

@@ -14,7 +14,17 @@ from manifold.archive.segment import Interval, Segment, Selection, claimed_node,
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.contracts.tables import CAMPAIGN_EVENTS, ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
+from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
+    CAMPAIGN_EVENTS,
+    ECQ_INDEX,
+    IDS,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
 from manifold.lake.catalog import make_signal_tables, where
 from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
@@ -26,6 +36,7 @@ WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of
     Stream.DATA: IDS,
     Stream.ECQ: ECQ_INDEX,
     Stream.CAMPAIGN: CAMPAIGN_EVENTS,
+    Stream.ANSWER: CAMPAIGN_ANSWERS,
     Stream.XRAY_RAW: XRAY_RAW,
     Stream.XRAY_STATUS: XRAY_STATUS,
 }

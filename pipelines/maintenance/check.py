@@ -44,7 +44,7 @@ from manifold.lake.grouping import grouped
 from manifold.settings import Settings
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
-from pipelines.maintenance.campaign_check import found_orders
+from pipelines.maintenance.campaign_check import found_of_campaigns
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
 from pipelines.maintenance.ecq_check import FoundInQueues, stored_keys
 from pipelines.maintenance.garbage_history import history_cut
@@ -158,7 +158,9 @@ class Comparison:
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}
         seqs = {seq for one in group for seq in one.seqs()}
-        outcomes = self.counted(OUTCOMES, ("vin", "seq"), "seq", {seq for _, seq in ended}, "accepted_at")
+        outcomes = Counter[tuple[Any, ...]]()  # an entry that was withdrawn may have a second row: that it was delivered
+        for key, n in self.counted(OUTCOMES, OUTCOMES.key, "seq", {seq for _, seq in ended}, "accepted_at").items():
+            outcomes[key[:2]] = max(n, outcomes[key[:2]])
         return Found(
             entries=Counter({key[0]: n for key, n in self.counted(IDS, ("seq",), "seq", entries, "ts").items()}),
             data=Counter({key[0]: n for key, n in self.counted(DATA, ("data_id",), "data_id", data_ids).items()}),
@@ -167,7 +169,7 @@ class Comparison:
             quarantine=Counter({key[0]: n for key, n in self.counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),
             signals=self._signals(group),
-            orders=found_orders([one.orders for one in group], self.counted),
+            campaigns=found_of_campaigns([one.campaigns for one in group], self.counted),
         )
 
     def _signals(self, group: Sequence[Brought]) -> FoundSignals:

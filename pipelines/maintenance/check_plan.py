@@ -15,7 +15,7 @@ from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
-from pipelines.maintenance.campaign_check import BroughtOrders, FoundOrders, expected_orders
+from pipelines.maintenance.campaign_check import OfCampaigns, expected_of_campaigns
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
 from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
 
@@ -65,11 +65,11 @@ class Brought:
     instants: dict[int, datetime] = field(default_factory=dict)  # receive time of data and refused messages, by seq
     queues: BroughtToQueues = field(default_factory=BroughtToQueues)
     signals: BroughtSignals = field(default_factory=BroughtSignals)
-    orders: BroughtOrders = field(default_factory=BroughtOrders)
+    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages in the segment."""
-        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.orders.events}
+        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.campaigns.seqs()}
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
 
 
@@ -91,8 +91,8 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
         elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
-        elif segment.stream is Stream.CAMPAIGN:
-            of.orders.note(accepted)
+        elif segment.stream in (Stream.CAMPAIGN, Stream.ANSWER):
+            of.campaigns.note(segment.stream, accepted)
         else:
             of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
@@ -125,7 +125,7 @@ class Found:
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)
     signals: FoundSignals = field(default_factory=FoundSignals)
-    orders: FoundOrders = field(default_factory=FoundOrders)
+    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
 
     def add(self, other: "Found") -> None:
         """Merge the rows found for other segments; a key in both counts the same rows."""
@@ -136,7 +136,7 @@ class Found:
         self.quarantine |= other.quarantine
         self.queues.add(other.queues)
         self.signals.add(other.signals)
-        self.orders.add(other.orders)
+        self.campaigns.add(other.campaigns)
 
 
 def judge(
@@ -168,7 +168,7 @@ def judge(
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    for rows in expected_orders(of.orders, found.orders, accounted):
+    for rows in expected_of_campaigns(of.campaigns, found.campaigns, accounted, since=since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
     refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}

@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
 from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
     CAMPAIGN_EVENTS,
     CAMPAIGN_TARGETS,
     ECQ_INDEX,
@@ -50,6 +51,7 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     ECQ_STATE.name: ("client_id", "acked_seq"),
     CAMPAIGN_EVENTS.name: ("campaign", "seq"),
     CAMPAIGN_TARGETS.name: ("vin", "seq"),
+    CAMPAIGN_ANSWERS.name: ("vin", "seq"),
     XRAY_RAW.name: ("device_id", "seq"),
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),

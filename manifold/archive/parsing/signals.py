@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from manifold.archive.parsing.columns import fields_of, judged_all, rows_of
 from manifold.archive.parsing.common import COMMON, Limits, Row, batches, refused
-from manifold.contracts.messages import Refused
-from manifold.contracts.outcomes import LATEST_MS
+from manifold.contracts.messages import LATEST_MS, Refused
 from manifold.contracts.signals.messages import DEVICE_ID, Status
 from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
 from manifold.lake.sealing import Broken, key_id_of

@@ -13,8 +13,8 @@ from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser, fanout
 from manifold.contracts.campaigns import Pause, encode
 from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
-from manifold.contracts.messages import sha1_hex
-from manifold.contracts.outcomes import LATEST_MS, Outcome, OutcomeRecord
+from manifold.contracts.messages import LATEST_MS, sha1_hex
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.topics import CAMPAIGN, FANOUT, TRIGGER, response_topic
 from tests.pipelines.makers import (
     NOON_MS,

@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manifold.contracts.ecq import MAX_KEY_BYTES, MAX_KEY_LEVELS, Append, EcqAck, Rewind, parse_ecq, rewind_target
-from manifold.contracts.messages import Refused
+from manifold.contracts.messages import LATEST_MS, Refused
 from manifold.contracts.names import is_service, is_vin
-from manifold.contracts.outcomes import LATEST_MS
 from manifold.contracts.seq import MAX_SEQ, datetime_of, first_seq_at
 from manifold.contracts.topics import ecq_of, ecq_rewind_topic, ecq_topic, ecq_write_topic
 
