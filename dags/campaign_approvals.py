@@ -51,7 +51,8 @@ with DAG(
 ):
     asks = discover_job("campaign_asks", CAMPAIGN, WAVE)
     ask = TriggerDagRunOperator.partial(task_id="ask", trigger_dag_id="campaign_approvals", skip_when_already_exists=True)
-    ask.expand_kwargs(missing(asks.output))
+    found: Any = asks.output  # of the task, once it has run
+    ask.expand_kwargs(missing(found))
     approve = HITLOperator(
         task_id="approve",
         subject="{{ ti.xcom_pull(task_ids='campaign_asks')['subject'] }}",

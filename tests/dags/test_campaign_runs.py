@@ -1,30 +1,53 @@
 """Orders to campaigns from Airflow: with a real API, recorder, broker and Airflow."""
 
 import hashlib
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from pydantic import SecretStr
 
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_api import AirflowApi
-from manifold.sandbox.platform.airflow_users import ADMIN, logged_in
+from manifold.sandbox.platform.airflow_users import ADMIN, OPERATOR, logged_in, password_of
 from tests.dags.running import RUN_S, SCHEDULED
+from tests.docs.pictures import log_in
 from tests.manifold.api.desk import Desk, api_of, settings_at
-from tests.manifold.campaigns.plans import document
+from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
 from tests.manifold.recorder.harness import Harness, running_harness
-from tests.support.servers import free_port, start_airflow, stopping, wait_until
+from tests.pipelines.campaign_makers import messages
+from tests.support.browser import needs_chromium, offline_page
+from tests.support.servers import ROOT, free_port, start_airflow, stopping, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ANNA, AIRFLOW = "token-of-anna", "token-of-airflow"
 RIGHTS = {ANNA: "read,propose", AIRFLOW: "read,approve,brake,delegate"}
+
+
+UNDER_WAY = document(
+    number=2000,
+    campaign="eu-map-47",
+    waves=[
+        {"name": "canary", "size": "10%", "gate": {"released": "90%", "known": "95%", "success": "95%", "soak": "10m"}},
+        {"name": "half", "size": "50%", "gate": {"success": "98%"}},
+        {"name": "rest", "size": "rest"},
+    ],
+    rate=20,
+    rules=[
+        {"name": "r1", "count": ["failed"], "over": "8%", "at_least": 50, "in": "wave"},
+        {"name": "r2", "count": ["failed"], "over": 40, "in": "campaign"},
+    ],
+)
 
 
 @dataclass(slots=True)
@@ -75,6 +98,16 @@ class Place:
         return self.api.wait(dag_id, run_id, within_s=RUN_S)
 
 
+def archive_campaign_under_way(home: Path) -> None:
+    """Write the record of a campaign that is in its second wave, as another recorder has left it."""
+    failing = frozenset(vins(2000)[::40])
+    world = proposed(UNDER_WAY, fleet_here(2000, failing=failing))
+    world.run(NOW + 45 * 60_000)
+    segments = RecordedSegments(Archive(f"file://{home}/archive"))
+    for envelopes in messages(world.facts, UNDER_WAY).values():
+        segments.seal(envelopes, node=7)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Tests isolate themselves by campaigns."""
@@ -84,6 +117,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     tokens.write_text(
         "\n".join(f"{name}:{hashlib.sha256(token.encode()).hexdigest()}:{rights}" for name, (token, rights) in named)
     )
+    archive_campaign_under_way(folder / "home")
     with running_harness(folder) as harness:
         more: dict[str, Any] = {"api_tokens_file": str(tokens), "airflow_port": free_port(), "api_token": AIRFLOW}
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
@@ -150,3 +184,28 @@ def test_an_open_question_is_not_asked_twice(place: Place, campaign: str) -> Non
     assert place.answer(question, "Refuse", "not now") == "success"
     *_, order = place.recorded(campaign)
     assert (type(order), order.by, order.why) == (r.Refuse, "airflow/admin", "not now")
+
+
+@needs_chromium
+def test_the_airflow_ui_shows_campaigns_with_their_waves_rules_and_events(place: Place, campaign: str) -> None:
+    with offline_page() as offline:
+        page, url = offline.page, airflow.url(place.desk.settings)
+        page.set_default_timeout(60_000)
+        log_in(page, url, password_of(place.desk.settings, OPERATOR))
+        page.goto(f"{url}/campaigns/")
+        page.get_by_role("link", name=campaign).wait_for()
+        page.get_by_role("link", name="eu-map-47").click()
+
+        assert page.locator("h1").inner_text() == "eu-map-47"
+        rows = page.locator("table.waves tr").all_inner_texts()[1:]
+        assert [row.split()[0] for row in rows] == ["canary", "half", "rest"]
+        assert "released 90% (200 of 200)" in rows[0]
+        widths = [round(box["width"]) for box in (each.bounding_box() for each in page.locator(".bar").all()) if box]
+        assert len(set(widths)) == 1
+        assert page.locator(".bar .good").count() >= 2
+        assert page.get_by_role("cell", name="15 of 720 known").count() == 1, "of rule r2"
+        events = page.locator("table").last.locator("tr").all_inner_texts()[1:]
+        assert [event.split()[1] for event in events] == ["pass", "hold", "unhold", "hold", "start", "approve", "propose"]
+        if os.environ.get("PICTURES"):
+            page.screenshot(path=ROOT / "docs" / "img" / "airflow-campaign.png", full_page=True)
+        assert offline.asked_outside == []

@@ -52,6 +52,8 @@ JOBS = {
     "rotate_keys",
     "campaign_order",
     "campaign_asks",
+    "campaign_reports",
+    "campaign_targets",
 }
 ASKING = {"missing", "ask", "approve"}  # tasks that are Airflow's own: they ask people
 SIDE_BY_SIDE = {"campaign_approvals", "campaign_control"}  # runs that wait for people, and orders: none overtakes another

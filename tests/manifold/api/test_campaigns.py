@@ -263,8 +263,7 @@ def test_a_vehicle_of_a_proposal_is_told_its_wave(place: Place, campaign: str) -
     ("fields", "problem"),
     [
         ({"data_id": "nothing"}, 'data_id "nothing": nothing was published under it; publish it first'),
-        ({"targets": {"file": "/etc/passwd"}}, 'targets.file "/etc/passwd": is not read here'),
-        ({"targets": {"batch": "b", "ended": ["failed"]}}, 'targets.batch "b": the lake resolves such lists'),
+        ({"targets": {"file": "/etc/passwd"}}, 'targets.file "/etc/passwd": must be a path below _lists/'),
         ({"waves": [{"name": "a", "size": 10}, {"name": "b", "size": "rest"}]}, 'waves[1].size "rest": no target is left'),
         ({"rate": 0}, "rate 0: must be 1 to 1000000"),
         ({"ends": "2020-12-20T00:00:00Z"}, "must be in the future"),
@@ -392,4 +391,15 @@ def test_the_plan_is_shown_with_its_rules_its_warnings_and_who_is_asked(place: P
     (ask,) = told["asks"]
     assert (ask["what"], ask["approved_by"], ask["needed"], ask["answers"]) == ("plan", [], 1, 0)
     assert place.post(f"/{campaign}/refuse", {}).status_code == 200
+    assert place.ask(f"/{campaign}/plan").json()["asks"] == []
+
+
+def test_a_plan_may_wait_for_its_list_and_is_not_approved_before(place: Place, campaign: str) -> None:
+    plan = place.plan(campaign) | {"targets": {"batch": "b", "ended": ["failed"]}}
+    dry, proposed = place.post("?dry_run=true", {"plan": plan}), place.post("", {"plan": plan})
+    early = place.post(f"/{campaign}/approve", {})
+
+    assert (dry.status_code, "campaign_targets resolves this list" in dry.json()["detail"]) == (422, True)
+    assert (proposed.status_code, proposed.json()["effect"]) == (200, "applied"), proposed.text
+    assert (early.status_code, "not complete on record" in early.json()["detail"]) == (409, True)
     assert place.ask(f"/{campaign}/plan").json()["asks"] == []
