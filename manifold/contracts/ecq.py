@@ -68,7 +68,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
-    def to_be_completed(self) -> bytes:
+    def to_wire_prefix(self) -> bytes:
         """Return the JSON without `epoch` and the closing brace: the queue knows its epoch, and appends it."""
         return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
 
@@ -151,7 +151,7 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
     if _NOT_IN_PER_KEY.search(key):
         return Refused(
-            f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
+            f"key {shown(key)} contains +, #, a control character or a Unicode noncharacter; choose one that a topic may end in"
         )
     return None
 

@@ -95,7 +95,7 @@ def read_vehicle_page(catalog: Catalog, vin: str, bounds: Bounds) -> VehiclePage
 def read_page(catalog: Catalog, request_id: str, bounds: Bounds) -> BatchPage:
     """Return the newest triggers of this request_id within the bounds, and the entries of those within the entry limit."""
     batches, before = newest_triggers(catalog, request_id, bounds)
-    told = frozenset(bounds.told(batches))
+    told = frozenset(bounds.within_entry_limit(batches))
     return BatchPage(batches, before, read_triggers(catalog, told), told)
 
 

@@ -27,7 +27,7 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.catalog import where
-from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.commits import MAIN, append_nothing, retry_conflicts
 from manifold.lake.data_files import read_files
 from pipelines.erasure.campaigns import rows_of, without_vehicle
 from pipelines.erasure.names import Named
@@ -148,7 +148,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-@patiently
+@retry_conflicts
 def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> int:
     """Clear the column on main wherever it names the vehicle; return the number of rows."""
     loaded = catalog.load_table(table.identifier)

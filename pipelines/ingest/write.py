@@ -19,7 +19,7 @@ from pipelines.ingest.close_run import close_segments
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of
 from pipelines.ingest.open_run import begin
-from pipelines.ingest.planning import Aside, Plan
+from pipelines.ingest.planning import Exclusions, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_campaigns import write_answers, write_campaigns
@@ -31,7 +31,7 @@ MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are broadcast, so that the k
 log = structlog.get_logger(__name__)
 
 
-def ingest(run: Run, aside: Aside | None = None) -> Ingested:
+def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
     """Write the new segments to the run's branches, after dropping what an earlier attempt left; refuse what is in `aside`.
 
     New segments are those in the run's part of the archive that no run has ingested.
@@ -40,7 +40,7 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
         Retryable: another process works at the same run; nothing of either is published.
     """
     if older := ensure_tables(run.catalog):
-        log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
+        log.warning("tables of an earlier release; some queries are slower", tables=older, remedy="manifold lake migrate")
     todo = begin(run, aside)
     if todo is None:
         counts = is_published(run.catalog, run.run_id, run.now)

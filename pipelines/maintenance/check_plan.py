@@ -22,7 +22,7 @@ from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, exp
 Key = tuple[str, int]
 
 
-class Trouble(StrEnum):
+class Disagreement(StrEnum):
     """How archive, ledger and tables can disagree about one segment."""
 
     MISSING = "missing"
@@ -33,13 +33,13 @@ class Trouble(StrEnum):
 
 
 REMEDIES = {
-    Trouble.MISSING: "rows that it brought are not in the table; --repair takes it in again",
-    Trouble.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
-    Trouble.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
-    Trouble.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
-    Trouble.GONE: "it is in the lake, and not in the archive; bring it back from a copy: without it the lake cannot be restored",
+    Disagreement.MISSING: "rows that it brought are not in the table; --repair takes it in again",
+    Disagreement.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
+    Disagreement.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
+    Disagreement.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
+    Disagreement.GONE: "it is in the lake but not in the archive; restore it from a copy: without it the lake cannot be restored",
 }
-REPAIRABLE = (Trouble.MISSING, Trouble.DOUBLED, Trouble.LISTED_TWICE)
+REPAIRABLE = (Disagreement.MISSING, Disagreement.DOUBLED, Disagreement.LISTED_TWICE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Brought:
+class ExpectedKeys:
     """The keys of the rows that one segment should have brought."""
 
     segment: Segment
@@ -73,9 +73,9 @@ class Brought:
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
 
 
-def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
+def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> ExpectedKeys:
     """The keys of the rows that ingest makes of these messages."""
-    of = Brought(segment)
+    of = ExpectedKeys(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):
         _note_refused(of, batch)
         accepted = batch.filter(pc.is_null(batch["reason"]))
@@ -101,7 +101,7 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
     return of
 
 
-def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
+def _note_refused(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
     refused = batch.filter(pc.is_valid(batch["reason"]))
     of.refused.update(refused["seq"].to_pylist())
     of.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
@@ -109,7 +109,7 @@ def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
         of.signals.note_refused(refused)
 
 
-def _note_data(of: Brought, batch: pa.RecordBatch) -> None:
+def _note_data(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
     of.data.update(zip(batch["seq"].to_pylist(), batch["data_id"].to_pylist(), strict=True))
     of.instants.update(zip(batch["seq"].to_pylist(), batch["received_at"].to_pylist(), strict=True))
 
@@ -140,7 +140,7 @@ class Found:
 
 
 def judge(
-    of: Brought,
+    of: ExpectedKeys,
     found: Found,
     *,
     data_since: datetime,
@@ -177,9 +177,9 @@ def judge(
     yield from _compared(of, QUARANTINE.name, refused, there)
 
 
-def _compared(of: Brought, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
+def _compared(of: ExpectedKeys, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
     wanted, there = sum(expected.values()), sum(found[key] for key in expected)
     if any(found[key] > count for key, count in expected.items()):
-        yield Finding(of.segment.path, Trouble.DOUBLED, table, wanted, there)
+        yield Finding(of.segment.path, Disagreement.DOUBLED, table, wanted, there)
     elif any(found[key] < count for key, count in expected.items()):
-        yield Finding(of.segment.path, Trouble.MISSING, table, wanted, there)
+        yield Finding(of.segment.path, Disagreement.MISSING, table, wanted, there)

@@ -104,7 +104,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     for table in tables_of(catalog):
         done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
         result.tables[table.name] = done
-        log.info("table is compacted", table=table.name, **asdict(done))
+        log.info("table compacted", table=table.name, **asdict(done))
     if with_queues:
         note_compacted(catalog)
     return result

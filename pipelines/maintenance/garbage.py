@@ -84,7 +84,7 @@ def collect_garbage(
         try:
             ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
         except AuditFailed as exc:
-            log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
+            log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)
         else:
             populate(spark, catalog, settings, now=now)  # entries of this ingest must not wait for the next populate
@@ -106,7 +106,7 @@ def collect_garbage(
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
     )
-    log.info("garbage is collected", **asdict(result))
+    log.info("garbage collected", **asdict(result))
     return result
 
 

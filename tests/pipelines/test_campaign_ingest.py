@@ -32,7 +32,7 @@ from manifold.history.entry import Bounds
 from manifold.history.from_lake import read_page, read_triggers
 from manifold.history.lake_pages import read_vehicles
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.maintenance.check import check
 from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
 from tests.pipelines.campaign_makers import archive, messages
@@ -63,7 +63,7 @@ def finished(**fields: Any) -> list[Fact]:
 
 
 def run(lake: SparkLake, run_id: str = "run") -> Any:
-    done = ingest_and_judge(lake.run(run_id, ms=NOW + 10 * DAY - NOON_MS))
+    done = ingest_and_audit(lake.run(run_id, ms=NOW + 10 * DAY - NOON_MS))
     publish(lake.catalog, run_id)
     return done
 

@@ -7,13 +7,15 @@ from redis import Redis
 
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
-from manifold.contracts.tables import DATA, IDS, META, ORDER_TABLES
+from manifold.contracts.tables import DATA, IDS, META, ORDER_TABLES, OUTCOMES, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from manifold.lake.commits import append_rows
 from manifold.settings import Settings
 from pipelines.erasure.campaigns import rows_of
 from pipelines.ingest.attempt import Attempt
 from pipelines.maintenance import garbage_run
+from pipelines.maintenance.verify_digest import compare_digests
+from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.populate.load import populate
 from tests.manifold.campaigns.plans import document
 from tests.pipelines.conftest import SparkLake
@@ -65,3 +67,22 @@ def test_a_collection_keeps_the_data_of_an_open_campaign(spark_lake: SparkLake) 
     assert unneeded("open") == ["old"]
     order(3, r.Cancel(NAME, "ann"))
     assert unneeded("over") == ["map_47", "old"]
+
+
+def test_a_late_delivery_is_no_difference_between_queues_and_lake(
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
+) -> None:
+    lake = replace(spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port))
+    ensure_tables(lake.catalog)
+    del redis  # emptied: nothing waits
+    newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
+    lake.append(SEGMENTS, [newest | {"run_id": "r", "ingested_at": at(60)}])
+    entry = {"ts": at(1), "seq": seq_at(1), "request_id": NAME, "data_id": "d1", "applied": True}
+    lake.append(IDS, [entry | {"vin": vin} for vin in ("V1", "V2", "V3")])
+    ended = {"seq": seq_at(1), "accepted_at": at(1), "ended_at": at(5)}
+    ends = [("V1", "withdrawn"), ("V1", "delivered"), ("V2", "withdrawn"), ("V3", "delivered")]
+    lake.append(OUTCOMES, [ended | {"vin": vin, "outcome": outcome} for vin, outcome in ends])
+
+    found = compare_digests(PinnedLake(lake.spark, lake.catalog, lake.settings, at(100)))
+
+    assert found.differing == []

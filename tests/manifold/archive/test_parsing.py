@@ -203,7 +203,7 @@ def test_an_exception_while_parsing_refuses_that_message_only(name: str, monkeyp
     monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
     message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
     for row in rows(getattr(parsing, name), message):
-        assert "judging it failed (MemoryError)" in row["reason"]
+        assert "validation failed (MemoryError)" in row["reason"]
         assert row["message"] == message.payload
 
 
