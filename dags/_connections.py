@@ -1,4 +1,4 @@
-"""Connections of Airflow as settings of jobs: addresses and credentials of catalog, store, Redis and recorder.
+"""Connections of Airflow as settings of jobs: addresses and credentials of catalog, store, Redis, recorder and API.
 
 A connection that exists replaces the variables of the environment; without it they stay as they are. A job gets
 them in its environment, never on a command line.
@@ -71,6 +71,11 @@ def recorder(connection: Connection) -> dict[str, str]:
     return {"RECORDER_URLS": ",".join(_web(connection, host) for host in hosts)}
 
 
+def api(connection: Connection) -> dict[str, str]:
+    """HTTP of Manifold's API; the password is a named token with the right to order for the users of Airflow."""
+    return {"API_URL": _web(connection), "API_TOKEN": connection.password or ""}
+
+
 def spark_connect(connection: Connection) -> dict[str, str]:
     """A Spark Connect server, as variables of a job that is its client; the password is the token, the login the user.
 
@@ -89,6 +94,7 @@ CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
     "manifold_store": store,
     "manifold_redis": redis,
     "manifold_recorder": recorder,
+    "manifold_api": api,
 }
 
 

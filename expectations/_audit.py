@@ -14,7 +14,7 @@ from expectations._pages import publish_pages
 from expectations._results import results_of
 from expectations._rows import Case, keys_of
 from expectations._rules import NotNull, Severity
-from expectations._suites import load_suites
+from expectations._suites import load_list_suites, load_suites
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import RUN_TABLES
 from manifold.lake.files import Files
@@ -62,7 +62,7 @@ def audit(
         raise Permanent(
             f"run id {run_id!r} names a folder of the reports; use letters, digits and - _ . : + ~, with a letter or digit first"
         )
-    suites = load_suites()
+    suites = load_suites() | load_list_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader
 
 from expectations._findings import Audit
 from expectations._results import as_json
-from expectations._suites import load_suites
+from expectations._suites import load_list_suites, load_suites
 from manifold.lake.files import Files
 from manifold.lake.reports import (
     INDEX,
@@ -108,7 +108,7 @@ def _details(reports: Files, table: str, audit: Audit) -> str | None:
 
 
 def _remove(reports: Files, run_id: str) -> None:
-    for table in load_suites():
+    for table in (*load_suites(), *load_list_suites()):
         reports.remove(f"{VALIDATIONS}/{table}/{run_id}")
     reports.remove(f"{RUNS}/{run_id}")
 

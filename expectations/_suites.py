@@ -11,8 +11,9 @@ from ruamel.yaml import YAML
 
 from expectations._rules import AnyRule, Known, Matches, Rule, UniqueInTable, columns_of
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import EVERY_TABLE, Table
+from manifold.contracts.tables import CAMPAIGN_LIST, EVERY_TABLE, Table
 
+LISTS = files("expectations") / "lists"  # suites of rows that are in no table
 FOLDER = files("expectations") / "suites"  # not a path, because the code may be in an archive on a cluster
 
 
@@ -32,7 +33,7 @@ class Suite(BaseModel):
     @property
     def contract(self) -> Table:
         """The table's definition in the contracts."""
-        return next(table for table in EVERY_TABLE if table.name == self.table)
+        return next(table for table in (*EVERY_TABLE, CAMPAIGN_LIST) if table.name == self.table)
 
     @property
     def references(self) -> set[str]:
@@ -48,6 +49,12 @@ def load_suites(folder: Traversable = FOLDER) -> dict[str, Suite]:
         Permanent: a file is not a suite; the message names file, field and remedy.
     """
     return {suite.table: suite for suite in map(_load, _files(folder))}
+
+
+@cache
+def load_list_suites() -> dict[str, Suite]:
+    """Load the suites of lists, by name; it raises what `load_suites` does."""
+    return {suite.table: suite for suite in map(_load, _files(LISTS))}
 
 
 def _files(folder: Traversable) -> list[Traversable]:
@@ -68,7 +75,7 @@ def _load(path: Traversable) -> Suite:
 
 
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
-    tables = {table.name: {column.name for column in table.columns} for table in EVERY_TABLE}
+    tables = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
     if suite.table not in tables:
         yield f"{suite.table} is no table of manifold.contracts.tables; name one of {', '.join(tables)}"
         return

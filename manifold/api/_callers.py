@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import structlog
-from fastapi import HTTPException, Request
+from fastapi import Header, HTTPException, Request
 
 from manifold.contracts.errors import Permanent
 from manifold.runtime.http import has_token
@@ -29,6 +30,7 @@ class Right(StrEnum):
     PROPOSE = "propose"  # propose and amend
     APPROVE = "approve"  # let a campaign go on: approve, refuse, pass, resume, retry
     BRAKE = "brake"  # stop it: pause, cancel
+    DELEGATE = "delegate"  # order for its own users, whom the header On-Behalf-Of names
     REWIND = "rewind"  # rewind a compacted queue
 
 
@@ -124,13 +126,23 @@ def _token(line: str) -> tuple[bytes, Caller] | str:
     return sha256.encode(), Caller(name, frozenset(map(Right, rights)))
 
 
-def needs(right: Right) -> Callable[[Request], Awaitable[Caller]]:
-    """Return a dependency that gives the caller, and refuses those without this right."""
+OnBehalfOf = Annotated[
+    str, Header(pattern=f"^({_NAME.pattern})?$", description="the user for whom a token with the right `delegate` orders")
+]
 
-    async def allowed(request: Request) -> Caller:
+
+def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
+    """Return a dependency that gives the caller, and refuses those without this right.
+
+    A system that orders for its own users is named before the user: `airflow/anna`.
+    """
+
+    async def allowed(request: Request, on_behalf_of: OnBehalfOf = "") -> Caller:
         caller: Caller = request.state.caller
+        if on_behalf_of and Right.DELEGATE not in caller.rights:
+            raise HTTPException(403, "the header On-Behalf-Of needs a named token with the right delegate; leave it out")
         if right in caller.rights:
-            return caller
+            return Caller(f"{caller.name}/{on_behalf_of}", caller.rights) if on_behalf_of else caller
         who = f"that of {caller.name} has {', '.join(sorted(caller.rights))}" if caller.name else "this one has no name"
         raise HTTPException(403, f"this needs a named token with the right {right}; {who}. See MANIFOLD_API_TOKENS_FILE")
 

@@ -86,7 +86,8 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
             if refused is not None:
                 return problem(422, refused)
             if dry_run:
-                return m.DryRun.model_validate(proposals.dry_run(campaign, size, now_ms))
+                told = proposals.dry_run(campaign, size, now_ms)
+                return problem(422, told.reason) if isinstance(told, Refused) else m.DryRun.model_validate(told)
             fields = {"campaign": campaign.decided.plan.campaign, "by": caller.name, "why": body.why, "plan": body.plan}
             proposal = r.build_order(r.Propose, fields | {"token": body.token or secrets.token_hex(16)})
             assert isinstance(proposal, r.Propose)

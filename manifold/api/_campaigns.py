@@ -13,6 +13,7 @@ from manifold.api._sources import Sources
 from manifold.api.models import campaigns as m
 from manifold.campaigns import views
 from manifold.campaigns.decided import Stage
+from manifold.campaigns.details import details
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.forecast import forecast
 from manifold.campaigns.proof import report
@@ -66,6 +67,12 @@ def campaign_routes(sources: Sources) -> APIRouter:
         known = await found(campaign)
         response.headers["ETag"] = f'"{known.decided.version}"'
         return m.CampaignState.model_validate(views.summary(campaign, known, wall_clock_ms()))
+
+    @router.get("/campaigns/{campaign}/plan", responses=MISSING)
+    async def show_plan(campaign: CampaignId) -> m.PlanState:
+        """The plan in force, what its rules count now, warnings, and the approvals that are missing."""
+        known = await found(campaign)
+        return m.PlanState.model_validate(await asyncio.to_thread(details, campaign, known, wall_clock_ms()))
 
     @router.get("/campaigns/{campaign}/targets", response_model=m.TargetPage, responses=MISSING)
     async def targets(

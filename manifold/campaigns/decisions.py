@@ -39,20 +39,20 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             listed = tuple(r.Target(vin) for vin in plan.targets.vins or ())
             made = Decided(Stage.PROPOSED, f"{by} proposed it", plan=plan, plan_sha256=plan_sha256(document), tzdata=tzdata)
             made = replace(made, targets=listed, is_listed=plan.targets.vins is not None)
-            return replace(made, authors=frozenset({by}), epoch=decided.epoch, ignored=decided.ignored)
+            return replace(made, authors=frozenset({order.person}), epoch=decided.epoch, ignored=decided.ignored)
         case r.AddTargets(targets=targets, more=more):
             return replace(decided, targets=decided.targets + targets, is_listed=not more)
-        case r.Approve(wave=None, by=by):
+        case r.Approve(wave=None):
             if decided.amendment is None:
-                return replace(decided, approved_by=decided.approved_by | {by})
-            return _approved(decided, replace(decided.amendment, approved_by=decided.amendment.approved_by | {by}))
+                return replace(decided, approved_by=decided.approved_by | {order.person})
+            return _approved(decided, replace(decided.amendment, approved_by=decided.amendment.approved_by | {order.person}))
         case r.Amend():
             return _amended(decided, order)
         case r.Retry(ended=ended):
             again = Again(seq, frozenset(map(Ending, ended)))
             return replace(decided, again=(*decided.again, again))
-        case r.Approve(by=by):
-            return replace(decided, passed_by=decided.passed_by | {by})
+        case r.Approve():
+            return replace(decided, passed_by=decided.passed_by | {order.person})
         case r.Refuse():
             return replace(decided, stage=Stage.REFUSED, because=_because("refused", order))
         case r.Start():
@@ -94,7 +94,7 @@ def _amended(decided: Decided, order: r.Amend) -> Decided:
     plan = plan_of(order.plan)
     assert isinstance(plan, Plan)
     assert decided.plan is not None
-    amendment = Amendment(plan, plan_sha256(order.plan), order.tzdata, order.by, widened(decided.plan, plan))
+    amendment = Amendment(plan, plan_sha256(order.plan), order.tzdata, order.person, widened(decided.plan, plan))
     if decided.stage is Stage.PROPOSED:
         approved_by = frozenset[str]() if amendment.widened else decided.approved_by
         return replace(_with_plan(decided, amendment), approved_by=approved_by)

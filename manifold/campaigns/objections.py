@@ -62,8 +62,8 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
             assert decided.plan is not None
             plan = plan_of(document)
             return plan.reason if isinstance(plan, Refused) else refusal(decided.plan, plan, decided.wave, decided.targets)
-        case r.Approve(by=by, wave=None):
-            return _objection_to_approval(decided, by)
+        case r.Approve(wave=None):
+            return _objection_to_approval(decided, order.person)
         case r.Approve(wave=int(wave)) | r.Hold(wave=wave) | r.Unhold(wave=wave):
             return _of_another_wave(decided, wave)
         case r.Pass(wave=wave):
@@ -82,7 +82,7 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
     return None
 
 
-def _objection_to_approval(decided: Decided, by: str) -> str | None:
+def _objection_to_approval(decided: Decided, person: str) -> str | None:
     assert decided.plan is not None
     amendment = decided.amendment
     if not decided.is_listed:
@@ -90,8 +90,8 @@ def _objection_to_approval(decided: Decided, by: str) -> str | None:
     if decided.stage is not S.PROPOSED and amendment is None:
         return "the plan is approved already; name the wave whose gate is meant"
     authors = decided.authors if amendment is None else decided.authors | {amendment.by}
-    if decided.plan.approve.not_the_author and by in authors:
-        return f"{by} is the author; another person has to approve"
+    if decided.plan.approve.not_the_author and person in authors:
+        return f"{person} is the author; another person has to approve"
     return None if amendment is None else refusal(decided.plan, amendment.plan, decided.wave, decided.targets)
 
 

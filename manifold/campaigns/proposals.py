@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from manifold.campaigns.fold import Campaign
@@ -15,22 +16,33 @@ from manifold.contracts.messages import Refused, shown
 from manifold.contracts.names import MAX_VIN
 from manifold.contracts.topics import request_topic
 
+LISTS = "_lists"  # folder beside the archive's streams, with files that plans name
 OF_PUBLISH = 256  # bytes of a publish beside topic and payload: fixed header and properties
 
 
 def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
-    """The campaign that this proposal gives, or why it is refused. `listed` is the list of a file; None: there is none."""
+    """The campaign that this proposal gives, or why it is refused.
+
+    `listed` is the list of a file. None: there is none, and a plan that does not list its vehicles itself waits for its list.
+    """
     plan = plan_of(document)
     if isinstance(plan, Refused):
         return plan
-    source, name = _source(plan)
-    if source not in ("vins", "file"):
-        return Refused(f"targets.{source} {shown(name)}: the lake resolves such lists, and cannot yet; give vins or a file")
-    if source == "file" and listed is None:
-        return Refused(f"targets.file {shown(name)}: is not read here; propose it with manifold campaign propose, or list vins")
-    if source == "vins" and listed:
+    if plan.targets.vins is None:
+        if listed is None and plan.targets.file is not None and not is_below(plan.targets.file):
+            return Refused(
+                f"targets.file {shown(plan.targets.file)}: must be a path below {LISTS}/ of the archive, such as fleet.csv"
+            )
+        return propose(document, listed, policy, now_ms)
+    if listed:
         return Refused("targets.vins: the plan lists its vehicles itself, and a file does too; leave one of them out")
-    return propose(document, listed or (), policy, now_ms)
+    return propose(document, (), policy, now_ms)
+
+
+def is_below(path: str) -> bool:
+    """Whether a path leads to a file below the folder that it is seen from."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and path.isprintable() and not any(part == "/" or part.startswith(".") for part in parts)
 
 
 def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix: str) -> str | None:
@@ -54,10 +66,12 @@ def lists(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddT
         yield r.AddTargets(campaign, by, targets=tuple(listed[first:after]), more=after < len(listed))
 
 
-def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any]:
-    """What a proposal gives, without a time: the same plan, list and data give the same result."""
+def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any] | Refused:
+    """What a proposal gives, or why that is not known, without a time: the same plan, list and data give the same result."""
     decided = campaign.decided
     assert decided.plan is not None
+    if not campaign.tallies:
+        return Refused("targets: the DAG campaign_targets resolves this list once it is proposed; a dry run needs vins or a file")
     listed = {target.vin for target in decided.targets}
     return {
         "campaign": decided.plan.campaign,
@@ -76,8 +90,3 @@ def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str
 
 def _digest(vins: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(vins).encode()).hexdigest()
-
-
-def _source(plan: Plan) -> tuple[str, object]:
-    names = ("vins", "file", "data", "batch", "campaign")
-    return next((name, value) for name in names if (value := getattr(plan.targets, name)) is not None)

@@ -155,22 +155,26 @@ def rehearse(
     return Rehearsal(world.campaign, tuple(world.facts))
 
 
-def propose(document: dict[str, Any], targets: Sequence[r.Target], policy: Policy, now_ms: int) -> Campaign | Refused:
-    """The campaign that a plan gives when it is proposed and approved at `now_ms`, or why it would be refused."""
+def propose(document: dict[str, Any], targets: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
+    """The campaign that a plan gives when it is proposed and approved at `now_ms`, or why it would be refused.
+
+    Without `targets`, whose list is resolved later, it stays a proposal.
+    """
     world = _approved(document, targets, Fleet({}), policy, now_ms, "")
     return world if isinstance(world, Refused) else world.campaign
 
 
 def _approved(
-    document: dict[str, Any], targets: Sequence[r.Target], fleet: Fleet, policy: Policy, now_ms: int, tzdata: str
+    document: dict[str, Any], targets: Sequence[r.Target] | None, fleet: Fleet, policy: Policy, now_ms: int, tzdata: str
 ) -> Simulation | Refused:
     world, name = Simulation(fleet, policy, now_ms), str(document.get("campaign", ""))
     try:
         world.order(r.Propose(name, "author", plan=document, tzdata=tzdata))
     except ValueError as exc:
         return Refused(str(exc))
-    for first in range(0, len(targets), r.MAX_TARGETS):
-        world.order(r.AddTargets(name, "author", targets=tuple(targets[first : first + r.MAX_TARGETS])))
+    listed = targets or ()
+    for first in range(0, len(listed), r.MAX_TARGETS):
+        world.order(r.AddTargets(name, "author", targets=tuple(listed[first : first + r.MAX_TARGETS])))
     plan, ignored = world.campaign.decided.plan, world.campaign.decided.ignored
     if plan is None or ignored:
         return Refused(ignored[0][1] if ignored else "nothing is proposed")
@@ -179,6 +183,8 @@ def _approved(
     if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
         long_enough = f"must be open for at least the ack deadline of {policy.ack_deadline_ms / 1000:g} s"
         return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
+    if targets is None:
+        return world
     if not world.campaign.decided.targets:
         return Refused("the list of targets is empty")
     for person in range(plan.approve.people):

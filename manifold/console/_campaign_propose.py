@@ -42,7 +42,7 @@ def propose(
     try:
         size = _examine_data(settings, campaign)
         if dry_run:
-            _show(proposals.dry_run(campaign, size, now_ms), as_json)
+            _show(read_or_fail(proposals.dry_run(campaign, size, now_ms), FAILED), as_json)
             return
         fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document}
         proposal = r.build_order(r.Propose, fields | {"token": secrets.token_hex(16)})

@@ -42,6 +42,11 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("token: must be 32 lower-case hexadecimal digits, chosen at random")
 
+    @property
+    def person(self) -> str:
+        """Who ordered it, without the system that says so: `anna` of `airflow/anna`."""
+        return self.by.rpartition("/")[2]
+
 
 class Propose(Order, tag="propose", frozen=True):
     """Submit a plan for approval; its author is `by`."""

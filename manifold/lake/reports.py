@@ -9,6 +9,7 @@ runs/<run>/results/        Great Expectations' validation results, a JSON file p
 validations/<table>/<run>/  Great Expectations' own pages
 expectations/<table>.html   the rules of one table, as Great Expectations words them
 static/                     the style sheet of Great Expectations' pages
+campaigns/<campaign>/       proof of a campaign, and its targets as CSV
 queues/<instant>/           differences between queues and lake (`manifold verify`)
 """
 

@@ -105,4 +105,10 @@ class HousekeepingSettings(BaseSettings):
         0, "how long ended entries and campaigns that are over stay in the tables, at least retention_days; 0: for good"
     )
     check_schedule: str = _s("23 3 * * 0", "cron expression (UTC) of the DAG check_lake; empty: only when triggered")
+    campaign_approvals_schedule: str = _s(
+        "*/5 * * * *", "cron expression (UTC) at which campaign_approvals looks who has to be asked; empty: only when triggered"
+    )
+    campaign_reports_schedule: str = _s(
+        "37 5 * * *", "cron expression (UTC) of the DAG campaign_reports; empty: only when triggered"
+    )
     verify_schedule: str = _s("47 4 * * *", "cron expression (UTC) of the DAG verify_queues; empty: only when triggered")

@@ -14,6 +14,7 @@ from manifold.settings import Settings
 STAGES = (
     *("discover", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),
     *("compact", "garbage", "check", "migrate", "verify", "process_signals", "rotate_keys"),
+    *("campaign_order", "campaign_asks", "campaign_reports", "campaign_targets"),
 )
 
 

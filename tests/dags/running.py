@@ -37,7 +37,7 @@ from tests.support.wire import trigger
 
 RUN_S = 400  # one JVM on a busy machine
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
-SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate")
+SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate", "campaign_approvals", "campaign_reports")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
 
 

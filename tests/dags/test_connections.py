@@ -99,4 +99,4 @@ def test_a_connection_becomes_settings(
 
 def test_without_connections_the_environment_is_unchanged() -> None:
     assert settings_of(lambda _: None) == {}
-    assert set(CONNECTIONS) == {"manifold_catalog", "manifold_store", "manifold_redis", "manifold_recorder"}
+    assert set(CONNECTIONS) == {"manifold_catalog", "manifold_store", "manifold_redis", "manifold_recorder", "manifold_api"}

@@ -248,6 +248,54 @@ class CampaignList(BaseModel):
     campaigns: list[CampaignState] = Field(description="the campaigns on record")
 
 
+class RuleState(BaseModel):
+    """A rule, and what it counts now."""
+
+    model_config = example(name="r1", then="pause", over="2%", **{"in": "wave"}, known=180, count=1)
+
+    name: str = Field(description="of the rule")
+    then: str = Field(description="what happens when it trips: `pause`, `cancel`, `alert`")
+    over: str = Field(description="above which number, or share of those known, it trips")
+    where: str = Field(alias="in", description="what it counts: the open `wave`, the `campaign`, or the last such time")
+    known: Count = Field(description="targets that have settled")
+    count: Count = Field(description="those of them that the rule counts")
+
+
+class Ask(BaseModel):
+    """An approval that is missing."""
+
+    model_config = example(what="plan", wave=None, plan_sha256="0" * 64, approved_by=["ben"], needed=2, answers=1)
+
+    what: str = Field(description="what is to be approved: `plan`, `amendment`, `gate`")
+    wave: Count | None = Field(description="place of the wave whose gate it is")
+    plan_sha256: str = Field(description="identity of the plan")
+    approved_by: list[str] = Field(description="who has approved it so far")
+    needed: Count = Field(description="how many people have to")
+    answers: Count = Field(description="approvals on record of this campaign, with those that had no effect")
+
+
+class PlanState(BaseModel):
+    """The plan of a campaign as people look at it before they approve."""
+
+    model_config = example(
+        campaign="eu-map-47",
+        plan={"data_id": "map_eu_47", "ends": "2026-12-20T00:00:00Z"},
+        amended=None,
+        waves=[200],
+        rules=[{"name": "r1", "then": "pause", "over": "2%", "in": "wave", "known": 180, "count": 1}],
+        warnings=[],
+        asks=[],
+    )
+
+    campaign: CampaignId
+    plan: dict[str, Any] = Field(description="the plan in force with its defaults; lists of vehicles are their lengths")
+    amended: dict[str, Any] | None = Field(description="the plan that waits for its approval")
+    waves: list[Count] = Field(description="targets of each wave; of a proposal, as it would be drawn")
+    rules: list[RuleState] = Field(description="in their order")
+    warnings: list[str] = Field(description="what may surprise")
+    asks: list[Ask] = Field(description="the approvals that are missing")
+
+
 class Target(BaseModel):
     """A target and its state."""
 

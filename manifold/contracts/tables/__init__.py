@@ -1,6 +1,6 @@
 """The lake's tables, defined once: Spark, PyIceberg and Arrow schemas derive from these definitions."""
 
-from manifold.contracts.tables.campaigns import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS
+from manifold.contracts.tables.campaigns import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_LIST, CAMPAIGN_TARGETS, CAMPAIGNS
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
 from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
@@ -33,6 +33,7 @@ __all__ = [
     "CAMPAIGNS",
     "CAMPAIGN_ANSWERS",
     "CAMPAIGN_EVENTS",
+    "CAMPAIGN_LIST",
     "CAMPAIGN_TABLES",
     "CAMPAIGN_TARGETS",
     "COMMON_PROPERTIES",

@@ -60,6 +60,17 @@ CAMPAIGN_TARGETS = Table(
     properties=FEW_MANIFESTS,
 )
 
+CAMPAIGN_LIST = Table(
+    "campaign_list",
+    key=("vin",),
+    columns=columns("""
+        vin   string?  the vehicle
+        zone  string?  its time zone
+        wave  string?  name of the wave that it is listed for
+    """),
+    meaning="one row for each vehicle of a list before it is recorded; no table of the lake",
+)
+
 CAMPAIGN_ANSWERS = Table(
     "sdv_campaign_answers",
     key=("vin", "seq"),

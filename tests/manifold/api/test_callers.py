@@ -76,7 +76,7 @@ def test_a_file_that_has_gone_gives_nobody_a_name(file: Path) -> None:
         (line("anna", "", "read"), "the digest of anna is none"),
         (line("two words", "t", "read"), "name 'two words' must be 1 to 64 letters, digits and . _ @ -"),
         (line("campaigner/0", "t", "read"), "name 'campaigner/0' must be"),
-        (line("anna", "t", "read,all"), "right 'all' of anna must be one of read, propose, approve, brake, rewind"),
+        (line("anna", "t", "read,all"), "right 'all' of anna must be one of read, propose, approve, brake, delegate, rewind"),
         (line("anna", "t", ""), "right '' of anna must be one of"),
         ("of-anna", "it has 1 parts; write <name>:<SHA-256"),
     ],

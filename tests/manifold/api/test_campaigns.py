@@ -263,8 +263,7 @@ def test_a_vehicle_of_a_proposal_is_told_its_wave(place: Place, campaign: str) -
     ("fields", "problem"),
     [
         ({"data_id": "nothing"}, 'data_id "nothing": nothing was published under it; publish it first'),
-        ({"targets": {"file": "/etc/passwd"}}, 'targets.file "/etc/passwd": is not read here'),
-        ({"targets": {"batch": "b", "ended": ["failed"]}}, 'targets.batch "b": the lake resolves such lists'),
+        ({"targets": {"file": "/etc/passwd"}}, 'targets.file "/etc/passwd": must be a path below _lists/'),
         ({"waves": [{"name": "a", "size": 10}, {"name": "b", "size": "rest"}]}, 'waves[1].size "rest": no target is left'),
         ({"rate": 0}, "rate 0: must be 1 to 1000000"),
         ({"ends": "2020-12-20T00:00:00Z"}, "must be in the future"),
@@ -365,3 +364,42 @@ def test_responses_match_the_openapi_document(place: Place, method: str, path: s
         case.call_and_validate(base_url=place.desk.settings.api, timeout=30, headers=headers, excluded_checks=beyond_a_schema)
 
     ask()
+
+
+def test_a_system_orders_for_its_users_if_its_token_may(place: Place, campaign: str) -> None:
+    place.post("", {"plan": place.plan(campaign)})
+    told, refused, odd = (
+        place.post(f"/{campaign}/pause", {}, token=token, headers={"On-Behalf-Of": user})
+        for token, user in ((EVERYBODY, "ben"), (TOKENS[Right.BRAKE], "ben"), (EVERYBODY, "b/c"))
+    )
+
+    assert told.json()["by"] == "anna/ben"
+    assert (refused.status_code, "the right delegate" in refused.json()["detail"]) == (403, True)
+    assert odd.status_code == 422
+
+
+def test_the_plan_is_shown_with_its_rules_its_warnings_and_who_is_asked(place: Place, campaign: str) -> None:
+    rules = [{"name": "r1", "count": ["failed"], "over": "2%", "at_least": 200, "in": "wave"}]
+    place.post(
+        "", {"plan": place.plan(campaign, waves=[{"name": "few", "size": 2}, {"name": "all", "size": "rest"}], rules=rules)}
+    )
+    told = place.ask(f"/{campaign}/plan").json()
+
+    assert (told["plan"]["targets"]["vins"], told["waves"]) == (10, [2, 8])
+    assert told["rules"] == [{"name": "r1", "then": "pause", "over": "2%", "in": "wave", "known": 0, "count": 0}]
+    assert "rule r1 cannot trip in wave few of 2" in told["warnings"][0]
+    (ask,) = told["asks"]
+    assert (ask["what"], ask["approved_by"], ask["needed"], ask["answers"]) == ("plan", [], 1, 0)
+    assert place.post(f"/{campaign}/refuse", {}).status_code == 200
+    assert place.ask(f"/{campaign}/plan").json()["asks"] == []
+
+
+def test_a_plan_may_wait_for_its_list_and_is_not_approved_before(place: Place, campaign: str) -> None:
+    plan = place.plan(campaign) | {"targets": {"batch": "b", "ended": ["failed"]}}
+    dry, proposed = place.post("?dry_run=true", {"plan": plan}), place.post("", {"plan": plan})
+    early = place.post(f"/{campaign}/approve", {})
+
+    assert (dry.status_code, "campaign_targets resolves this list" in dry.json()["detail"]) == (422, True)
+    assert (proposed.status_code, proposed.json()["effect"]) == (200, "applied"), proposed.text
+    assert (early.status_code, "not complete on record" in early.json()["detail"]) == (409, True)
+    assert place.ask(f"/{campaign}/plan").json()["asks"] == []

@@ -27,7 +27,10 @@ ROUTES = (
 )
 OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # tested in test_ecq
 ORDERS = ("pause", "cancel", "approve", "refuse", "resume", "pass", "retry", "amend")
-ASKED = ("/campaigns", *(f"/campaigns/{{campaign}}{what}" for what in ("", "/targets", "/events", "/forecast", "/report")))
+ASKED = (
+    "/campaigns",
+    *(f"/campaigns/{{campaign}}{what}" for what in ("", "/plan", "/targets", "/events", "/forecast", "/report")),
+)
 OF_CAMPAIGNS = (*ASKED, "/vins/{vin}/campaigns", *(f"/campaigns/{{campaign}}/{order}" for order in ORDERS))  # in test_campaigns
 OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # in signals/test_dead_letter_api
 bounded = settings(

@@ -130,3 +130,11 @@ def test_a_record_is_canonical_json_and_round_trips() -> None:
 )
 def test_a_malformed_record_is_refused(payload: bytes) -> None:
     assert isinstance(r.decode(payload), Refused)
+
+
+def test_the_same_person_counts_once_whichever_system_names_them() -> None:
+    once = decided([*PROPOSED, r.Approve(NAME, "ann"), r.Approve(NAME, "airflow/ann")])
+    own = decided([*PROPOSED, r.Approve(NAME, "airflow/author")])
+
+    assert (once.approved_by, once.is_approved) == (frozenset({"ann"}), False)
+    assert own.ignored[0][1] == "author is the author; another person has to approve"

@@ -145,7 +145,6 @@ def test_a_list_from_a_file_is_recorded_in_parts_behind_the_plan(
     ("plan", "problem"),
     [
         ({"data_id": "nothing"}, 'data_id "nothing": nothing was published under it; publish it first'),
-        ({"targets": {"batch": "b", "ended": ["failed"]}}, 'targets.batch "b": the lake resolves such lists, and cannot yet'),
         ({"targets": {"file": "no.csv"}}, "cannot read no.csv (No such file or directory); name a file that exists"),
         ({"waves": [{"name": "a", "size": 10}, {"name": "b", "size": "rest"}]}, 'waves[1].size "rest": no target is left'),
         ({"window": {"from": "22:00", "to": "22:01", "else": "UTC"}}, "must be open for at least the ack deadline of 90 s"),

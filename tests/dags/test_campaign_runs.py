@@ -1,0 +1,211 @@
+"""Orders to campaigns from Airflow: with a real API, recorder, broker and Airflow."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pydantic import SecretStr
+
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
+from manifold.contracts import campaigns as r
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.airflow_api import AirflowApi
+from manifold.sandbox.platform.airflow_users import ADMIN, OPERATOR, logged_in, password_of
+from tests.dags.running import RUN_S, SCHEDULED
+from tests.docs.pictures import log_in
+from tests.manifold.api.desk import Desk, api_of, settings_at
+from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
+from tests.manifold.recorder.harness import Harness, running_harness
+from tests.pipelines.campaign_makers import messages
+from tests.support.browser import needs_chromium, offline_page
+from tests.support.servers import ROOT, free_port, start_airflow, stopping, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ANNA, AIRFLOW = "token-of-anna", "token-of-airflow"
+RIGHTS = {ANNA: "read,propose", AIRFLOW: "read,approve,brake,delegate"}
+
+
+UNDER_WAY = document(
+    number=2000,
+    campaign="eu-map-47",
+    waves=[
+        {"name": "canary", "size": "10%", "gate": {"released": "90%", "known": "95%", "success": "95%", "soak": "10m"}},
+        {"name": "half", "size": "50%", "gate": {"success": "98%"}},
+        {"name": "rest", "size": "rest"},
+    ],
+    rate=20,
+    rules=[
+        {"name": "r1", "count": ["failed"], "over": "8%", "at_least": 50, "in": "wave"},
+        {"name": "r2", "count": ["failed"], "over": 40, "in": "campaign"},
+    ],
+)
+
+
+@dataclass(slots=True)
+class Place:
+    """The API, the recorder that receives its publishes, and an Airflow that orders."""
+
+    desk: Desk
+    harness: Harness
+    api: AirflowApi
+
+    def propose(self, campaign: str, **fields: Any) -> None:
+        """Propose a plan as Anna."""
+        self.harness.redis.set(keys.data(f"data-{campaign}"), b"12345")
+        plan = document(campaign=campaign, data_id=f"data-{campaign}", **fields)
+        headers = {"Authorization": f"Bearer {ANNA}"}
+        answer = self.desk.ask("/api/v1/campaigns", "POST", json={"plan": plan}, headers=headers)
+        assert answer.status_code == 200, answer.text
+
+    def recorded(self, campaign: str) -> list[r.Order]:
+        """The orders to a campaign on disk."""
+        self.harness.flush()
+        found = [r.decode(envelope.payload) for envelope in self.harness.archived(Stream.CAMPAIGN)]
+        return [order for order in found if isinstance(order, r.Order) and order.campaign == campaign]
+
+    def run(self, dag_id: str, **conf: object) -> tuple[str, str]:
+        """Trigger a run and wait for its end; return its id and its state."""
+        run_id = self.api.trigger_dag(dag_id, conf)
+        return run_id, self.api.wait(dag_id, run_id, within_s=RUN_S)
+
+    def question(self, campaign: str) -> dict[str, Any]:
+        """The question about a campaign that waits under Required Actions."""
+
+        def asked() -> dict[str, Any] | None:
+            found = self.api._ask("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")["hitl_details"]
+            return next((each for each in found if campaign in each["subject"]), None)
+
+        found = wait_until(asked, within_s=RUN_S, what=f"the question about {campaign}")
+        assert found is not None
+        return found
+
+    def answer(self, question: dict[str, Any], option: str, why: str) -> str:
+        """Answer as the user admin; return the state in which the run ends."""
+        task = question["task_instance"]
+        dag_id, run_id = task["dag_id"], task["dag_run_id"]
+        path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/taskInstances/{task['task_id']}/-1/hitlDetails"
+        with logged_in(self.desk.settings, airflow.url(self.desk.settings), ADMIN) as admin:
+            admin._ask("PATCH", path, json={"chosen_options": [option], "params_input": {"why": why}})
+        return self.api.wait(dag_id, run_id, within_s=RUN_S)
+
+
+def archive_campaign_under_way(home: Path) -> None:
+    """Write the record of a campaign that is in its second wave, as another recorder has left it."""
+    failing = frozenset(vins(2000)[::40])
+    world = proposed(UNDER_WAY, fleet_here(2000, failing=failing))
+    world.run(NOW + 45 * 60_000)
+    segments = RecordedSegments(Archive(f"file://{home}/archive"))
+    for envelopes in messages(world.facts, UNDER_WAY).values():
+        segments.seal(envelopes, node=7)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Tests isolate themselves by campaigns."""
+    folder = tmp_path_factory.mktemp("place")
+    tokens = folder / "tokens"
+    named = zip(("anna", "airflow"), RIGHTS.items(), strict=True)
+    tokens.write_text(
+        "\n".join(f"{name}:{hashlib.sha256(token.encode()).hexdigest()}:{rights}" for name, (token, rights) in named)
+    )
+    archive_campaign_under_way(folder / "home")
+    with running_harness(folder) as harness:
+        more: dict[str, Any] = {"api_tokens_file": str(tokens), "airflow_port": free_port(), "api_token": AIRFLOW}
+        more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
+        settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port, **more)
+        settings = settings.model_copy(update={"recorder_port": harness.running.port})
+        assert harness.users is not None
+        url = harness.users.url("api", harness.redis_server.port)
+        as_api = settings.model_copy(update={"redis_url": SecretStr(url)})
+        with (
+            api_of(as_api, folder / "api.log") as server,
+            stopping(start_airflow(settings)),
+            logged_in(settings, airflow.url(settings)) as api,
+        ):
+            for dag_id in ("campaign_approvals", "campaign_control"):
+                api.wait_known(dag_id, within_s=180)
+            yield Place(Desk(settings, harness.redis_server, server), harness, api)
+
+
+@pytest.fixture
+def campaign(place: Place) -> str:
+    """A campaign that Anna has proposed."""
+    name = f"c-{uuid.uuid4().hex[:12]}"
+    place.propose(name, waves=[{"name": "canary", "size": 2}, {"name": "rest", "size": "rest"}])
+    return name
+
+
+def test_an_order_is_recorded_in_the_name_of_who_triggered_the_run(place: Place, campaign: str) -> None:
+    run_id, state = place.run("campaign_control", campaign=campaign, do="cancel", why="another one is better")
+
+    assert state == "success", place.api.task_log("campaign_control", run_id, "campaign_order")
+    *_, order = place.recorded(campaign)
+    assert (type(order), order.by, order.why) == (r.Cancel, "airflow/operator", "another one is better")
+    assert place.api.result("campaign_control", run_id, "campaign_order")["effect"] == "applied"
+
+
+def test_an_order_that_does_not_fit_fails_at_once_and_says_why(place: Place, campaign: str) -> None:
+    run_id, state = place.run("campaign_control", campaign=campaign, do="resume")
+
+    log = place.api.task_log("campaign_control", run_id, "campaign_order")
+    assert (state, "the campaign is proposed" in log) == ("failed", True), log
+    assert [type(order) for order in place.recorded(campaign)] == [r.Propose]
+
+
+def test_a_plan_is_approved_under_required_actions(place: Place, campaign: str) -> None:
+    run_id, state = place.run("campaign_approvals")
+    assert state == "success", place.api.task_states("campaign_approvals", run_id)
+    question = place.question(campaign)
+    assert question["subject"] == f"Approve the plan of {campaign}?"
+    assert "to 10 vehicles until 2026-12-20T00:00:00Z" in question["body"]
+    assert "| canary | 2 |" in question["body"]
+    assert place.answer(question, "Approve", "the canary is small") == "success"
+
+    *_, order = place.recorded(campaign)
+    assert (type(order), order.by, order.why) == (r.Approve, "airflow/admin", "the canary is small")
+
+
+def test_an_open_question_is_not_asked_twice(place: Place, campaign: str) -> None:
+    place.run("campaign_approvals")
+    question = place.question(campaign)
+    place.run("campaign_approvals")
+
+    runs = place.api._ask("GET", "/dags/campaign_approvals/dagRuns?limit=100")["dag_runs"]
+    assert len([run for run in runs if campaign in run["dag_run_id"]]) == 1
+    assert place.answer(question, "Refuse", "not now") == "success"
+    *_, order = place.recorded(campaign)
+    assert (type(order), order.by, order.why) == (r.Refuse, "airflow/admin", "not now")
+
+
+@needs_chromium
+def test_the_airflow_ui_shows_campaigns_with_their_waves_rules_and_events(place: Place, campaign: str) -> None:
+    with offline_page() as offline:
+        page, url = offline.page, airflow.url(place.desk.settings)
+        page.set_default_timeout(60_000)
+        log_in(page, url, password_of(place.desk.settings, OPERATOR))
+        page.goto(f"{url}/campaigns/")
+        page.get_by_role("link", name=campaign).wait_for()
+        page.get_by_role("link", name="eu-map-47").click()
+
+        assert page.locator("h1").inner_text() == "eu-map-47"
+        rows = page.locator("table.waves tr").all_inner_texts()[1:]
+        assert [row.split()[0] for row in rows] == ["canary", "half", "rest"]
+        assert "released 90% (200 of 200)" in rows[0]
+        widths = [round(box["width"]) for box in (each.bounding_box() for each in page.locator(".bar").all()) if box]
+        assert len(set(widths)) == 1
+        assert page.locator(".bar .good").count() >= 2
+        assert page.get_by_role("cell", name="15 of 720 known").count() == 1, "of rule r2"
+        events = page.locator("table").last.locator("tr").all_inner_texts()[1:]
+        assert [event.split()[1] for event in events] == ["pass", "hold", "unhold", "hold", "start", "approve", "propose"]
+        if os.environ.get("PICTURES"):
+            page.screenshot(path=ROOT / "docs" / "img" / "airflow-campaign.png", full_page=True)
+        assert offline.asked_outside == []
