@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Header
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from manifold.api._callers import Callers, Right, needs
+from manifold.api._campaign_orders import campaign_order_routes
 from manifold.api._dead_letters import dead_letter_routes
 from manifold.api._docs_page import POLICY, docs_page
 from manifold.api._document import describe
@@ -22,18 +24,20 @@ from manifold.api._signals import signal_routes
 from manifold.api._sources import Sources
 from manifold.api._tables import table_routes
 from manifold.api._vins import vehicle_routes
-from manifold.runtime.http import shows
 from manifold.settings import Settings
 
 PREFIX = "/api/v1"
 DOCUMENT, DOCS = f"{PREFIX}/openapi.json", f"{PREFIX}/docs"
-Authorization = Annotated[str, Header()]
 
 
 def application(settings: Settings) -> Any:
-    """Build the ASGI application. Sources are opened on startup, and may become available later."""
+    """Build the ASGI application. Sources are opened on startup, and may become available later.
+
+    Raises:
+        Permanent: the file of named tokens cannot be read, or a line of it is wrong.
+    """
+    callers = Callers.of(settings)
     sources = Sources(settings)
-    token = settings.http_token.get_secret_value()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -52,28 +56,30 @@ def application(settings: Settings) -> Any:
         table_routes,
         lake_half_routes,
     ):
-        app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
-    _serve_itself(app, sources, token)
+        dependencies = [Depends(no_others), Depends(needs(Right.READ))]
+        app.include_router(routes(sources), prefix=PREFIX, dependencies=dependencies)
+    app.include_router(campaign_order_routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
+    _serve_itself(app, sources)
     tell_problems(app)
     describe(app)
-    app.add_middleware(RequestMiddleware, token=token)
+    app.add_middleware(RequestMiddleware, callers=callers)
     return app
 
 
-def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
+def _serve_itself(app: FastAPI, sources: Sources) -> None:
     """Add /healthz, /livez and /metrics, as in every service, and the documentation page."""
 
     @app.get(HEALTH, include_in_schema=False)
-    async def healthz(authorization: Authorization = "") -> Response:
+    async def healthz(request: Request) -> Response:
         now = await sources.health()
-        details = now.details if shows(authorization, token) else {}
+        details = now.details if request.state.caller is not None else {}
         return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
 
     @app.get(ALIVE, include_in_schema=False)
     async def livez() -> dict[str, bool]:
         return {"alive": True}
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", include_in_schema=False, dependencies=[Depends(needs(Right.READ))])
     async def metrics() -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

@@ -11,7 +11,7 @@ ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and 
 the lake. The one request that changes something is the rewind of a compacted queue. Beyond loopback every request needs the
 bearer token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with the
 `before` or `after` of a page for the next one."""
-COMMON_STATUSES = (401, 422, 500, 503)
+COMMON_STATUSES = (401, 403, 422, 500, 503)
 
 
 def _failure(status: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from manifold import history
+from manifold.api._callers import Right, needs
 from manifold.api._document import FAILURES
 from manifold.api._parameters import After, ClientId, Limit, only_json
 from manifold.api._problems import problem
@@ -46,7 +47,12 @@ def ecq_routes(sources: Sources) -> APIRouter:
 
         return _page(await sources.lake.ask(read))
 
-    @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
+    @router.post(
+        "/ecq/{client_id}/rewind",
+        responses=PASSED_ON,
+        response_model=Rewound,
+        dependencies=[Depends(only_json), Depends(needs(Right.REWIND))],
+    )
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
         """Have a client's compacted queue sent again, from one message on; the answer comes when that is on disk.
 

@@ -6,12 +6,14 @@ import structlog
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from manifold.api._callers import Callers
 from manifold.api._metrics import REQUESTS, SECONDS
 from manifold.api._problems import failed, problem
-from manifold.runtime.http import REFUSED, shows
+from manifold.runtime.http import REFUSED
 
 HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
 MAX_BODY_BYTES = 64 * 1024  # of a request
+PLANS, MAX_PLAN_BYTES = "/api/v1/campaigns", 2 << 20  # a plan lists up to 10,000 vehicles
 ELSEWHERE = "none"  # route label of unknown paths
 
 log = structlog.get_logger(__name__)
@@ -20,15 +22,15 @@ log = structlog.get_logger(__name__)
 class RequestMiddleware:
     """ASGI middleware around the whole API."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, callers: Callers) -> None:
+        self._app, self._callers = app, callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        receive = _bounded(receive)
+        receive = _bounded(receive, MAX_PLAN_BYTES if scope["path"].startswith(PLANS) else MAX_BODY_BYTES)
         began, status = time.perf_counter(), 0
 
         async def noted(message: Message) -> None:
@@ -38,8 +40,10 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if scope["path"] not in (HEALTH, ALIVE) and not shows(_authorization(scope), self._token):
-                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it"
+            caller = self._callers.identify(_authorization(scope))
+            scope.setdefault("state", {})["caller"] = caller
+            if caller is None and scope["path"] not in (HEALTH, ALIVE):
+                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
                 await problem(401, detail, headers=REFUSED)(scope, receive, noted)
             else:
                 await self._app(scope, receive, noted)
@@ -54,7 +58,7 @@ class RequestMiddleware:
             SECONDS.labels(route).observe(time.perf_counter() - began)
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bounded(receive: Receive, most: int) -> Receive:
     """Wrap `receive` to raise 413 if the body is too long."""
     taken = 0
 
@@ -62,8 +66,8 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal taken
         message = await receive()
         taken += len(message.get("body", b""))
-        if taken > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is over {MAX_BODY_BYTES} bytes; send less")
+        if taken > most:
+            raise HTTPException(413, f"the body is over {most} bytes; send less")
         return message
 
     return bounded

@@ -33,6 +33,7 @@ ClientId = Annotated[
 VinAsked = Annotated[str, Query(**_VIN, description="the vehicle")]
 RequestId = Annotated[str, Path(**_REQUEST_ID)]
 RequestIdAsked = Annotated[str, Query(**_REQUEST_ID)]
+CampaignId = Annotated[str, Path(**_ID, examples=["eu-map-47"], description="of the campaign")]
 DataId = Annotated[str, Path(**_ID, examples=[DATA_ID], description="of the data")]
 Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES, description="entries of one page")]
 Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]

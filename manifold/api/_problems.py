@@ -19,8 +19,11 @@ AGAIN_S = 5  # Retry-After in seconds
 SHOWN = 200  # characters quoted of an invalid value
 TITLES = {  # reason phrases of RFC 9110, as RFC 9457 requires for problems without their own type
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    409: "Conflict",
+    412: "Precondition Failed",
     413: "Content Too Large",
     415: "Unsupported Media Type",
     422: "Unprocessable Content",

@@ -11,7 +11,7 @@ from manifold.campaigns.windows import Window
 from manifold.contracts.campaigns import Target
 from manifold.contracts.messages import Refused
 
-_FIXED = ("campaign", "data_id", "targets", "away", "success", "starts", "approve")
+_FIXED = ("campaign", "data_id", "targets", "away", "success", "starts", "approve", "wait_for_data")
 _SEVERITY = {"alert": 0, "pause": 1, "cancel": 2}
 
 

@@ -171,6 +171,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     success: Success = Success()
     starts: str | None = None
     approve: Approval = Approval()
+    wait_for_data: bool = False  # may be proposed before the data is published
 
     def __post_init__(self) -> None:
         for name in ("campaign", "data_id"):

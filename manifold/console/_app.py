@@ -55,7 +55,7 @@ COMMANDS = (
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
     Command("data", ASK, what="app", logs=False),
-    Command("campaign", ASK, what="app", logs=False),
+    Command("campaign", ASK, what="app"),
     Command("ecq", ASK, what="app"),
     Command("signals", ASK, what="app", logs=False),
     Command("queue", ASK, what="app", logs=False),

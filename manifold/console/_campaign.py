@@ -3,28 +3,33 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from manifold.console import _campaign_orders as orders
+from manifold.console._campaign_plan import (
+    At,
+    PlanFile,
+    TargetsFile,
+    campaign_of,
+    instant_of,
+    listed_in,
+    policy_of,
+    read_document,
+    read_or_fail,
+)
+from manifold.console._campaign_propose import propose
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts.messages import Refused
-from manifold.contracts.seq import wall_clock_ms
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
-    from manifold.campaigns.fold import Campaign
     from manifold.campaigns.forecast import Forecast, Quantiles
     from manifold.campaigns.plan import Gate
-    from manifold.campaigns.step import Policy
-    from manifold.contracts.campaigns import Target
 
-T = TypeVar("T")
 app = typer.Typer(help="Data for a list of vehicles, in waves, under a plan.", no_args_is_help=True)
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File with the plan, as JSON.")]
-TargetsFile = Annotated[
-    Path | None,
-    typer.Option("--targets", metavar="FILE", help="The vehicles: CSV or Parquet with vin, zone, wave.", show_default=False),
-]
+for _order in (orders.pause, orders.resume, orders.cancel):  # the brake comes first in --help
+    app.command()(_order)
+app.command()(propose)
 AbsencesFile = Annotated[
     Path | None,
     typer.Option(
@@ -34,7 +39,6 @@ AbsencesFile = Annotated[
         show_default=False,
     ),
 ]
-At = Annotated[str, typer.Option("--at", metavar="INSTANT", help="When it is approved; default: now.", show_default=False)]
 
 
 @app.command()
@@ -45,14 +49,14 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     from manifold.campaigns.parsing import plan_sha256
     from manifold.campaigns.warnings import warnings_of
 
-    document, now_ms, policy = _document(plan_file), _instant_ms(at), _policy()
+    document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
     sha256 = plan_sha256(document)
-    listed = _listed(document, targets)
+    listed = listed_in(document, targets)
     if listed is None:
         told = f"{plan_file} is valid; its list of targets was not checked: give --targets FILE"
         print_json({"plan_sha256": sha256, "targets": None}) if as_json else out.print(told)
         return
-    campaign = _campaign(plan_file, document, listed, policy, now_ms)
+    campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     plan = campaign.decided.plan
     assert plan is not None
     end = forecast(campaign, [0], policy, now_ms, draws=1).end.p50
@@ -83,12 +87,12 @@ def forecast_command(
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.lists import read_absences
 
-    document, now_ms, policy = _document(plan_file), _instant_ms(at), _policy()
-    listed = _listed(document, targets)
+    document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
+    listed = listed_in(document, targets)
     if listed is None:
         fail(f"{plan_file} does not list its vehicles itself; give --targets FILE", USAGE)
-    observed: Sequence[int | None] = [0] if absences is None else _read(read_absences(absences))
-    campaign = _campaign(plan_file, document, listed, policy, now_ms)
+    observed: Sequence[int | None] = [0] if absences is None else read_or_fail(read_absences(absences))
+    campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     found = forecast(campaign, observed, policy, now_ms)
     if as_json:
         print_json(_as_json(found))
@@ -102,63 +106,9 @@ def forecast_command(
     out.print("assumed: people approve each gate at once, and every delivery succeeds")
 
 
-def _document(file: Path) -> dict[str, Any]:
-    """The plan as it is written, after its own rules were checked."""
-    import msgspec
-
-    from manifold.campaigns.parsing import parse_plan
-
-    try:
-        content = file.read_bytes()
-    except OSError as exc:
-        fail(f"cannot read {file} ({exc.strerror}); name a file that exists", USAGE)
-    parsed = parse_plan(content)
-    if isinstance(parsed, Refused):
-        fail(f"{file}: {parsed.reason}")
-    document: dict[str, Any] = msgspec.json.decode(content)
-    return document
-
-
-def _listed(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
-    """The list: of the plan itself (then empty here), or of a file; None: neither."""
-    from manifold.campaigns.lists import read_targets
-
-    names_them = "vins" in document["targets"]
-    if names_them and file is not None:
-        fail(f"--targets {file}: the plan lists its vehicles itself; leave the option out, or name a file in the plan", USAGE)
-    if names_them:
-        return ()
-    return None if file is None else _read(read_targets(file))
-
-
-def _campaign(file: Path, document: dict[str, Any], listed: "Sequence[Target]", policy: "Policy", now_ms: int) -> "Campaign":
-    from manifold.campaigns.rehearsal import propose
-
-    campaign = propose(document, listed, policy, now_ms)
-    if isinstance(campaign, Refused):
-        fail(f"{file}: {campaign.reason}")
-    return campaign
-
-
-def _policy() -> "Policy":
-    from manifold.campaigns.step import Policy
-
-    return Policy(ack_deadline_ms=int(settings_or_fail().ack_deadline_seconds * 1000))
-
-
-def _instant_ms(text: str) -> int:
-    from manifold.campaigns.quantities import instant_ms
-
-    if not text:
-        return wall_clock_ms()
-    try:
-        return instant_ms(text)
-    except ValueError as exc:
-        fail(f"--at {text!r} {exc}", USAGE)
-
-
-def _read(found: T | Refused) -> T:
-    return fail(found.reason, USAGE) if isinstance(found, Refused) else found
+for _order in (orders.approve, orders.refuse, orders.amend, orders.retry):
+    app.command()(_order)
+app.command("pass")(orders.pass_gate)
 
 
 def _gate(gate: "Gate") -> str:

@@ -195,6 +195,18 @@ def encode(command: Command) -> bytes:
     return _encode(command)
 
 
+def checked(command: Command) -> Command:
+    """The same record as a reader will see it.
+
+    Raises:
+        ValueError: a field has a value that cannot be recorded.
+    """
+    found = decode(encode(command))
+    if isinstance(found, Refused):
+        raise ValueError(found.reason)
+    return found
+
+
 def decode(payload: bytes) -> Command | Refused:
     """Return the record in `payload`, or why it is invalid."""
     try:

@@ -73,6 +73,11 @@ class Mqtt:
         """Whether the client is connected and every subscription is confirmed."""
         return self.connected.is_set() and self._subscriptions.complete
 
+    @property
+    def largest_packet(self) -> int:
+        """The broker's maximum packet size in bytes, of the last connection."""
+        return self._reconnector.largest
+
     async def __aenter__(self) -> Self:
         self._reconnector.start()
         return self

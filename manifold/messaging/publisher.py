@@ -46,6 +46,11 @@ class Publisher:
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         await self._mqtt.__aexit__(kind, exc, trace)
 
+    @property
+    def largest_packet(self) -> int:
+        """The largest packet that the broker takes, in bytes, as it said when the client connected."""
+        return self._mqtt.largest_packet
+
     async def data(self, data_id: str, payload: bytes) -> Receipt:
         """Publish a payload."""
         return await self.publish(topics.data_topic(data_id), payload)

@@ -35,6 +35,11 @@ class EndpointSettings(BaseSettings):
     api_url: Annotated[str, Field(pattern=r"^(https?://[^\s,]+)?$")] = _s(
         "", "where the console and Airflow's page find the API; empty: http(s)://<api_host>:<api_port>"
     )
+    api_tokens_file: str = _s(
+        "",
+        "file of the API's named tokens, a line each: <name>:<SHA-256 of the token>:<rights>; rights: read, propose, approve,"
+        " brake, rewind, with commas between; read again when it changes; empty: nobody orders campaigns over HTTP",
+    )
     api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     with_signals: bool = _s(

@@ -26,6 +26,8 @@ ROUTES = (
     "/signal-keys",
 )
 OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # tested in test_ecq
+ORDERS = ("pause", "cancel", "approve", "refuse", "resume", "pass", "retry", "amend")
+OF_CAMPAIGNS = ("/campaigns", *(f"/campaigns/{{campaign}}/{order}" for order in ORDERS))  # in test_campaigns
 OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # in signals/test_dead_letter_api
 bounded = settings(
     max_examples=EXAMPLES,
@@ -49,14 +51,15 @@ def document(desk: Desk) -> Any:
 
 
 def test_every_route_documents_example_responses_and_failures(document: Any) -> None:
-    assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES, *OF_DEAD_LETTERS)}
-    for path in document["paths"].values():
-        (operation,) = path.values()
+    routes = (*ROUTES, *OF_COMPACTED_QUEUES, *OF_CAMPAIGNS, *OF_DEAD_LETTERS)
+    assert set(document["paths"]) == {f"/api/v1{route}" for route in routes}
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
         assert operation["description"]
         assert {"200", "401", "422", "500", "503"} <= set(operation["responses"])
         ((kind, answer),) = operation["responses"]["200"]["content"].items()
         if kind == "application/json":
-            assert document["components"]["schemas"][answer["schema"]["$ref"].rpartition("/")[2]]["example"]
+            models = answer["schema"].get("anyOf", [answer["schema"]])
+            assert all(document["components"]["schemas"][model["$ref"].rpartition("/")[2]]["example"] for model in models)
         assert all(parameter["description"] for parameter in operation.get("parameters", ()))
 
 

@@ -24,6 +24,7 @@ from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
+CAMPAIGN = f"campaign-{RUN}"
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
 OURS = re.compile(  # a log line, a step of `up`, an error
     r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
@@ -55,6 +56,8 @@ WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS"
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
 NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
+NO_CAMPAIGN = ("campaign 'a b'", "must be 1 to 128 printable ASCII")
+NO_PLAN = ("cannot read /no/file", "name a file that exists")
 COUNT = ("--count", "greater than or equal to 1")
 # In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
@@ -91,6 +94,19 @@ CASES = {
     "batch show": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "batch cancel": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "data show": Case(f"data-{RUN} --json", "show*a b", ("data_id 'a b'", "must be 1 to 128 printable ASCII")),
+    "campaign pause": Case(f"{CAMPAIGN} --json", "pause*a b", NO_CAMPAIGN),
+    "campaign resume": Case(f"{CAMPAIGN} --json", "resume*a b", NO_CAMPAIGN),
+    "campaign cancel": Case(f"{CAMPAIGN} --yes --json", "cancel*a b*--yes", NO_CAMPAIGN),
+    "campaign propose": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
+    "campaign check": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
+    "campaign forecast": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
+    "campaign approve": Case(f"{CAMPAIGN} --json", "approve*a b", NO_CAMPAIGN),
+    "campaign refuse": Case(f"{CAMPAIGN} --json", "refuse*a b", NO_CAMPAIGN),
+    "campaign amend": Case(f"{CAMPAIGN} {{tmp}}/plan --json", f"{CAMPAIGN} /no/file", NO_PLAN),
+    "campaign retry": Case(f"{CAMPAIGN} --ended failed --json", "retry*a b*--ended*failed", NO_CAMPAIGN),
+    "campaign pass": Case(
+        f"{CAMPAIGN} --wave 0 --why because --yes --json", "pass*a b*--wave*0*--why*because*--yes", NO_CAMPAIGN
+    ),
     "ecq show": Case(f"{CLIENT} --json", "a+b", ("a+b",)),
     "ecq write": Case(
         f"{CLIENT} key --data {{tmp}}/payload --json", f"{CLIENT} key --data /no/file", ("/no/file", "name a file")
@@ -164,6 +180,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")
+    plan = {"campaign": CAMPAIGN, "data_id": f"data-{RUN}", "targets": {"vins": [VIN]}, "ends": "2099-01-01T00:00:00Z"}
+    (folder / "plan").write_text(json.dumps(plan))
     (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
     (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
     up = manifold("up", env=env)

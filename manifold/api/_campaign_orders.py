@@ -1,0 +1,154 @@
+"""`POST /campaigns…`: orders to campaigns. The name of the token that was shown is who orders."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import Response
+
+from manifold.api._callers import Caller, Right, needs
+from manifold.api._document import FAILURES
+from manifold.api._parameters import CampaignId, only_json
+from manifold.api._problems import problem
+from manifold.api._sources import Sources
+from manifold.api.models import campaigns as m
+from manifold.campaigns import proposals
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.step import Policy
+from manifold.contracts import campaigns as r
+from manifold.contracts import keys
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt, ReceiptStatus, Refused
+from manifold.contracts.seq import wall_clock_ms
+from manifold.history.merge import History
+from manifold.messaging.publisher import Publisher
+
+ORDERS = 8  # concurrent ones: each opens a connection to the broker. Brakes do not wait for them
+FAILS = FAILURES[409] | FAILURES[412] | FAILURES[413] | FAILURES[415]
+T = TypeVar("T")
+IfMatch = Annotated[
+    str | None,
+    Header(pattern='^"[0-9]{1,9}"$', description="the version of the campaign, as its `ETag` says: refused if it is another"),
+]
+DryRun = Annotated[bool, Query(description="true: examine the proposal, and record nothing")]
+Proposer, Approver, Braker = (Annotated[Caller, Depends(needs(right))] for right in (Right.PROPOSE, Right.APPROVE, Right.BRAKE))
+
+
+def campaign_order_routes(sources: Sources) -> APIRouter:
+    """Return the routes that order campaigns."""
+    router = APIRouter(tags=["campaigns"], dependencies=[Depends(only_json)])
+    under_way = asyncio.Semaphore(ORDERS)
+
+    async def publish(commands: Iterable[r.Command]) -> Receipt:
+        """The receipt of the first order, once all are on disk; or of the one that was refused."""
+        first: Receipt | None = None
+        async with Publisher(sources.settings, sources.settings.mqtt_username_campaigns) as publisher:
+            for command in commands:
+                receipt = await publisher.order(command)
+                first = first or receipt
+                if receipt.status is ReceiptStatus.REFUSED:
+                    return receipt
+        assert first is not None
+        return first
+
+    async def order(make: Callable[..., r.Command], campaign: str, caller: Caller, body: m.Order, if_match: str | None) -> Any:
+        if under_way.locked():
+            raise Retryable(f"{ORDERS} orders are under way; ask again")
+        async with under_way:
+            return await ordered(make, campaign, caller, body, if_match)
+
+    async def ordered(make: Callable[..., r.Command], campaign: str, caller: Caller, body: m.Order, if_match: str | None) -> Any:
+        fields = body.model_dump() | {"by": caller.name, "token": body.token or secrets.token_hex(16)}
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        try:
+            command = make(campaign=campaign, if_version=None if if_match is None else int(if_match.strip('"')), **fields)
+            command = r.checked(command)
+        except ValueError as exc:
+            return problem(422, str(exc))
+        return _answer(command, await publish([command]))
+
+    @router.post("/campaigns", response_model=m.Ordered | m.DryRun, responses=FAILS)
+    async def propose(body: m.Plan, caller: Proposer, dry_run: DryRun = False) -> Any:
+        """Propose a campaign; the answer comes when the proposal is on disk. With `dry_run` nothing is recorded."""
+        if under_way.locked():
+            raise Retryable(f"{ORDERS} orders are under way; ask again")
+        policy = Policy(ack_deadline_ms=int(sources.settings.ack_deadline_seconds * 1000))
+        now_ms = wall_clock_ms()
+        async with under_way:
+            campaign = await asyncio.to_thread(proposals.examined, body.plan, None, policy, now_ms)
+            if isinstance(campaign, Refused):
+                return problem(422, campaign.reason)
+            assert campaign.decided.plan is not None
+            size = await _data_bytes(sources, campaign)
+            async with Publisher(sources.settings, sources.settings.mqtt_username_campaigns) as publisher:
+                largest = publisher.largest_packet
+            refused = proposals.data_refusal(campaign.decided.plan, size, largest, sources.settings.topic_prefix)
+            if refused is not None:
+                return problem(422, refused)
+            if dry_run:
+                return m.DryRun.model_validate(proposals.dry_run(campaign, size, now_ms))
+            token = body.token or secrets.token_hex(16)
+            first, *others = proposals.records(body.plan, (), by=caller.name, why=body.why, token=token)
+            return _answer(first, await publish([first, *others]))
+
+    @router.post("/campaigns/{campaign}/pause", response_model=m.Ordered, responses=FAILS)
+    async def pause(campaign: CampaignId, body: m.Order, caller: Braker, if_match: IfMatch = None) -> Any:
+        """Put the brake on: nothing of the campaign is sent until it is resumed."""
+        return await ordered(r.Pause, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/cancel", response_model=m.Ordered, responses=FAILS)
+    async def cancel(campaign: CampaignId, body: m.Order, caller: Braker, if_match: IfMatch = None) -> Any:
+        """End a campaign for good: nothing of it is sent any more."""
+        return await ordered(r.Cancel, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/approve", response_model=m.Ordered, responses=FAILS)
+    async def approve(campaign: CampaignId, body: m.Approve, caller: Approver, if_match: IfMatch = None) -> Any:
+        """Approve a plan, an amendment, or the gate of a wave."""
+        return await order(r.Approve, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/refuse", response_model=m.Ordered, responses=FAILS)
+    async def refuse(campaign: CampaignId, body: m.Order, caller: Approver, if_match: IfMatch = None) -> Any:
+        """Refuse a proposal for good."""
+        return await order(r.Refuse, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/resume", response_model=m.Ordered, responses=FAILS)
+    async def resume(campaign: CampaignId, body: m.Resume, caller: Approver, if_match: IfMatch = None) -> Any:
+        """Go on after a pause; `accept` names the rules that tripped, which count anew."""
+        return await order(r.Resume, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/pass", response_model=m.Ordered, responses=FAILS)
+    async def pass_gate(campaign: CampaignId, body: m.Pass, caller: Approver, if_match: IfMatch = None) -> Any:
+        """Open the next wave although the gate of the open one does not hold."""
+        return await order(r.Pass, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/retry", response_model=m.Ordered, responses=FAILS)
+    async def retry(campaign: CampaignId, body: m.Retry, caller: Approver, if_match: IfMatch = None) -> Any:
+        """Let targets whose last attempt has ended in one of these ways wait again."""
+        return await order(r.Retry, campaign, caller, body, if_match)
+
+    @router.post("/campaigns/{campaign}/amend", response_model=m.Ordered, responses=FAILS)
+    async def amend(campaign: CampaignId, body: m.Plan, caller: Proposer, if_match: IfMatch = None) -> Any:
+        """Replace the plan; where the new one allows more, people have to approve it first."""
+        return await order(r.Amend, campaign, caller, body, if_match)
+
+    return router
+
+
+def _answer(command: r.Command, receipt: Receipt) -> m.Ordered | Response:
+    if receipt.status is ReceiptStatus.REFUSED:
+        return problem(422, f"the recorder refused it: {receipt.reason}")
+    do = str(command.__struct_config__.tag)
+    return m.Ordered(campaign=command.campaign, do=do, by=command.by, seq=receipt.seq, token=command.token, effect=None)
+
+
+async def _data_bytes(sources: Sources, campaign: Campaign) -> int | None:
+    """The size of the campaign's data; None if nothing was published under its id."""
+    assert campaign.decided.plan is not None
+    data_id = campaign.decided.plan.data_id
+    key = keys.data(data_id)
+    if await sources.redis.exists(key):
+        return int(await sources.redis.strlen(key))
+    found = await sources.lake.ask(lambda catalog: History(sources.settings, sources.blocking(), catalog).data(data_id))
+    return None if found is None else len(found.payload)

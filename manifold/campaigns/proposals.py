@@ -1,0 +1,89 @@
+"""Examines a proposal before it is recorded: its plan, its list of targets and its data; and writes its records."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.parsing import plan_of
+from manifold.campaigns.plan import Plan
+from manifold.campaigns.rehearsal import propose
+from manifold.campaigns.step import Policy
+from manifold.campaigns.warnings import warnings_of
+from manifold.contracts import campaigns as r
+from manifold.contracts.messages import Refused, shown
+from manifold.contracts.names import MAX_VIN
+from manifold.contracts.topics import request_topic
+
+OF_PUBLISH = 256  # bytes of a publish beside topic and payload: fixed header and properties
+
+
+def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
+    """The campaign that this proposal gives, or why it is refused. `listed` is the list of a file; None: there is none."""
+    plan = plan_of(document)
+    if isinstance(plan, Refused):
+        return plan
+    source, name = _source(plan)
+    if source not in ("vins", "file"):
+        return Refused(f"targets.{source} {shown(name)}: the lake resolves such lists, and cannot yet; give vins or a file")
+    if source == "file" and listed is None:
+        return Refused(f"targets.file {shown(name)}: is not read here; propose it with manifold campaign propose, or list vins")
+    if source == "vins" and listed:
+        return Refused("targets.vins: the plan lists its vehicles itself, and a file does too; leave one of them out")
+    return propose(document, listed or (), policy, now_ms)
+
+
+def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix: str) -> str | None:
+    """Why the data of a plan cannot be sent; None: it can. `size` is that of the payload in bytes; None: it is not known."""
+    if size is None:
+        if plan.wait_for_data:
+            return None
+        remedy = "publish it first (manifold send --data FILE --data-id ID), or set wait_for_data to true"
+        return f"data_id {shown(plan.data_id)}: nothing was published under it; {remedy}"
+    packet = size + len(request_topic(topic_prefix, "V" * MAX_VIN, plan.campaign)) + OF_PUBLISH
+    if packet > largest_packet:
+        limit = f"a packet of {packet} bytes is over the {largest_packet} that the broker takes"
+        return f"data_id {shown(plan.data_id)}: {limit}; publish smaller data, or raise the limit of the broker"
+    return None
+
+
+def records(document: dict[str, Any], listed: Sequence[r.Target], **fields: Any) -> Iterator[r.Command]:
+    """The orders that propose a plan: the plan, then its list in parts. `fields` are those common to all, such as `by`.
+
+    Raises:
+        ValueError: a field cannot be recorded.
+    """
+    campaign = document["campaign"]
+    yield r.Propose(campaign, plan=document, **fields)
+    for first in range(0, len(listed), r.MAX_TARGETS):
+        part = tuple(listed[first : first + r.MAX_TARGETS])
+        yield r.AddTargets(campaign, targets=part, **{name: value for name, value in fields.items() if name == "by"})
+
+
+def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any]:
+    """What a proposal gives, without a time: the same plan, list and data give the same result."""
+    decided = campaign.decided
+    assert decided.plan is not None
+    listed = {target.vin for target in decided.targets}
+    return {
+        "campaign": decided.plan.campaign,
+        "plan_sha256": decided.plan_sha256,
+        "data_id": decided.plan.data_id,
+        "data_bytes": data_bytes,
+        "targets": len(campaign.roster),
+        "in_no_wave": len(listed - campaign.roster.number_of.keys()),
+        "waves": [
+            {"name": wave.name, "targets": sum(tally.values()), "vins_sha256": _digest(campaign.roster.vins_of(place))}
+            for place, (wave, tally) in enumerate(zip(decided.plan.waves, campaign.tallies, strict=True))
+        ],
+        "warnings": warnings_of(campaign, now_ms),
+    }
+
+
+def _digest(vins: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(vins).encode()).hexdigest()
+
+
+def _source(plan: Plan) -> tuple[str, object]:
+    names = ("vins", "file", "data", "batch", "campaign")
+    return next((name, value) for name in names if (value := getattr(plan.targets, name)) is not None)

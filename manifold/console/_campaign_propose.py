@@ -1,0 +1,94 @@
+"""`manifold campaign propose`: examines a plan, its list and its data, and records plan and list."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manifold.console._campaign_orders import AWAY, By, Why, publish, tell, who
+from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, policy_of, read_document, read_or_fail
+from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
+
+if TYPE_CHECKING:  # loaded by the command: a mere --help needs no arrays
+    from manifold.campaigns.fold import Campaign
+    from manifold.contracts.campaigns import Target
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Examine the proposal, and record nothing.")]
+
+
+@handle_errors
+def propose(
+    plan_file: PlanFile,
+    dry_run: DryRun = False,
+    targets: TargetsFile = None,
+    why: Why = "",
+    by: By = "",
+    at: At = "",
+    as_json: AsJson = False,
+) -> None:
+    """Propose a plan: it is examined, and recorded with its list of vehicles. Then people approve it."""
+    from manifold.campaigns import proposals
+
+    settings, document, now_ms, author = settings_or_fail(), read_document(plan_file), instant_of(at), who(by)
+    listed = _listed(plan_file, document, targets)
+    campaign = read_or_fail(proposals.examined(document, listed, policy_of(settings), now_ms), FAILED)
+    try:
+        size = _examine_data(settings, campaign)
+        if dry_run:
+            _show(proposals.dry_run(campaign, size, now_ms), as_json)
+            return
+        orders = list(proposals.records(document, listed or (), by=author, why=why, token=secrets.token_hex(16)))
+        receipt = publish(settings, orders)
+    except Retryable as exc:
+        fail(f"{exc}; the proposal is therefore not known to be on record", AWAY)
+    tell(orders[0], receipt, as_json)
+
+
+def _listed(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
+    """The list of the option, or of the file that the plan names, seen from the plan's folder; None: neither."""
+    from manifold.campaigns.lists import read_targets
+
+    if file is None and "file" not in document["targets"]:
+        return None
+    return read_or_fail(read_targets(file or plan_file.parent / document["targets"]["file"]))
+
+
+def _examine_data(settings: Settings, campaign: "Campaign") -> int | None:
+    """Return the size of the campaign's data, None if the plan waits for it; exit if it cannot be sent."""
+    from manifold.campaigns.proposals import data_refusal
+    from manifold.console._history import history_of, redis_of
+    from manifold.contracts import keys
+    from manifold.messaging.publisher import Publisher
+
+    async def largest() -> int:
+        async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
+            return publisher.largest_packet
+
+    plan = campaign.decided.plan
+    assert plan is not None
+    key = keys.data(plan.data_id)
+    with redis_of(settings) as redis:
+        size = int(str(redis.strlen(key))) if redis.exists(key) else None
+    if size is None:
+        with history_of(settings) as history:
+            found = history.data(plan.data_id)
+        size = None if found is None else len(found.payload)
+    refused = data_refusal(plan, size, asyncio.run(largest()), settings.topic_prefix)
+    return fail(refused) if refused is not None else size
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    waves = [(wave["name"], wave["targets"], wave["vins_sha256"]) for wave in found["waves"]]
+    out.print(table(f"{found['campaign']}: {found['targets']} targets", ("wave", "targets", "SHA-256 of its VINs"), waves))
+    for warning in found["warnings"]:
+        out.print(f"warning: {warning}", highlight=False, markup=False)
+    facts = [(name, found[name]) for name in ("data_id", "data_bytes", "in_no_wave", "plan_sha256")]
+    out.print(table("nothing is recorded", ("what", "value"), facts))
