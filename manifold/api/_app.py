@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from manifold.api._callers import Callers, Right, needs
 from manifold.api._campaign_orders import campaign_order_routes
+from manifold.api._campaigns import campaign_routes
 from manifold.api._dead_letters import dead_letter_routes
 from manifold.api._docs_page import POLICY, docs_page
 from manifold.api._document import describe
@@ -49,16 +50,17 @@ def application(settings: Settings) -> Any:
     for routes in (
         vehicle_routes,
         history_routes,
-        ecq_routes,
         fleet_routes,
         signal_routes,
         dead_letter_routes,
         table_routes,
         lake_half_routes,
+        campaign_routes,
     ):
         dependencies = [Depends(no_others), Depends(needs(Right.READ))]
         app.include_router(routes(sources), prefix=PREFIX, dependencies=dependencies)
-    app.include_router(campaign_order_routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
+    for routes in (ecq_routes, campaign_order_routes):  # each route says which right it needs
+        app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources)
     tell_problems(app)
     describe(app)

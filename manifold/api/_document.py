@@ -7,10 +7,10 @@ from fastapi.openapi.utils import get_openapi
 
 from manifold.api._problems import MEDIA_TYPE, TITLES, Problem
 
-ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and refused messages, from the queues, the archive and
-the lake. The one request that changes something is the rewind of a compacted queue. Beyond loopback every request needs the
-bearer token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with the
-`before` or `after` of a page for the next one."""
+ABOUT = """What Manifold knows of vehicles, batches, campaigns, compacted queues, data and refused messages, from the queues, the
+archive and the lake. Two kinds of requests change something: the rewind of a compacted queue, and orders to campaigns, which need
+a named token with their right. Beyond loopback every request needs a bearer token. Times are ISO 8601, UTC; a `seq` is a whole
+number of up to 63 bits. Long answers come in pages: ask again with the `before` or `after` of a page for the next one."""
 COMMON_STATUSES = (401, 403, 422, 500, 503)
 
 

@@ -34,7 +34,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
     router = APIRouter(tags=["compacted queues"])
     under_way = asyncio.Semaphore(REWINDS)
 
-    @router.get("/ecq/{client_id}")
+    @router.get("/ecq/{client_id}", dependencies=[Depends(needs(Right.READ))])
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
         """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)

@@ -10,6 +10,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from manifold.api._campaign_record import Campaigns
 from manifold.api._lake import Lake
 from manifold.queues import Policy, connect
 from manifold.runtime.http import Health
@@ -27,12 +28,14 @@ class Sources:
     redis: Redis = field(init=False)
     lake: Lake = field(init=False)
     policy: Policy = field(init=False)
+    campaigns: Campaigns = field(init=False)
     _blocking: BlockingRedis | None = None
     _connecting: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.redis = connect(self.settings.redis, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
         self.lake, self.policy = Lake(self.settings), Policy.of(self.settings)
+        self.campaigns = Campaigns(self.settings)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

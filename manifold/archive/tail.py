@@ -19,7 +19,7 @@ from manifold.contracts.seq import wall_clock_ms
 
 MAX_PAGE_BYTES = 8 << 20  # of the journal, read for one page; one record may be larger
 MAX_PLACES = 16  # readers that are continued without reading a file again
-ALWAYS = (Stream.CAMPAIGN, Stream.OUTCOME)
+ALWAYS = (Stream.CAMPAIGN, Stream.OUTCOME, Stream.ANSWER)
 
 
 class Page(msgspec.Struct, array_like=True):
@@ -71,7 +71,7 @@ class Tail:
 
 
 def may_be_fact(stream: str, payload: bytes) -> bool:
-    """Whether a message may be a fact of a campaign: an order, an outcome, or a trigger that names a place in one."""
+    """Whether a message may be a fact of a campaign: an order, an outcome, an answer, or a trigger that names a place in one."""
     return stream in ALWAYS or (stream == Stream.TRIGGER and (b'"campaign"' in payload or b"\\" in payload))
 
 

@@ -46,6 +46,7 @@ class Decided(Struct, frozen=True):
     authors: frozenset[str] = frozenset()
     amendment: Amendment | None = None
     targets: tuple[Target, ...] = ()
+    is_listed: bool = False  # the list of targets is complete
     approved_by: frozenset[str] = frozenset()
     wave: int = 0  # the open one
     opened_ms: int = 0  # when it was opened

@@ -38,9 +38,10 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             assert isinstance(plan, Plan)
             listed = tuple(r.Target(vin) for vin in plan.targets.vins or ())
             made = Decided(Stage.PROPOSED, f"{by} proposed it", plan=plan, plan_sha256=plan_sha256(document), tzdata=tzdata)
-            return replace(made, authors=frozenset({by}), targets=listed, epoch=decided.epoch, ignored=decided.ignored)
-        case r.AddTargets(targets=targets):
-            return replace(decided, targets=decided.targets + targets)
+            made = replace(made, targets=listed, is_listed=plan.targets.vins is not None)
+            return replace(made, authors=frozenset({by}), epoch=decided.epoch, ignored=decided.ignored)
+        case r.AddTargets(targets=targets, more=more):
+            return replace(decided, targets=decided.targets + targets, is_listed=not more)
         case r.Approve(wave=None, by=by):
             if decided.amendment is None:
                 return replace(decided, approved_by=decided.approved_by | {by})

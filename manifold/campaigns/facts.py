@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from manifold.campaigns.success import Retry
+from manifold.contracts.answers import Answer as Answer
 from manifold.contracts.campaigns import Command
 from manifold.contracts.seq import unix_ms_of
 
@@ -57,15 +58,6 @@ class Ended(Struct, frozen=True, gc=False):
     vin: str
     release: int  # the seq of the trigger
     ending: Ending
-
-
-class Answer(StrEnum):
-    """What a vehicle says of an entry that it has, weakest first. Of two answers the stronger counts."""
-
-    BUSY = "busy"
-    FAILED = "failed"
-    REFUSED = "refused"
-    DONE = "done"
 
 
 ENDING_OF = {

@@ -85,6 +85,8 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
 def _objection_to_approval(decided: Decided, by: str) -> str | None:
     assert decided.plan is not None
     amendment = decided.amendment
+    if not decided.is_listed:
+        return "the list of targets is not complete on record; propose the same plan again with its list"
     if decided.stage is not S.PROPOSED and amendment is None:
         return "the plan is approved already; name the wave whose gate is meant"
     authors = decided.authors if amendment is None else decided.authors | {amendment.by}

@@ -1,7 +1,7 @@
 """The numbers of a campaign's proof, from its record: what people ordered, who was released when, and how it ended."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,8 +37,12 @@ def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
         "authors": sorted(decided.authors),
         "approved_by": sorted(decided.approved_by),
         "targets": len(campaign.roster),
-        "waves": _waves(campaign),
-        "orders": [_order(fact, dict(decided.ignored)) for fact in ordered if _is_order(fact)],
+        "waves": waves_told(campaign),
+        "orders": [
+            order_told(fact.seq, fact.command, dict(decided.ignored))
+            for fact in ordered
+            if isinstance(fact, Recorded) and not isinstance(fact.command, r.AddTargets)
+        ],
         "releases": len(releases),
         "first_release_ms": releases[0].at_ms if releases else None,
         "last_release_ms": releases[-1].at_ms if releases else None,
@@ -67,7 +71,8 @@ def most_in_a_minute(releases: Sequence[Released]) -> int:
     return most
 
 
-def _waves(campaign: Campaign) -> list[dict[str, Any]]:
+def waves_told(campaign: Campaign) -> list[dict[str, Any]]:
+    """The targets of each wave by state; nothing before the list is frozen by the first approval."""
     plan = campaign.decided.plan
     if plan is None:
         return []
@@ -81,18 +86,15 @@ def _waves(campaign: Campaign) -> list[dict[str, Any]]:
     return waves
 
 
-def _is_order(fact: Fact) -> bool:
-    return isinstance(fact, Recorded) and not isinstance(fact.command, r.AddTargets)
-
-
-def _order(fact: Fact, ignored: dict[int, str]) -> dict[str, Any]:
-    assert isinstance(fact, Recorded)
-    order = msgspec.to_builtins(fact.command)
+def order_told(seq: int, command: r.Command, ignored: Mapping[int, str]) -> dict[str, Any]:
+    """An order, without its plan and its list; and why it had no effect, if it had none."""
+    order = msgspec.to_builtins(command)
     kept = {
         name: order[name] for name in ("do", "by", "why", "wave", "because", "rule", "accept", "ended", "counts") if name in order
     }
-    without_effect = {"without_effect": ignored[fact.seq]} if fact.seq in ignored else {}
-    return {"seq": fact.seq, "at_ms": unix_ms_of(fact.seq), **kept, **without_effect}
+    listed = {"targets": len(command.targets)} if isinstance(command, r.AddTargets) else {}
+    without_effect = {"without_effect": ignored[seq]} if seq in ignored else {}
+    return {"seq": seq, "at_ms": unix_ms_of(seq), **kept, **listed, **without_effect}
 
 
 def _told(each: Falsification) -> dict[str, Any]:

@@ -47,17 +47,11 @@ def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix
     return None
 
 
-def records(document: dict[str, Any], listed: Sequence[r.Target], **fields: Any) -> Iterator[r.Command]:
-    """The orders that propose a plan: the plan, then its list in parts. `fields` are those common to all, such as `by`.
-
-    Raises:
-        ValueError: a field cannot be recorded.
-    """
-    campaign = document["campaign"]
-    yield r.Propose(campaign, plan=document, **fields)
+def lists(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddTargets]:
+    """The records of a list of targets, in parts."""
     for first in range(0, len(listed), r.MAX_TARGETS):
-        part = tuple(listed[first : first + r.MAX_TARGETS])
-        yield r.AddTargets(campaign, targets=part, **{name: value for name, value in fields.items() if name == "by"})
+        after = first + r.MAX_TARGETS
+        yield r.AddTargets(campaign, by, targets=tuple(listed[first:after]), more=after < len(listed))
 
 
 def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from manifold.campaigns.decided import Stage
 from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
+from manifold.contracts.answers import parse_answer
 from manifold.contracts.campaigns import AddTargets, Command, decode
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
@@ -34,7 +35,8 @@ WAIT_S = 10.0
 BATCH = 50_000  # messages
 ENDED = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
 Facts = dict[str, list[Fact]]  # by campaign
-Message = tuple[int, str, bytes]  # seq, stream, payload
+ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about what a trigger has queued
+Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
 _Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
 
 
@@ -50,18 +52,18 @@ _decode_released = msgspec.json.Decoder(_Released).decode
 class CampaignRecord:
     """Follows the record. Every method blocks: call it in a thread.
 
-    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first.
+    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first, or `also_over`.
     """
 
-    def __init__(self, settings: Settings, names: Collection[str] = ()) -> None:
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it told it (monotonic seconds)
-        self._settings, self._names = settings, frozenset(names)
+        self._settings, self._names, self._also_over = settings, frozenset(names), also_over
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
         self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
         self._campaign_of: dict[int, str] = {}  # release → campaign
-        self._unplaced: list[Message] = []  # outcomes whose trigger was not read yet
+        self._unplaced: list[Message] = []  # outcomes and answers whose trigger was not read yet
 
     def read(self) -> Iterator[Facts]:
         """Yield the facts that are new since the last call, some at a time.
@@ -71,17 +73,17 @@ class CampaignRecord:
         """
         pages = {url: list(self._pages(url)) for url in self._settings.recorders}
         known = {url: (read[-1].node, max(read[-1].upto, read[-1].archived)) for url, read in pages.items()}
-        recent = [(r.seq, r.stream, r.payload) for read in pages.values() for page in read for r in page.records]
+        recent = [(r.seq, r.stream, r.topic, r.payload) for read in pages.values() for page in read for r in page.records]
         self._upto = dict(known.values())
         try:
             missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
-            # Triggers before all outcomes, because an outcome does not say to which campaign it belongs.
-            yield from self._batches(message for message in recent if message[1] != Stream.OUTCOME)
+            # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
+            yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
             for since_seq, node in missed:
                 yield from self._archived(since_seq, node)
         except OSError as exc:
             raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
-        yield from self._batches(message for message in recent if message[1] == Stream.OUTCOME)
+        yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
         self._known = known
 
     def forget(self, name: str) -> None:
@@ -121,22 +123,24 @@ class CampaignRecord:
         first_seqs: dict[str, int] = {}
         orders: dict[str, dict[int, Command]] = {}
         archived = (
-            (e.seq, e.stream, e.payload) for e in self._segments.recorded_since(Stream.CAMPAIGN, 0) if not e.refused_because
+            (e.seq, e.stream, e.topic, e.payload)
+            for e in self._segments.recorded_since(Stream.CAMPAIGN, 0)
+            if not e.refused_because
         )
-        for seq, _, payload in (*archived, *(message for message in recent if message[1] == Stream.CAMPAIGN)):
+        for seq, _, _, payload in (*archived, *(message for message in recent if message[1] == Stream.CAMPAIGN)):
             order = decode(payload)
             if isinstance(order, Refused):
                 continue
             first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
             orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
-        if not self._names:
+        if not self._names and not self._also_over:
             self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
     def _archived(self, since_seq: int, node: int | None = None) -> Iterator[Facts]:
-        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, Stream.OUTCOME) if since_seq < MAX_SEQ else ():
+        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES) if since_seq < MAX_SEQ else ():
             yield from self._batches(
-                (envelope.seq, envelope.stream, envelope.payload)
+                (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
                 for envelope in self._segments.recorded_since(stream, since_seq, node)
                 if envelope.refused_because is None and envelope.duplicate_of is None
             )
@@ -152,11 +156,12 @@ class CampaignRecord:
 
     def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
         waiting, self._unplaced = self._unplaced, []
-        for seq, stream, payload in (*messages, *waiting):
+        for message in (*messages, *waiting):
+            seq, stream, _, payload = message
             if not may_be_fact(stream, payload):
                 continue
-            if stream == Stream.OUTCOME:
-                yield from self._ended(seq, payload)
+            if stream in ABOUT_ENTRIES:
+                yield from self._about_entry(message)
             elif stream == Stream.CAMPAIGN:
                 order = decode(payload)
                 if not isinstance(order, Refused) and self._follows(order.campaign):
@@ -167,14 +172,24 @@ class CampaignRecord:
                     self._campaign_of[seq] = trigger.request_id
                     yield trigger.request_id, release
 
-    def _ended(self, seq: int, payload: bytes) -> Iterator[tuple[str, Fact]]:
+    def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
+        seq, stream, topic, payload = message
         try:
-            release = _decode_released(payload).seq
+            if stream == Stream.OUTCOME:
+                release = _decode_released(payload).seq
+            else:
+                answer = parse_answer(topic, payload)
+                if isinstance(answer, Refused):
+                    return
+                release = answer.release
             name = self._campaign_of.get(release)
-            if name is not None:
+            if name is None:
+                if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
+                    self._unplaced.append(message)
+            elif stream == Stream.OUTCOME:
                 yield name, wire.ended(seq, OutcomeRecord.from_wire(payload))
-            elif release > self._upto.get(node_of(release), release):  # its recorder was not read so far
-                self._unplaced.append((seq, Stream.OUTCOME, payload))
+            elif answer.campaign == name:
+                yield name, wire.answered(seq, answer)
         except ValueError:  # ingest quarantines it
             return
 
@@ -187,16 +202,25 @@ class CampaignRecord:
         return name in self._names if self._names else name not in self._over
 
 
-def read_campaigns(settings: Settings, names: Collection[str] = ()) -> Mapping[str, Campaign]:
-    """The state of these campaigns, or of all that are not over, as it is on record now.
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> Mapping[str, Campaign]:
+    """The state of these campaigns, or of all that are not over or `also_over`, as it is on record now.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
     """
     campaigns: dict[str, Campaign] = {}
-    for facts in CampaignRecord(settings, names).read():
+    for facts in CampaignRecord(settings, names, also_over=also_over).read():
         fold_into(campaigns, facts)
     return campaigns
+
+
+def read_facts(settings: Settings, name: str) -> list[Fact]:
+    """Everything that is on record of one campaign.
+
+    Raises:
+        Retryable: as for `CampaignRecord.read`.
+    """
+    return [fact for facts in CampaignRecord(settings, [name]).read() for fact in facts.get(name, ())]
 
 
 def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:

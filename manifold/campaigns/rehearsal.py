@@ -179,6 +179,8 @@ def _approved(
     if plan.window is not None and plan.window.length_ms < policy.ack_deadline_ms:
         long_enough = f"must be open for at least the ack deadline of {policy.ack_deadline_ms / 1000:g} s"
         return Refused(f"window.to {shown(plan.window.closes)}: {long_enough}")
+    if not world.campaign.decided.targets:
+        return Refused("the list of targets is empty")
     for person in range(plan.approve.people):
         world.order(r.Approve(name, f"approver {person + 1}"))
     return world if world.campaign.problem is None else Refused(world.campaign.problem)

@@ -1,10 +1,11 @@
-"""Releases and outcomes as the platform's ordinary messages, and those messages as facts of a campaign."""
+"""Releases as the platform's ordinary triggers; and triggers, outcomes and answers as facts of a campaign."""
 
 import msgspec
 
-from manifold.campaigns.facts import Ended, Ending, Released
+from manifold.campaigns.facts import Answered, Ended, Ending, Released
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.step import Release
+from manifold.contracts.answers import VehicleAnswer
 from manifold.contracts.messages import Trigger
 from manifold.contracts.outcomes import OutcomeRecord
 
@@ -26,3 +27,8 @@ def released(seq: int, trigger: Trigger) -> Released | None:
 def ended(seq: int, record: OutcomeRecord) -> Ended:
     """The fact of an outcome that is recorded as `seq`."""
     return Ended(seq, record.vin, record.seq, Ending(record.outcome.value))
+
+
+def answered(seq: int, said: VehicleAnswer) -> Answered:
+    """The fact of an answer that is recorded as `seq`."""
+    return Answered(seq, said.vin, said.release, said.answer)

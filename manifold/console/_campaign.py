@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manifold.console import _campaign_orders as orders
+from manifold.console import _campaign_show as views
 from manifold.console._campaign_plan import (
     At,
     PlanFile,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.plan import Gate
 
 app = typer.Typer(help="Data for a list of vehicles, in waves, under a plan.", no_args_is_help=True)
-for _order in (orders.pause, orders.resume, orders.cancel):  # the brake comes first in --help
-    app.command()(_order)
+for _command in (orders.pause, orders.resume, orders.cancel):  # the brake comes first in --help
+    app.command()(_command)
 app.command()(propose)
 AbsencesFile = Annotated[
     Path | None,
@@ -106,9 +107,11 @@ def forecast_command(
     out.print("assumed: people approve each gate at once, and every delivery succeeds")
 
 
-for _order in (orders.approve, orders.refuse, orders.amend, orders.retry):
-    app.command()(_order)
+for _command in (orders.approve, orders.refuse):
+    app.command()(_command)
 app.command("pass")(orders.pass_gate)
+for _command in (orders.amend, orders.retry, views.ls, views.show, views.targets, views.events, views.report, views.verify):
+    app.command()(_command)
 
 
 def _gate(gate: "Gate") -> str:

@@ -3,22 +3,26 @@
 import asyncio
 import getpass
 import secrets
-from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import msgspec
 import typer
 
 from manifold.console._campaign_plan import PlanFile, read_document
-from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
-from manifold.contracts.messages import NAME_RULE, Receipt, ReceiptStatus
+from manifold.contracts.messages import NAME_RULE, Receipt
 from manifold.contracts.names import MAX_ID, is_id
 from manifold.settings import Settings
 
+if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
+    from manifold.campaigns.fold import Campaign
+    from manifold.campaigns.intake import Declined, Publish, Read, Taken
+
 AWAY = 3  # exit status: the order is not on record, or the brake not on yet
 NOT_ON = "the brake is therefore not on yet"
+UNKNOWN = "the order is therefore not known to be on record"
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign.")]
 Why = Annotated[str, typer.Option("--why", help="Why; it is kept on record.", show_default=False)]
 By = Annotated[
@@ -35,7 +39,7 @@ Wave = Annotated[int, typer.Option("--wave", min=0, help="Place of the open wave
 @handle_errors
 def pause(campaign: CampaignId, why: Why = "", by: By = "", if_version: IfVersion = None, as_json: AsJson = False) -> None:
     """Put the brake on: nothing of the campaign is sent until `resume`. Asks nothing, and needs neither API nor campaigner."""
-    _order(r.Pause, as_json, is_brake=True, campaign=campaign, why=why, by=by, if_version=if_version)
+    _order(r.Pause, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
 
 
 @handle_errors
@@ -60,7 +64,7 @@ def cancel(
     """End a campaign for good: nothing of it is sent any more."""
     if not yes:
         typer.confirm(f"This ends {campaign} for good. Go on?", abort=True, err=True)
-    _order(r.Cancel, as_json, is_brake=True, campaign=campaign, why=why, by=by, if_version=if_version)
+    _order(r.Cancel, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
 
 
 @handle_errors
@@ -123,6 +127,8 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let targets whose last attempt has ended in one of these ways wait again."""
+    if unknown := [each for each in ended if each not in get_args(r.Retriable)]:
+        fail(f"--ended {unknown[0]!r} must be one of {', '.join(get_args(r.Retriable))}", USAGE)
     _order(r.Retry, as_json, campaign=campaign, why=why, by=by, if_version=if_version, ended=tuple(ended))
 
 
@@ -134,48 +140,58 @@ def who(by: str) -> str:
     return by
 
 
-def publish(settings: Settings, commands: Sequence[r.Command]) -> Receipt:
-    """Publish orders; return the receipt of the first once all are on disk, or of the one that was refused."""
+def carry_out(
+    settings: Settings, name: str, run: "Callable[[Read, Publish], Coroutine[Any, Any, Taken | Declined]]"
+) -> "Taken | Declined":
+    """Run what takes an order, with the record of this campaign and a connection that publishes."""
+    from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.messaging.publisher import Publisher
 
-    async def run() -> Receipt:
+    record, known = CampaignRecord(settings, [name]), dict[str, "Campaign"]()
+
+    def read() -> "Campaign | None":
+        for facts in record.read():
+            fold_into(known, facts)
+        return known.get(name)
+
+    async def publish(orders: Iterable[r.Command]) -> list[Receipt]:
         async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
-            receipts = []
-            for command in commands:
-                receipts.append(await publisher.order(command))
-                if receipts[-1].status is ReceiptStatus.REFUSED:
-                    return receipts[-1]
-            return receipts[0]
+            return await publisher.orders(orders)
 
-    return asyncio.run(run())
+    return asyncio.run(run(lambda _: asyncio.to_thread(read), publish))
 
 
-def tell(command: r.Command, receipt: Receipt, as_json: bool) -> None:
-    """Print the receipt of an order; exit if it was refused."""
-    facts = {"campaign": command.campaign, "do": str(command.__struct_config__.tag), "by": command.by, "seq": receipt.seq}
-    facts |= {"status": receipt.status.value, "reason": receipt.reason}
+def tell(order: r.Order, found: "Taken | Declined", as_json: bool) -> None:
+    """Print what has come of an order; exit unless it has an effect."""
+    from manifold.campaigns.intake import Declined, Effect
+
+    if isinstance(found, Declined):
+        fail(found.reason)
+    facts = {"campaign": order.campaign, "do": str(order.__struct_config__.tag), "by": order.by, "seq": found.seq}
+    facts |= {"effect": str(found.effect), "reason": found.reason}
     if as_json:
-        print_json(facts | {"token": command.token})
+        print_json(facts | {"token": order.token})
     else:
-        out.print(table("", ("campaign", "order", "by", "seq", "status", "why"), [tuple(facts.values())]))
-    if receipt.status is ReceiptStatus.REFUSED:
-        raise typer.Exit(FAILED)
+        out.print(table("", ("campaign", "order", "by", "seq", "effect", "why"), [tuple(facts.values())]))
+    if found.effect is Effect.NONE:
+        fail(f"it is on record as {found.seq} and has no effect: {found.reason}")
+    if found.effect is Effect.NOT_IN_FORCE:
+        fail(f"{found.reason}; {NOT_ON}", AWAY)
 
 
-def _order(kind: type[Any], as_json: bool, *, by: str, is_brake: bool = False, **fields: Any) -> None:
-    if not is_id(fields["campaign"]):
-        fail(f"campaign {fields['campaign']!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
+def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> None:
+    from manifold.campaigns.intake import BRAKES, take
+
+    name = fields["campaign"]
+    if not is_id(name):
+        fail(f"campaign {name!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
     settings = settings_or_fail()
     try:
-        command = r.checked(kind(by=who(by), token=secrets.token_hex(16), **fields))
-    except (ValueError, msgspec.ValidationError) as exc:
+        order = r.made(kind, fields | {"by": who(by), "token": secrets.token_hex(16)})
+    except ValueError as exc:
         fail(str(exc), USAGE)
     try:
-        receipt = publish(settings, [command])
+        found = carry_out(settings, name, lambda read, publish: take(order, read, publish))
     except Retryable as exc:
-        _away(exc, is_brake)
-    tell(command, receipt, as_json)
-
-
-def _away(exc: Retryable, is_brake: bool) -> NoReturn:
-    fail(f"{exc}; {NOT_ON if is_brake else 'the order is therefore not known to be on record'}", AWAY)
+        fail(f"{exc}; {NOT_ON if kind in BRAKES else UNKNOWN}", AWAY)
+    tell(order, found, as_json)

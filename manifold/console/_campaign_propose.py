@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import AWAY, By, Why, publish, tell, who
+from manifold.console._campaign_orders import AWAY, UNKNOWN, By, Why, carry_out, tell, who
 from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, policy_of, read_document, read_or_fail
 from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
 from manifold.settings import Settings
 
@@ -33,6 +34,7 @@ def propose(
 ) -> None:
     """Propose a plan: it is examined, and recorded with its list of vehicles. Then people approve it."""
     from manifold.campaigns import proposals
+    from manifold.campaigns.intake import take_proposal
 
     settings, document, now_ms, author = settings_or_fail(), read_document(plan_file), instant_of(at), who(by)
     listed = _listed(plan_file, document, targets)
@@ -42,11 +44,12 @@ def propose(
         if dry_run:
             _show(proposals.dry_run(campaign, size, now_ms), as_json)
             return
-        orders = list(proposals.records(document, listed or (), by=author, why=why, token=secrets.token_hex(16)))
-        receipt = publish(settings, orders)
+        fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document}
+        proposal = r.made(r.Propose, fields | {"token": secrets.token_hex(16)})
+        found = carry_out(settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish))
     except Retryable as exc:
-        fail(f"{exc}; the proposal is therefore not known to be on record", AWAY)
-    tell(orders[0], receipt, as_json)
+        fail(f"{exc}; {UNKNOWN}", AWAY)
+    tell(proposal, found, as_json)
 
 
 def _listed(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":

@@ -4,7 +4,8 @@ A record has no seq of its own: the recorder assigns one, and the pair is a `Rec
 """
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,7 @@ MAX_TARGETS = 50_000  # per record; a longer list is split into several records
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 Counts = dict[str, int]
+Retriable = Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"]  # how a target may have ended
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="do"):
@@ -58,6 +60,7 @@ class AddTargets(Order, tag="targets", frozen=True):
     """Add a part of the resolved target list."""
 
     targets: tuple[Target, ...] = ()
+    more: bool = False  # further parts follow: nobody can approve a list before its last part is on record
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,7 +117,7 @@ class Amend(Order, tag="amend", frozen=True):
 class Retry(Order, tag="retry", frozen=True):
     """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
 
-    ended: tuple[Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"], ...] = ("failed",)
+    ended: tuple[Retriable, ...] = ("failed",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,16 +198,22 @@ def encode(command: Command) -> bytes:
     return _encode(command)
 
 
-def checked(command: Command) -> Command:
-    """The same record as a reader will see it.
+_Made = TypeVar("_Made", bound=Order)
+
+
+def made(kind: type[_Made], fields: Mapping[str, Any]) -> _Made:
+    """Make a record from plain values.
 
     Raises:
         ValueError: a field has a value that cannot be recorded.
     """
-    found = decode(encode(command))
-    if isinstance(found, Refused):
-        raise ValueError(found.reason)
-    return found
+    try:
+        order = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, kind)
+    except msgspec.ValidationError as exc:
+        raise ValueError(str(exc)) from exc
+    if order.by.startswith(CAMPAIGNER):
+        raise ValueError(f"by: {order.by!r} is a name of the campaigner; name a person")
+    return order
 
 
 def decode(payload: bytes) -> Command | Refused:

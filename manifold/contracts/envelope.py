@@ -46,9 +46,11 @@ class Stream(StrEnum):
     XRAY_RAW = "xray_raw"  # device signals; payloads are sealed
     XRAY_STATUS = "xray_status"  # device statuses
     CAMPAIGN = "campaign"  # orders of people and of the campaigner
+    ANSWER = "answer"  # of vehicles to campaigns
 
 
-IN_LAKE = tuple(stream for stream in Stream if stream is not Stream.CAMPAIGN)  # streams with tables; ingest skips the others
+_WITHOUT_TABLES = (Stream.CAMPAIGN, Stream.ANSWER)
+IN_LAKE = tuple(stream for stream in Stream if stream not in _WITHOUT_TABLES)  # streams with tables; ingest skips the others
 
 
 @dataclass(frozen=True, slots=True)

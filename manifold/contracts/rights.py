@@ -64,7 +64,7 @@ class Rights:
             yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.TRIGGER)
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.recorder:
-            yield True, Action.SUBSCRIBE, topics.RECORDER_FILTERS
+            yield True, Action.SUBSCRIBE, (*topics.RECORDER_FILTERS, topics.response_filter(self.topic_prefix))
             yield True, Action.PUBLISH, (f"{self.receipt_prefix}#",)
         if username == self.dispatcher:
             yield True, Action.SUBSCRIBE, (f"{topics.EVENTS}/#", topics.ONLINE_FILTER, topics.HEARTBEAT_FILTER)

@@ -137,6 +137,24 @@ def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
     return None
 
 
+def response_topic(prefix: str, vin: Owner | str, campaign: RequestId | str) -> str:
+    """Return the topic on which a vehicle answers a campaign."""
+    return f"{prefix}/{vin}/proxy/response/{campaign}"
+
+
+def response_filter(prefix: str) -> str:
+    """Return the filter for the answers of all vehicles."""
+    return response_topic(prefix, "+", "+")
+
+
+def response_of(topic: str) -> tuple[str, str] | None:
+    """Parse a topic made by `response_topic` with any prefix into vehicle and campaign, unvalidated; None for any other."""
+    match topic.rsplit("/", 4):
+        case [_, vin, "proxy", "response", campaign]:
+            return vin, campaign
+    return None
+
+
 def request_of(prefix: str, topic: str) -> tuple[Owner, RequestId] | None:
     """Parse a request topic into vehicle and request id; None for any other topic."""
     if not topic.startswith(prefix + "/"):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -71,6 +71,15 @@ class Publisher:
     async def order(self, order: campaigns.Command) -> Receipt:
         """Publish an order to a campaign."""
         return await self.publish(topics.CAMPAIGN, campaigns.encode(order))
+
+    async def orders(self, orders: Iterable[campaigns.Command]) -> list[Receipt]:
+        """Publish orders to campaigns one after the other, up to the first that is refused."""
+        receipts: list[Receipt] = []
+        for order in orders:
+            receipts.append(await self.order(order))
+            if receipts[-1].status is ReceiptStatus.REFUSED:
+                break
+        return receipts
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
         """Publish a message, and wait for the recorder's receipt: durable or refused.

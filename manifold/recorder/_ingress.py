@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from manifold.archive.journal import Journal, JournalFile
 from manifold.messaging.mqtt import Message
 from manifold.recorder import _metrics
+from manifold.recorder._answers import Answers
 from manifold.recorder._parser import Incoming, Parsed, Parser
 from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._redelivered import ResentMessages
@@ -19,7 +20,8 @@ LARGE = 256 << 10  # bytes; larger messages are validated in a thread, to keep t
 class IngressWriter:
     """Records messages and outcomes in groups, as `may_record` permits; `hand_over` gets each group once it is on disk.
 
-    `answer` gets redelivered messages that were recorded before, once the group is on disk.
+    `answer` gets redelivered messages that were recorded before, once the group is on disk. A few `answers` of vehicles are
+    recorded with each group, after all others.
     """
 
     def __init__(
@@ -29,16 +31,19 @@ class IngressWriter:
         window: Window,
         hazards: PoisonGuard,
         resent: ResentMessages,
+        answers: Answers,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         answer: Callable[[Incoming], None],
         may_record: Callable[[], Awaitable[None]],
     ) -> None:
         self._parser, self._journal, self._window, self._hazards, self._resent = parser, journal, window, hazards, resent
+        self._answers = answers
         self._hand_over, self._answer, self._may_record = hand_over, answer, may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
         self._arrived = asyncio.Event()
         self._busy = False
+        answers.on_arrived = self._arrived.set
 
     def put(self, message: Message) -> None:
         """Accept a message."""
@@ -65,7 +70,11 @@ class IngressWriter:
     @property
     def idle(self) -> bool:
         """Whether everything accepted has been handed over."""
-        return not self._waiting and not self._outcomes and not self._busy
+        return not self._has_waiting and not self._busy
+
+    @property
+    def _has_waiting(self) -> bool:
+        return bool(self._waiting or self._outcomes) or not self._answers.is_empty
 
     async def run(self) -> None:
         """Record until cancelled."""
@@ -73,7 +82,7 @@ class IngressWriter:
             await self._arrived.wait()
             self._arrived.clear()
             self._busy = True
-            while self._waiting or self._outcomes:
+            while self._has_waiting:
                 await self._record_group()
             self._busy = False
 
@@ -82,8 +91,9 @@ class IngressWriter:
         outcomes, recorded = self._take_outcomes()
         taken = await self._take_messages()
         messages = [incoming for incoming in taken if not (incoming.is_resent or incoming.is_dropped)]
-        if outcomes or messages:
-            file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
+        answers = self._answers.take()
+        if outcomes or messages or answers:
+            file = await self._journal.append([incoming.envelope for incoming in outcomes + messages + answers])
             for future in recorded:
                 if not future.done():
                     future.set_result(None)
@@ -93,7 +103,8 @@ class IngressWriter:
         for incoming in taken:
             if incoming.is_resent or incoming.is_dropped:
                 self._answer(incoming)
-        _count(outcomes + taken)
+        self._answers.settle(answers)
+        _count(outcomes + taken + answers)
 
     def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
         group: list[Incoming] = []

@@ -18,8 +18,10 @@ def stream_of(topic: str) -> Stream:
 
 
 def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues; the campaigner reads orders."""
-    return stream not in (Stream.OUTCOME, Stream.CAMPAIGN) and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
+    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues; the campaigner reads the rest."""
+    if stream in (Stream.OUTCOME, Stream.CAMPAIGN, Stream.ANSWER):
+        return False
+    return not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
 
 
 def is_change(topic: str) -> bool:

@@ -29,8 +29,8 @@ from manifold.contracts.seq import SeqSource
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import dispatchers_record, needs_handoff, stream_of
+from manifold.recorder._rate_limit import Admission, RateLimit, bounded, rewound_queue
 from manifold.recorder._recorded import Recorded
-from manifold.recorder._rewind_limit import Admission, RewindLimit, bounded
 from manifold.settings import Settings
 
 DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
@@ -89,7 +89,7 @@ class Parser:
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
-        self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
+        self._rewinds = RateLimit(settings.ecq_rewinds_per_hour, rewound_queue)
         self.seqs = SeqSource(settings.node)  # replaced at start by the leased seqs
 
     def take(self, message: Message, parsed: Parsed | None = None, resent: Recorded | None = None) -> Incoming:
@@ -111,7 +111,7 @@ class Parser:
         incoming.is_dropped = admission is Admission.DROPPED
         match answered:
             case Refused(reason):
-                incoming.refused_because = _plain(reason)
+                incoming.refused_because = plain(reason)
             case Data():
                 incoming.data = answered
             case Append() | Rewind():
@@ -134,9 +134,9 @@ class Parser:
                 case EcqAck(client_id=client_id):
                     stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
                 case OutcomeRecord(vin=vin):
-                    topic = _plain(f"{OUTCOMES}/{vin}")
+                    topic = plain(f"{OUTCOMES}/{vin}")
         except ValueError as exc:
-            topic, refused = OUTCOMES, _plain(str(exc))
+            topic, refused = OUTCOMES, plain(str(exc))
         envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused)
         return Incoming(envelope, refused_because=refused)
 
@@ -228,6 +228,6 @@ class Parser:
             headers[DUPLICATE_OF] = str(first)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that UTF-8 can encode: JSON escapes can name half of a surrogate pair."""
     return text.encode("utf-8", "replace").decode()

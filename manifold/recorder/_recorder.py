@@ -23,6 +23,7 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics, _recovery
+from manifold.recorder._answers import IN_FLIGHT, Answers
 from manifold.recorder._braking import Brakes
 from manifold.recorder._catch_up import CatchUp
 from manifold.recorder._dedupe import DedupeWindow
@@ -57,16 +58,7 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self._settings, node = settings, settings.node
         retry_s, name = settings.journal_retry_seconds, f"recorder-{settings.node}"
-        self._mqtt = Mqtt(
-            settings.mqtt,
-            f"sdv-{name}",
-            username=settings.mqtt_username_recorder,
-            password=settings.mqtt_password.get_secret_value() or None,
-            clean_start=False,
-            session_expiry_s=settings.mqtt_session_expiry_seconds,
-            receive_maximum=settings.mqtt_receive_maximum,
-            tls=settings.tls_files(settings.mqtt_username_recorder),
-        )
+        self._mqtt = _client(settings, f"sdv-{name}", settings.mqtt_receive_maximum)
         run_id_guard, policy = RestartGuard(), Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
         self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
@@ -101,12 +93,14 @@ class Recorder:
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
         self._hazards = PoisonGuard(settings.journal_folder / "in-hand", settings)
         self._resent = ResentMessages()
+        self._answers = Answers(settings, _client(settings, f"sdv-{name}-answers", IN_FLIGHT), lambda: self._parser.seqs.next())
         self._ingress = IngressWriter(
             self._parser,
             self._journal,
             self._window,
             self._hazards,
             self._resent,
+            self._answers,
             self._enqueuer.put,
             self._answer,
             self._lease.held,
@@ -131,7 +125,7 @@ class Recorder:
                 self._place.enter()
                 if not await done_before(told, self._start()):
                     return
-                async with self._mqtt, asyncio.TaskGroup() as group:
+                async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
                     works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
                     works.append(self._freshness.watch)
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
@@ -160,7 +154,7 @@ class Recorder:
     def health(self) -> Health:
         """Healthy if messages are accepted and written to disk. Other problems are only reported."""
         accepting = self._mqtt.ready and self._journal.problem is None
-        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
+        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake, self._answers)
         problems = [part.problem for part in parts if part.problem is not None]
         problems += self._direct_enqueuer.spoilt.problems
         if not self._mqtt.ready:
@@ -200,9 +194,11 @@ class Recorder:
     async def _finish(self) -> None:
         """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""
         self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
+        self._answers.stop()
         lost = self._lease.lost is not None  # then the other recorder owns the client id too, and waiting messages get no seq
         if lost:
             await self._mqtt.close()
+            await self._answers.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
                 await until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
@@ -233,6 +229,20 @@ class Recorder:
     async def _flush(self, _: web.Request) -> web.Response:
         """Close open segments; replies with their paths once they are in the archive."""
         return await flush_journal(self._journal, self._writer, self._settings.node)
+
+
+def _client(settings: Settings, client_id: str, receive_maximum: int) -> Mqtt:
+    """A client whose session the broker keeps while this recorder is away."""
+    return Mqtt(
+        settings.mqtt,
+        client_id,
+        username=settings.mqtt_username_recorder,
+        password=settings.mqtt_password.get_secret_value() or None,
+        clean_start=False,
+        session_expiry_s=settings.mqtt_session_expiry_seconds,
+        receive_maximum=receive_maximum,
+        tls=settings.tls_files(settings.mqtt_username_recorder),
+    )
 
 
 def _leave_unacknowledged(_: Message) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.messaging.mqtt import Message
 from manifold.recorder._parser import PACKET_ID, Incoming
+from manifold.recorder._rate_limit import bounded
 from manifold.recorder._recorded import Recorded
-from manifold.recorder._rewind_limit import bounded
 
 MAX_REMEMBERED = 1 << 15  # messages
 _IDS = 1 << 16

@@ -25,7 +25,7 @@ class Window:
             _metrics.DROPPED.inc()
             return False
         self.held += weight(message)
-        _metrics.HELD_BYTES.set(self.held)
+        _metrics.HELD_BYTES.inc(weight(message))
         if self.held > self._limit and not self._closed:
             self._closed = True
             self._full()
@@ -34,7 +34,7 @@ class Window:
     def release(self, message: Message) -> None:
         """Release a message that is settled, or will be redelivered."""
         self.held -= weight(message)
-        _metrics.HELD_BYTES.set(self.held)
+        _metrics.HELD_BYTES.dec(weight(message))
         if self._closed and self.held <= self._limit // 2:
             self._closed = False
             self._free()

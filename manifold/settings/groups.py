@@ -121,6 +121,12 @@ class RecorderSettings(BaseSettings):
     ecq_rewinds_per_hour: Annotated[int, Field(ge=0)] = _s(
         60, "rewinds of one compacted queue that are taken in an hour, up to ten of them at once; 0: any number"
     )
+    campaign_answers: bool = _s(
+        True, "the recorder reads what vehicles answer to campaigns; off: for a fleet whose responses are never answers"
+    )
+    campaign_answers_per_hour: Annotated[int, Field(ge=0)] = _s(
+        60, "answers of one vehicle that are taken in an hour, up to ten of them at once; 0: any number"
+    )
     receipt_prefix: str = _s(
         RECEIPT_PREFIX, "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
     )

@@ -76,6 +76,8 @@ class Named:
             return self._trigger(row)
         if stream is Stream.CAMPAIGN:
             return self._order(row)
+        if stream is Stream.ANSWER:
+            return self._answer(row)
         named = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
         if stream in STREAMS and row["refused_because"] is not None:
             named = named or self.is_in_sealed(row["seq"], row["payload"])
@@ -123,6 +125,15 @@ class Named:
             return self._without_headers(row)
         left = None if row["refused_because"] is not None else without_vehicle(row["payload"], self.vin, self.is_in)
         return None if left is None else self._without_headers(row | {"payload": left})
+
+    def _answer(self, row: Row) -> Row | None:
+        if self.is_in(row["topic"]):
+            return None
+        if not self.is_in(row["payload"]):
+            return self._without_headers(row)
+        fields = None if row["refused_because"] is not None else _object(row["payload"])
+        left = None if fields is None else json.dumps({name: fields.get(name) for name in ("seq", "status")}).encode()
+        return None if left is None or self.is_in(left) else self._without_headers(row | {"payload": left})
 
     def _without_headers(self, row: Row) -> Row:
         headers: Mapping[str, str] = dict(row["headers"] or ())

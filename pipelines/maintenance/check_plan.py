@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from manifold.archive import parsing
 from manifold.archive.segment import Segment
-from manifold.contracts.envelope import Stream
+from manifold.contracts.envelope import IN_LAKE, Stream
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
@@ -88,7 +88,7 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
         elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
-        elif segment.stream is not Stream.CAMPAIGN:  # which has no tables
+        elif segment.stream in IN_LAKE:
             of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):

@@ -1,12 +1,13 @@
-"""An erased vehicle leaves the orders of campaigns, and what they order for others stays."""
+"""An erased vehicle leaves the orders of campaigns and its answers; what is ordered for others, and what they answer, stays."""
 
+import json
 from typing import Any
 
 import pytest
 
 from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Stream, to_arrow
-from manifold.contracts.topics import CAMPAIGN
+from manifold.contracts.topics import CAMPAIGN, response_topic
 from pipelines.erasure.names import Named
 from tests.manifold.campaigns.plans import document
 from tests.pipelines.makers import envelope, seq_at
@@ -57,3 +58,30 @@ def test_what_came_since_stays_and_what_was_refused_goes() -> None:
     assert erased(order, BEFORE_MS + 1) == order
     assert erased(order, refused_because="the door said so") is None
     assert erased(b"no order, and " + GONE.encode()) is None
+
+
+def left_of_answer(vin: str, payload: bytes, ms: int = 1, **more: Any) -> bytes | None:
+    """What an erasure leaves of an answer."""
+    (row,) = to_arrow([envelope(ms, Stream.ANSWER, response_topic("agent", vin, NAME), payload, **more)]).to_pylist()
+    left = Named(GONE, seq_at(BEFORE_MS)).without(Stream.ANSWER, row)
+    return None if left is None else left["payload"]
+
+
+def test_answers_of_the_vehicle_go_and_those_of_others_stay() -> None:
+    done = b'{"seq": 7, "status": "done"}'
+    for payload in (done, b"{"):
+        assert left_of_answer(GONE, payload) is None
+        assert left_of_answer(STAYS, payload) == payload
+    assert left_of_answer(GONE, done, refused_because="too many") is None
+    assert left_of_answer(GONE, done, BEFORE_MS + 1) == done
+
+
+def test_an_answer_that_names_the_vehicle_keeps_its_seq_and_status() -> None:
+    names = json.dumps({"seq": 7, "status": "failed", "reason": f"{GONE} was in the way", "more": GONE}).encode()
+    left = left_of_answer(STAYS, names)
+
+    assert left is not None
+    assert json.loads(left) == {"seq": 7, "status": "failed"}
+    assert left_of_answer(STAYS, json.dumps({"seq": 7, "status": GONE}).encode()) is None
+    assert left_of_answer(STAYS, names, refused_because=f"reason {GONE}") is None
+    assert left_of_answer(STAYS, b"{" + GONE.encode()) is None

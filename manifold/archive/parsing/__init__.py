@@ -5,6 +5,7 @@ Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's 
 
 from collections.abc import Mapping
 
+from manifold.archive.parsing.answers import ANSWERS, answers
 from manifold.archive.parsing.campaigns import CAMPAIGNS, campaigns
 from manifold.archive.parsing.common import BLANK, Limits, Parser
 from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
@@ -33,9 +34,11 @@ PARSERS: Mapping[Stream, Parser] = {
     Stream.XRAY_RAW: signals,
     Stream.XRAY_STATUS: statuses,
     Stream.CAMPAIGN: campaigns,
+    Stream.ANSWER: answers,
 }
 
 __all__ = [
+    "ANSWERS",
     "BLANK",
     "CAMPAIGNS",
     "DATA",
@@ -53,6 +56,7 @@ __all__ = [
     "Limits",
     "Parser",
     "Processing",
+    "answers",
     "campaigns",
     "data",
     "ecq",

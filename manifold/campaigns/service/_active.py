@@ -3,24 +3,24 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from manifold.campaigns.braking import right_brake
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.service import _metrics
 from manifold.campaigns.service._book import Book
+from manifold.campaigns.service._braking import Brakes
 from manifold.campaigns.service._lead import Lead
 from manifold.campaigns.service._presence import find_present
 from manifold.campaigns.step import Decide, Policy, Release, candidates, step
 from manifold.campaigns.wire import trigger_payload
 from manifold.contracts import campaigns as r
 from manifold.contracts import topics
-from manifold.contracts.brakes import Brake, Braking
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.contracts.names import MAX_VIN
@@ -33,6 +33,7 @@ from manifold.settings import Settings
 CLIENT_ID = "sdv-campaigner"  # of every campaigner: a broker keeps the order of one client's messages
 READ_S = 0.5  # pause between two looks at the record
 AWAITED_S = 0.1  # the same, while something published is not on record yet
+REST = 4  # times as long as a decision took, until the same state is decided on again
 SWEEP_S, MAX_SWEEP_PAUSE_S = 0.5, 60.0
 REFUSED_S = 30.0  # pause of a campaign whose message was refused
 MAX_VINS = 100_000  # in one release
@@ -53,6 +54,7 @@ class Active:
         self.open_campaigns = 0
         self._settings, self._lead = settings, lead
         self._queues, self._book = Queues(redis, QueuePolicy.of(settings)), Book(settings)
+        self._brakes = Brakes(self._queues)
         fitting = max(1, (settings.max_trigger_bytes - _TRIGGER_BYTES) // (MAX_VIN + 3))
         self._policy = Policy(
             by=f"{r.CAMPAIGNER}{socket.gethostname()}",
@@ -65,7 +67,7 @@ class Active:
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
         self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
-        self._brakes: Mapping[str, Brake] | None = None  # as Redis has them; None: unknown
+        self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -92,7 +94,7 @@ class Active:
     async def _round(self, publisher: Publisher) -> None:
         await asyncio.to_thread(self._book.refresh)
         now_ms = await self._now_ms()
-        await self._read_brakes()
+        await self._brakes.read()
         known = list(self._book.proposed())
         self.open_campaigns = len(known)
         _metrics.OPEN.set(len(known))
@@ -100,14 +102,19 @@ class Active:
         self.waiting = dict.fromkeys(
             (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
-        self._wanted = {}
         for name, campaign in known[:limit]:
             await self._act(publisher, name, campaign, now_ms)
+        names = {name for name, _ in known[:limit]}
+        self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in names}
+        self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._here = {name: here for name, here in self._here.items() if name in self._wanted}
         self._say(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
         plan = campaign.decided.plan
+        if campaign.decided.epoch > self._policy.epoch:
+            self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
+            return
         if plan is None or not self._is_due(name, campaign):
             return
         if campaign.decided.epoch < self._policy.epoch or name in self._unsure:
@@ -115,42 +122,23 @@ class Active:
             if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
                 self._unsure.discard(name)
             return
-        here = self._here.pop(name, set())
-        effects = step(campaign, now_ms, here, self._policy)
-        if not await self._set_brake(name, campaign):
+        last, not_before = self._stepped.get(name, (None, 0.0))
+        if campaign is last and name not in self._here and time.monotonic() < not_before:
+            return
+        began, here = time.monotonic(), self._here.pop(name, set())
+        self._wanted.pop(name, None)
+        effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
+        if not await self._brakes.set(name, campaign):
             self.waiting[name] = "nothing is released: its brake in Redis is not known, or by an order that is not read yet"
             effects = [each for each in effects if isinstance(each, Decide)]
         if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
-            vins, allowed = candidates(campaign, now_ms, self._policy)
+            vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
             if vins and allowed:
                 self._wanted[name] = vins, allowed
-
-    async def _set_brake(self, name: str, campaign: Campaign) -> bool:
-        """Make the brake in Redis what the fold says; returns whether it is known to be that."""
-        if self._brakes is None:
-            return False
-        known = self._brakes.get(name)
-        right = right_brake(campaign, known)
-        if right == known:
-            return known is None or known.seq in campaign.orders
-        assert right is not None
-        try:
-            if known is None:
-                return await self._queues.brake([Braking(name, right)]) == 1
-            return await self._queues.turn_brake(name, known, right)
-        except RedisError as exc:
-            log.warning("brake not set", campaign=name, reason=str(exc))
-            return False
-
-    async def _read_brakes(self) -> None:
-        try:
-            found = await self._queues.brakes()
-        except (RedisError, ValueError):  # then nothing can be sent either
-            self._brakes = None
-        else:
-            self._brakes = found.brakes if found.version else None
+        ended = time.monotonic()
+        self._stepped[name] = campaign, ended + REST * (ended - began)
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
         if time.monotonic() < self._refused_until.get(name, 0.0):
@@ -167,6 +155,7 @@ class Active:
         """Publish effects; False if one of them may be on record or not."""
         for effect in effects:
             await self._lead.held()
+            log.info("publishes", campaign=name, **_named(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
@@ -188,11 +177,9 @@ class Active:
         self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)
         if isinstance(effect, Release):
             _metrics.RELEASED.inc(len(effect.vins))
-            log.info("released", campaign=name, wave=effect.wave, step=effect.step, vehicles=len(effect.vins), seq=receipt.seq)
         else:
-            word = str(type(effect.command).__struct_config__.tag)
-            _metrics.DECISIONS.labels(word).inc()
-            log.info("decided", campaign=name, do=word, seq=receipt.seq)
+            _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
+        log.info("on record", campaign=name, seq=receipt.seq, **_named(effect))
         return True
 
     async def _now_ms(self) -> int:
@@ -243,3 +230,10 @@ class Active:
             log.warning("campaigns wait", reason=problem)
         self.problem = problem
         _metrics.STUCK.set(problem is not None)
+
+
+def _named(effect: Decide | Release) -> dict[str, Any]:
+    """The effect for the log."""
+    if isinstance(effect, Decide):
+        return {"do": effect.command.__struct_config__.tag}
+    return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}

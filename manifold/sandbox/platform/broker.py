@@ -100,7 +100,7 @@ def outer_access(settings: Settings) -> str:
     hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
     speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", f"write {topics.ecq_filter('+')}"]
     speaks += [f"deny {name}" for name in _ECQ_IN]
-    takes = [f"read {name}" for name in topics.RECORDER_FILTERS]
+    takes = [f"read {name}" for name in (*topics.RECORDER_FILTERS, topics.response_filter(settings.topic_prefix))]
     rights: list[tuple[str, Iterable[str]]] = [
         (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),

@@ -27,7 +27,8 @@ ROUTES = (
 )
 OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # tested in test_ecq
 ORDERS = ("pause", "cancel", "approve", "refuse", "resume", "pass", "retry", "amend")
-OF_CAMPAIGNS = ("/campaigns", *(f"/campaigns/{{campaign}}/{order}" for order in ORDERS))  # in test_campaigns
+ASKED = ("/campaigns", *(f"/campaigns/{{campaign}}{what}" for what in ("", "/targets", "/events", "/forecast", "/report")))
+OF_CAMPAIGNS = (*ASKED, "/vins/{vin}/campaigns", *(f"/campaigns/{{campaign}}/{order}" for order in ORDERS))  # in test_campaigns
 OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # in signals/test_dead_letter_api
 bounded = settings(
     max_examples=EXAMPLES,

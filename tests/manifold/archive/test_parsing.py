@@ -15,7 +15,7 @@ from manifold.contracts.campaigns import Pause, encode
 from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import LATEST_MS, Outcome, OutcomeRecord
-from manifold.contracts.topics import CAMPAIGN, FANOUT, TRIGGER
+from manifold.contracts.topics import CAMPAIGN, FANOUT, TRIGGER, response_topic
 from tests.pipelines.makers import (
     NOON_MS,
     data,
@@ -227,3 +227,24 @@ def test_an_order_to_a_campaign_is_one_row_and_a_bad_one_is_refused() -> None:
     assert second["reason"].startswith("not a record of a campaign")
     assert second["message"] == b'{"do": "pause"}'
     assert third["reason"].startswith('unknown topic "$SDV-FANOUT/trigger"')
+
+
+def test_an_answer_of_a_vehicle_is_one_row_and_a_bad_one_is_refused() -> None:
+    topic = response_topic("fleet/eu", "V1", "maps-47")
+    said = [
+        b'{"seq": 7, "status": "busy", "reason": "in motion"}',
+        b'{"seq": "8", "status": "done"}',
+        b'{"seq": 7, "status": "ok"}',
+    ]
+    answers = [envelope(ms, Stream.ANSWER, topic, payload) for ms, payload in enumerate(said, 1)]
+    limited = envelope(4, Stream.ANSWER, topic, said[0], refused_because="faster than the limit")
+
+    *accepted, bad, late = rows(parsing.PARSERS[Stream.ANSWER], *answers, limited)
+
+    fields = ("vin", "campaign", "release", "status", "answer_reason", "reason")
+    assert [tuple(row[name] for name in fields) for row in accepted] == [
+        ("V1", "maps-47", 7, "busy", "in motion", None),
+        ("V1", "maps-47", 8, "done", None, None),
+    ]
+    assert (bad["reason"], bad["message"]) == ('status "ok" must be one of busy, failed, refused, done', said[2])
+    assert (late["reason"], late["vin"]) == ("faster than the limit", None)

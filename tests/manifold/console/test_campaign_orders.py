@@ -1,5 +1,6 @@
 """Campaigns are proposed, approved and stopped on the command line, with a real broker and recorder, and without the API."""
 
+import asyncio
 import getpass
 import json
 import uuid
@@ -14,11 +15,12 @@ from manifold.console._app import make_app
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
+from manifold.messaging.publisher import Publisher
 from manifold.settings import Settings
 from tests.manifold.campaigns.plans import document, vins
 from tests.manifold.recorder.harness import Harness, running_harness
 from tests.support.lake_rows import new_lake
-from tests.support.servers import free_port, start_mosquitto, stopping
+from tests.support.servers import free_port, start_mosquitto, stopping, wait_until
 
 Run = Callable[..., Result]
 
@@ -65,6 +67,24 @@ def write_plan(harness: Harness, campaign: str, **fields: Any) -> dict[str, Any]
     return plan
 
 
+def publish(harness: Harness, *orders: r.Command) -> None:
+    """Publish orders as another console or the campaigner does."""
+
+    async def run() -> None:
+        settings = Settings(home=harness.folder / "home", mqtt_port=harness.broker.port)
+        async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
+            await publisher.orders(orders)
+
+    asyncio.run(run())
+
+
+def start(run: Run, harness: Harness, campaign: str, **fields: Any) -> None:
+    """Propose and approve a campaign, and start it as the campaigner does."""
+    write_plan(harness, campaign, **fields)
+    assert [run(*line).exit_code for line in (("propose", "plan.json"), ("approve", campaign))] == [0, 0]
+    publish(harness, r.Start(campaign, f"{r.CAMPAIGNER}0"))
+
+
 def recorded(harness: Harness, campaign: str) -> list[tuple[int, r.Command]]:
     """The orders to a campaign on disk, with their seqs."""
     harness.flush()
@@ -80,11 +100,12 @@ def test_a_campaign_is_proposed_approved_and_paused_with_receipts(run: Run, harn
         run("pause", campaign, "--json"),
     ]
 
-    assert [each.exit_code for each in done] == [0, 0, 0], [each.output for each in done]
+    assert [each.exit_code for each in done] == [0, 0, 1], [each.output for each in done]
+    assert "has no effect: the campaign is proposed, because anna proposed it" in done[2].stderr
     told = [json.loads(each.stdout) for each in done]
     orders = recorded(harness, campaign)
     assert [seq for seq, _ in orders] == [each["seq"] for each in told]
-    assert [each["status"] for each in told] == ["recorded"] * 3
+    assert [each["effect"] for each in told] == ["applied", "applied", "none"], "a proposal that is not started cannot be paused"
     assert [order for _, order in orders] == [
         r.Propose(campaign, "anna", "new maps", token=told[0]["token"], plan=plan),
         r.Approve(campaign, "ben", token=told[1]["token"]),
@@ -167,12 +188,101 @@ def test_a_plan_that_waits_for_its_data_is_recorded_before_it(run: Run, harness:
 @pytest.mark.parametrize("order", ["cancel", "pass"])
 def test_cancel_and_pass_ask_first(run: Run, harness: Harness, campaign: str, order: str) -> None:
     more = ("--wave", "0", "--why", "because") if order == "pass" else ()
+    start(run, harness, campaign, waves=[{"name": "canary", "size": 2}, {"name": "rest", "size": "rest"}])
+    before = len(recorded(harness, campaign))
     declined = run(order, campaign, *more, answer="n\n")
 
-    assert (declined.exit_code, recorded(harness, campaign)) == (1, [])
-    assert run(order, campaign, *more, answer="y\n").exit_code == 0
-    assert run(order, campaign, *more, "--yes").exit_code == 0
-    assert len(recorded(harness, campaign)) == 2
+    assert (declined.exit_code, len(recorded(harness, campaign))) == (1, before)
+    agreed = run(order, campaign, *more, answer="y\n")
+    assert (agreed.exit_code, len(recorded(harness, campaign))) == (0, before + 1), agreed.output
+
+
+def test_a_campaign_is_followed_from_its_proposal_to_its_end(run: Run, harness: Harness, campaign: str) -> None:
+    start(run, harness, campaign, waves=[{"name": "canary", "size": 2}, {"name": "rest", "size": "rest"}])
+    paused = run("pause", campaign, "--why", "smoke", "--by", "anna", "--json")
+
+    assert (paused.exit_code, json.loads(paused.stdout)["effect"]) == (0, "applied"), paused.output
+    assert harness.redis.hget(keys.BRAKES, campaign) == f"{json.loads(paused.stdout)['seq']} pause".encode(), "the brake is on"
+    told = json.loads(run("show", campaign, "--json").stdout)
+    assert (told["state"], told["because"], told["targets"]) == ("paused", "paused by anna: smoke", 10)
+    stale = run("resume", campaign, "--if-version", str(told["version"] - 1))
+    assert (stale.exit_code, f"the campaign is at version {told['version']}" in stale.stderr) == (1, True)
+    assert run("resume", campaign, "--if-version", str(told["version"])).exit_code == 0
+    listed = json.loads(run("ls", "--state", "running", "--json").stdout)
+    assert [each["campaign"] for each in listed if each["campaign"] == campaign] == [campaign]
+    canary = json.loads(run("targets", campaign, "--wave", "0", "--json").stdout)["targets"]
+    assert [(target["wave_name"], target["state"]) for target in canary] == [("canary", "waiting")] * 2
+    assert run("cancel", campaign, "--yes", "--why", "enough").exit_code == 0
+    events = json.loads(run("events", campaign, "--json").stdout)["events"]
+    assert [event["do"] for event in events] == ["propose", "approve", "start", "pause", "resume", "cancel"]
+    watched = run("show", campaign, "--watch", "--json")
+    assert json.loads(watched.stdout)["states"] == {"cancelled": 10}
+    assert json.loads(run("report", campaign).stdout)["is_proved"] is True
+    assert run("verify", campaign).exit_code == 0
+    plain = "\n".join(run(*line).stdout for line in (("ls",), ("show", campaign), ("targets", campaign), ("events", campaign)))
+    assert plain.count(campaign) >= 4
+
+
+def test_the_same_plan_again_completes_a_list_that_broke_off(
+    run: Run, harness: Harness, campaign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(r, "MAX_TARGETS", 4)
+    plan = write_plan(harness, campaign, targets={"file": "fleet.csv"})
+    Path("fleet.csv").write_text("\n".join(["vin", *vins(10)]))
+    first = r.Propose(campaign, "anna", plan=plan)
+    publish(harness, first, r.AddTargets(campaign, "anna", targets=tuple(map(r.Target, vins(4))), more=True))
+
+    early = run("approve", campaign)
+    assert (early.exit_code, "the list of targets is not complete on record" in early.stderr) == (1, True)
+    assert run("propose", "plan.json").exit_code == 0
+    parts = [order for _, order in recorded(harness, campaign) if isinstance(order, r.AddTargets)]
+    assert [(len(part.targets), part.more) for part in parts] == [(4, True), (4, True), (2, False)]
+    assert run("propose", "plan.json").exit_code == 0, "once more, and nothing is recorded"
+    assert len(recorded(harness, campaign)) == 4
+    assert run("approve", campaign).exit_code == 0
+    Path("fleet.csv").write_text("\n".join(["vin", *reversed(vins(10))]))
+    other = run("propose", "plan.json")
+    assert (other.exit_code, "the list on record is another" in other.stderr) == (1, True)
+
+
+def test_a_rule_that_tripped_has_to_be_accepted(run: Run, harness: Harness, campaign: str) -> None:
+    start(run, harness, campaign, rules=[{"name": "r1", "count": ["failed"], "over": 1}])
+    publish(harness, r.Pause(campaign, f"{r.CAMPAIGNER}0", rule="r1", counts={"count": 2, "known": 5}))
+    refused = run("resume", campaign)
+
+    assert (refused.exit_code, "accept lacks r1; name the rules that tripped" in refused.stderr) == (1, True)
+    assert run("resume", campaign, "--accept", "r1").exit_code == 0
+
+
+def test_without_redis_the_brake_is_on_record_and_not_on_yet(run: Run, harness: Harness, campaign: str) -> None:
+    start(run, harness, campaign)
+    harness.redis_server.kill()
+    try:
+        done = run("pause", campaign)
+    finally:
+        harness.restart_redis()
+
+    said = " ".join(done.stderr.split())
+    assert (done.exit_code, "recorded, but not in force yet" in said, "the brake is therefore not on yet" in said) == (
+        3,
+        True,
+        True,
+    )
+    wait_until(lambda: harness.redis.hget(keys.BRAKES, campaign), what="the brake to be on when Redis is back")
+
+
+def test_without_a_recorder_the_brake_is_not_on_yet(
+    run: Run, harness: Harness, campaign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manifold.messaging.publisher.RECEIPT_WAIT_S", 1)
+    with harness.running.standing_still():
+        done = run("pause", campaign)
+
+    assert (done.exit_code, "no receipt within 1 s" in done.stderr, "brake is therefore not on yet" in done.stderr) == (
+        3,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("order", ["pause", "cancel"])

@@ -107,6 +107,12 @@ CASES = {
     "campaign pass": Case(
         f"{CAMPAIGN} --wave 0 --why because --yes --json", "pass*a b*--wave*0*--why*because*--yes", NO_CAMPAIGN
     ),
+    "campaign ls": Case("--json", "--state gone", ("--state 'gone'", "must be one of")),
+    "campaign show": Case(f"{CAMPAIGN} --json", "show*a b", NO_CAMPAIGN),
+    "campaign targets": Case(f"{CAMPAIGN} --json", "targets*a b", NO_CAMPAIGN),
+    "campaign events": Case(f"{CAMPAIGN} --json", "events*a b", NO_CAMPAIGN),
+    "campaign report": Case(f"{CAMPAIGN}", "report*a b", NO_CAMPAIGN),
+    "campaign verify": Case(f"{CAMPAIGN} --json", "verify*a b", NO_CAMPAIGN),
     "ecq show": Case(f"{CLIENT} --json", "a+b", ("a+b",)),
     "ecq write": Case(
         f"{CLIENT} key --data {{tmp}}/payload --json", f"{CLIENT} key --data /no/file", ("/no/file", "name a file")

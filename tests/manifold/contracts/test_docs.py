@@ -5,13 +5,15 @@ import re
 import pytest
 
 from manifold.contracts import keys, topics
+from manifold.contracts.answers import MAX_ANSWER_BYTES, MAX_REASON
 from manifold.contracts.ecq import MAX_KEY_BYTES, MAX_KEY_LEVELS
 from manifold.contracts.envelope import DUPLICATE_OF, INLINE, SEGMENT_SCHEMA, Stream
 from manifold.contracts.messages import MAX_PARTS, ReceiptStatus
 from manifold.contracts.names import MAX_ID, MAX_VIN
 from manifold.contracts.outcomes import CODES, EntryState, Outcome
+from manifold.recorder._answers import IN_FLIGHT
+from manifold.recorder._rate_limit import BURST, KEPT_BYTES
 from manifold.recorder._receipts import MAX_BYTES, MAX_LEVELS
-from manifold.recorder._rewind_limit import BURST
 from manifold.settings import Settings
 from tests.support.servers import ROOT
 
@@ -48,6 +50,7 @@ def test_the_page_has_every_topic() -> None:
         topics.ecq_write_topic("<client id>", "<key>"),
         topics.ecq_rewind_topic("<client id>"),
         topics.request_topic(DEFAULT.topic_prefix, "<VIN>", "<request_id>"),
+        topics.response_topic(DEFAULT.topic_prefix, "<VIN>", "<campaign>"),
         topics.ecq_topic("<client id>", "<key>"),
         *(topics.sign_topic("<VIN>", sign) for sign in topics.Sign),
     ]
@@ -63,6 +66,7 @@ def test_the_page_has_every_topic() -> None:
         ("max_ids", f"{DEFAULT.max_ids:,}"),
         ("dedupe_window_seconds", f"{DEFAULT.dedupe_window_seconds:g} s"),
         ("ecq_rewinds_per_hour", f"{DEFAULT.ecq_rewinds_per_hour} an hour, up to {BURST} at once"),
+        ("campaign_answers_per_hour", f"{DEFAULT.campaign_answers_per_hour} an hour, up to {BURST} at once"),
     ],
 )
 def test_the_page_has_the_default_of_each_limit(setting: str, shown: str) -> None:
@@ -71,6 +75,10 @@ def test_the_page_has_the_default_of_each_limit(setting: str, shown: str) -> Non
 
 def test_the_page_has_the_limits_that_no_setting_changes() -> None:
     assert f"| {MAX_KEY_BYTES} bytes of UTF-8, {MAX_KEY_LEVELS} levels" in MESSAGES
+    assert f"| answer | {MAX_ANSWER_BYTES:,} bytes |" in MESSAGES
+    assert f"Its first {MAX_REASON} characters are read" in MESSAGES
+    assert f"and {KEPT_BYTES >> 10} KiB of it is kept" in MESSAGES
+    assert f"on which {IN_FLIGHT} may be unacknowledged" in MESSAGES
     assert f"1 to {MAX_LEVELS} levels after it, at most {MAX_BYTES} bytes" in MESSAGES
     assert f"at most {MAX_PARTS} lists and objects" in MESSAGES
     assert f"1 to {MAX_VIN} printable" in MESSAGES

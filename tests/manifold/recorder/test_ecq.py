@@ -14,7 +14,7 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
 from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Loader, Policy
-from manifold.recorder._rewind_limit import BURST
+from manifold.recorder._rate_limit import BURST
 from manifold.settings import Settings
 from tests.manifold.recorder.cabled import through_cable
 from tests.manifold.recorder.harness import Harness, harness, metric

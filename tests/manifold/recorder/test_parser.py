@@ -20,7 +20,7 @@ from manifold.contracts.seq import seq_of
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import DIGEST, PACKET_ID, Parser
-from manifold.recorder._rewind_limit import KEPT_BYTES
+from manifold.recorder._rate_limit import KEPT_BYTES
 from manifold.settings import Settings
 from tests.support.wire import trigger
 

@@ -14,9 +14,9 @@ from manifold.contracts.messages import ReceiptStatus
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Parser
+from manifold.recorder._rate_limit import BURST
 from manifold.recorder._recorded import Recorded
 from manifold.recorder._redelivered import MAX_REMEMBERED, ResentMessages
-from manifold.recorder._rewind_limit import BURST
 from manifold.settings import Settings
 
 TOPIC = "$ECQ/w/V1/a"

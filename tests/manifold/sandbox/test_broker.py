@@ -134,6 +134,7 @@ MAY = [
     (PUBLISHER, "publish", "$ECQ/r/V1"),
     (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-a/1"),
     *((RECORDER, "subscribe", f"{group}{name}") for group in ("", "$share/sdv-recorders/") for name in RECORDER_FILTERS),
+    *((RECORDER, "subscribe", f"{group}agent/+/proxy/response/+") for group in ("", "$share/sdv-recorders/")),
     (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
     (CAMPAIGNS, "publish", "$SDV-FANOUT/campaign"),
@@ -169,6 +170,15 @@ MAY_NOT = [
     (VEHICLE, "subscribe", "#"),
     (VEHICLE, "publish", "agent/V1/proxy/request/task_1"),
     (VEHICLE, "publish", "ecp/V2/online"),
+    *((VEHICLE, "publish", f"agent/{vin}/proxy/response/maps-47") for vin in ("V2", "V", "V11", "v1", "")),
+    *(
+        (client, "publish", "agent/V1/proxy/response/maps-47")
+        for client in (LISTENER, PUBLISHER, CAMPAIGNS, RECORDER, DISPATCHER)
+    ),
+    *((RECORDER, "subscribe", name) for name in ("agent/+/proxy/+/+", "agent/#", "ecp/#")),
+    (VEHICLE, "subscribe", "agent/+/proxy/response/+"),
+    (CAMPAIGNS, "subscribe", "agent/+/proxy/response/+"),
+    (PUBLISHER, "subscribe", "agent/+/proxy/response/+"),
     (VEHICLE, "publish", "$SDV-FANOUT/trigger"),
     (VEHICLE, "publish", "$SDV-FANOUT"),
     (VEHICLE, "publish", "$events/message_acked"),

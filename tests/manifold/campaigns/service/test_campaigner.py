@@ -1,6 +1,7 @@
 """Campaigns on real parts, from the order to the last acknowledgement: waves, gates, rules, the rate, and who is away."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
+from manifold.contracts.topics import response_topic
+from manifold.messaging.mqtt import Mqtt
 from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet, vins
 from tests.manifold.campaigns.service.worlds import World, a_world, copies, order, plan_for, propose
@@ -151,3 +154,26 @@ def test_the_next_wave_opens_after_the_soak(world: World) -> None:
     orders = world.campaign("soaked").orders
     held, passed = (next(seq for seq, each in orders.items() if isinstance(each, kind)) for kind in (r.Hold, r.Pass))
     assert 3_000 <= unix_ms_of(passed) - unix_ms_of(held) <= 13_000
+
+
+def test_answers_of_vehicles_settle_their_targets(world: World) -> None:
+    targets = vins(4, seed=15)
+    statuses = dict(zip(targets, ("done", "busy", "failed", "refused"), strict=True))
+
+    async def play() -> None:
+        async with Fleet(world.settings, targets) as fleet:
+            await fleet.connect()
+            await propose(world.settings, plan_for("asked", list(targets), success={"by": "answer", "within": "1h"}))
+            await fleet.wait_for(lambda fleet: copies(fleet, "asked") == dict.fromkeys(targets, 1), 30)
+        for message in fleet.received:
+            async with Mqtt(world.settings.mqtt, message.vin) as vehicle:
+                await vehicle.wait_connected()
+                answer = json.dumps(
+                    {"seq": message.seq or max(world.campaign("asked").releases), "status": statuses[message.vin]}
+                )
+                await vehicle.publish(response_topic(world.settings.topic_prefix, message.vin, "asked"), answer.encode())
+        await asyncio.to_thread(world.wait_for, "asked", Stage.COMPLETED)
+
+    asyncio.run(play())
+    campaign = world.campaign("asked")
+    assert [campaign.status_of(vin) for vin in targets] == ["confirmed", "busy", "failed", "rejected"]

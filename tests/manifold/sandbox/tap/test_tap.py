@@ -307,6 +307,28 @@ def test_only_the_campaigns_user_may_publish_orders_to_campaigns(tap_server: Tap
 
 
 @pytest.mark.parametrize("version", [4, 5])
+def test_a_vehicle_answers_campaigns_only_on_its_own_topic(tap_server: TapServer, vin: str, version: int) -> None:
+    own = vin[:60]
+    answer = b'{"seq": 7, "status": "done"}'
+    with ExitStack() as stack:
+        recorder, vehicle, other, publisher = (
+            stack.enter_context(RawConnection(tap_server.port, version=v)) for v in (5, version, version, version)
+        )
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        assert recorder.listen("agent/+/proxy/response/+").body[-1] < 0x80
+        vehicle.open(own)
+        other.open(f"o{own}"[:60])
+        publisher.open(f"sdv-campaigns-{vin}", username="sdv-campaigns")
+        for wire in (other, publisher, vehicle):
+            wire.send(publish(f"agent/{own}/proxy/response/maps-47", answer + str(wire is vehicle).encode(), version))
+            wire.expect(PUBACK)
+
+        assert recorder.expect(PUBLISH).payload == answer + b"True"
+        recorder.send(b"\xc0\0")
+        assert recorder.next().kind == PINGRESP
+
+
+@pytest.mark.parametrize("version", [4, 5])
 def test_publishers_may_write_and_the_consumer_may_also_rewind(tap_server: TapServer, vin: str, version: int) -> None:
     with ExitStack() as stack:
         recorder, publisher, vehicle, other, dispatcher = (

@@ -9,11 +9,11 @@ from manifold.contracts.ecq import Rewind
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import ReceiptStatus
 from manifold.messaging.mqtt import Message, Mqtt
-from manifold.recorder import _rewind_limit
+from manifold.recorder import _rate_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
+from manifold.recorder._rate_limit import BURST, KEPT_BYTES, Admission, RateLimit, rewound_queue
 from manifold.recorder._redelivered import ResentMessages
-from manifold.recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
 from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric
 from tests.support.servers import wait_until
@@ -40,15 +40,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def limit(clock: Clock) -> RewindLimit:
-    return RewindLimit(PER_HOUR, clock)
+def limit(clock: Clock) -> RateLimit:
+    return RateLimit(PER_HOUR, rewound_queue, clock)
 
 
-def admitted(limit: RewindLimit, count: int, client_id: str = "V1") -> int:
+def admitted(limit: RateLimit, count: int, client_id: str = "V1") -> int:
     return sum(limit.judge(rewind(client_id)) is Admission.ADMITTED for _ in range(count))
 
 
-def test_a_burst_is_admitted_then_one_at_a_time(limit: RewindLimit, clock: Clock) -> None:
+def test_a_burst_is_admitted_then_one_at_a_time(limit: RateLimit, clock: Clock) -> None:
     assert admitted(limit, 100) == BURST
     clock.now += EACH_S
     assert admitted(limit, 100) == 1
@@ -58,11 +58,11 @@ def test_a_burst_is_admitted_then_one_at_a_time(limit: RewindLimit, clock: Clock
     assert admitted(limit, 100) == BURST
 
 
-def test_each_client_has_its_own_limit(limit: RewindLimit) -> None:
+def test_each_client_has_its_own_limit(limit: RateLimit) -> None:
     assert [admitted(limit, 100, client_id) for client_id in ("V1", "V2")] == [BURST, BURST]
 
 
-def test_recorded_refusals_are_bounded_by_the_rewind_rate(limit: RewindLimit, clock: Clock) -> None:
+def test_recorded_refusals_are_bounded_by_the_rewind_rate(limit: RateLimit, clock: Clock) -> None:
     hours, told = 5, 0
     for _ in range(hours * 3600):
         clock.now += 1
@@ -71,16 +71,16 @@ def test_recorded_refusals_are_bounded_by_the_rewind_rate(limit: RewindLimit, cl
 
 
 def test_without_a_limit_all_are_admitted() -> None:
-    assert admitted(RewindLimit(0), 1000) == 1000
+    assert admitted(RateLimit(0, rewound_queue), 1000) == 1000
 
 
-def test_other_messages_are_not_counted(limit: RewindLimit) -> None:
+def test_other_messages_are_not_counted(limit: RateLimit) -> None:
     write = Message(f"{topics.ECQ_WRITE_PREFIX}V1/k", b"")
     assert all(limit.judge(write) is Admission.ADMITTED for _ in range(100))
 
 
-def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rewind_limit, "CLIENTS_KEPT", 2)
+def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RateLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rate_limit, "CLIENTS_KEPT", 2)
     for client_id in ("V1", "V2", "V3"):
         admitted(limit, 100, client_id)
     assert [admitted(limit, 100, client_id) for client_id in ("V3", "V2", "V1")] == [0, 0, BURST]

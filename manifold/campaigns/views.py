@@ -1,0 +1,174 @@
+"""What people ask of a campaign, from its state: a summary, its targets, its orders. Values are those of JSON."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.forecast import Forecast, Quantiles
+from manifold.campaigns.gates import SUCCESSES, counts_of
+from manifold.campaigns.ledger import Ledger
+from manifold.campaigns.membership import Roster, assign
+from manifold.campaigns.plan import Plan
+from manifold.campaigns.proof import order_told, waves_told
+from manifold.campaigns.rate import MINUTE_MS
+from manifold.campaigns.standing import CODES, STATUSES, WAITING, Status
+from manifold.contracts.campaigns import Command
+from manifold.contracts.messages import Refused
+from manifold.contracts.seq import datetime_of
+
+
+def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
+    """Where a campaign is, and why; its counts by wave and state; its rate."""
+    decided = campaign.decided
+    plan = decided.plan
+    waves = waves_told(campaign)
+    states = Counter[str]()
+    for wave in waves:
+        states.update(wave["states"])
+    return {
+        "campaign": name,
+        "state": str(decided.stage),
+        "because": campaign.problem or decided.because,
+        "version": decided.version,
+        "data_id": plan.data_id if plan else None,
+        "plan_sha256": decided.plan_sha256,
+        "proposed_at": datetime_of(min(campaign.orders)) if campaign.orders else None,
+        "authors": sorted(decided.authors),
+        "approved_by": sorted(decided.approved_by),
+        "approvals_needed": plan.approve.people if plan else 0,
+        "targets": len(campaign.roster) or len(decided.targets),
+        "states": dict(sorted(states.items())),
+        "wave": decided.wave,
+        "waves": [wave | _gate(campaign, place) for place, wave in enumerate(waves)],
+        "rate": {
+            "per_minute": None if plan is None or plan.rate is None else plan.per_minute(campaign.total(*SUCCESSES)),
+            "last_60_s": sum(number for at_ms, _, number in campaign.recent if at_ms > now_ms - MINUTE_MS),
+        },
+        "tripped": sorted(decided.tripped),
+        "amendment": None
+        if decided.amendment is None
+        else {
+            "by": decided.amendment.by,
+            "widens": list(decided.amendment.widened),
+            "approved_by": sorted(decided.amendment.approved_by),
+        },
+        "newest_seq": campaign.newest,
+    }
+
+
+def targets(
+    campaign: Campaign, *, state: Status | None = None, wave: int | None = None, after: str = "", limit: int = 100
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the targets, in the order of waves and draw, and the VIN after which the next one begins.
+
+    Raises:
+        LookupError: `after` is no target.
+    """
+    roster = drawn(campaign)
+    status = campaign.ledger.status if len(campaign.roster) else np.full(len(roster), WAITING, np.int8)
+    if campaign.settled_by_the_end(Status.WAITING) is not Status.WAITING:
+        status = np.where(status == WAITING, CODES[campaign.settled_by_the_end(Status.WAITING)], status)
+    chosen = np.ones(len(roster), bool)
+    if state is not None:
+        chosen &= status == CODES[state]
+    if wave is not None:
+        chosen &= roster.waves == wave
+    if after:
+        chosen[: roster.number_of[after] + 1] = False
+    numbers = chosen.nonzero()[0][: limit + 1].tolist()
+    page = [_target(campaign, roster, number, str(STATUSES[int(status[number])])) for number in numbers[:limit]]
+    return page, page[-1]["vin"] if len(numbers) > limit else None
+
+
+def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[list[dict[str, Any]], int | None]:
+    """A page of the recorded orders, oldest first, and the seq after which the next one begins."""
+    ignored = dict(campaign.decided.ignored)
+    seqs = sorted(seq for seq in campaign.orders if seq > after)
+    page = [_event(seq, campaign.orders[seq], ignored) for seq in seqs[:limit]]
+    return page, seqs[limit - 1] if len(seqs) > limit else None
+
+
+def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, Any]]:
+    """The campaigns that a vehicle is a target of, those proposed first first."""
+    return list(_of_vehicle(campaigns, vin))
+
+
+def in_order(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign]]:
+    """The campaigns that have a plan, those proposed first first."""
+    return iter(sorted(((n, c) for n, c in campaigns.items() if c.decided.plan), key=lambda each: (min(each[1].orders), each[0])))
+
+
+def with_targets(campaign: Campaign) -> Campaign:
+    """The campaign with its targets by wave, also if it is a proposal."""
+    return campaign if len(campaign.roster) else replace(campaign, ledger=Ledger(drawn(campaign)))
+
+
+def forecast_told(found: Forecast) -> dict[str, Any]:
+    """A forecast with instants."""
+    delivered = {str(percent): _quantiles(times) for percent, times in found.delivered.items()}
+    return {"delivered": delivered, "end": _quantiles(found.end), "never": found.never, "draws": found.draws}
+
+
+def drawn(campaign: Campaign) -> Roster:
+    """The targets by wave; of a proposal, as they would be drawn."""
+    plan = campaign.decided.plan
+    if len(campaign.roster) or not isinstance(plan, Plan):
+        return campaign.roster
+    waves = assign(plan, campaign.decided.targets)
+    return Roster() if isinstance(waves, Refused) else Roster(waves)
+
+
+def _event(seq: int, order: Command, ignored: Mapping[int, str]) -> dict[str, Any]:
+    told = order_told(seq, order, ignored)
+    known = {name: told.pop(name, None) for name in ("seq", "do", "by", "why", "without_effect")}
+    del told["at_ms"]
+    return known | {"at": datetime_of(seq), "details": told}
+
+
+def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[str, Any]]:
+    for name, campaign in in_order(campaigns):
+        roster = campaign.roster
+        if vin in roster:
+            found = _target(campaign, roster, roster.number_of[vin], str(campaign.status_of(vin)))
+            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | found
+        elif campaign.decided.stage is Stage.PROPOSED and vin in drawn(campaign):
+            roster = drawn(campaign)
+            found = _target(campaign, roster, roster.number_of[vin], str(Status.WAITING))
+            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | found
+
+
+def _target(campaign: Campaign, roster: Roster, number: int, state: str) -> dict[str, Any]:
+    vin, wave = roster.vins[number], int(roster.waves[number])
+    plan, since, not_before_ms = campaign.decided.plan, 0, 0
+    if len(campaign.roster):
+        since, not_before_ms = int(campaign.ledger.since[number]), int(campaign.ledger.not_before_ms[number])
+    assert plan is not None
+    return {
+        "vin": vin,
+        "wave": wave,
+        "wave_name": plan.waves[wave].name,
+        "zone": roster.zone_of(vin),
+        "state": state,
+        "since": datetime_of(since) if since else None,
+        "not_before": _at(not_before_ms or None),
+    }
+
+
+def _quantiles(times: Quantiles) -> dict[str, datetime | None]:
+    return {"p10": _at(times.p10), "p50": _at(times.p50), "p90": _at(times.p90)}
+
+
+def _at(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _gate(campaign: Campaign, wave: int) -> dict[str, Any]:
+    """How far a wave is; what its gate asks for stands in the plan."""
+    counts = counts_of(campaign, wave)
+    return {name: counts[name] for name in ("released", "known", "success")}

@@ -1,0 +1,83 @@
+"""What vehicles answer to a campaign: JSON on `<topic_prefix>/<VIN>/proxy/response/<campaign>`.
+
+Any bytes parse to an answer, or to a `Refused` with its reason.
+"""
+
+import json
+from enum import StrEnum
+
+from msgspec import Struct
+
+from manifold.contracts.messages import NAME_RULE, Refused, shown
+from manifold.contracts.names import MAX_ID, MAX_VIN, Owner, RequestId, is_id, is_vin
+from manifold.contracts.seq import MAX_SEQ
+from manifold.contracts.topics import response_of
+
+MAX_ANSWER_BYTES = 4096
+MAX_REASON = 200  # characters of a reason that are read; the archive has all of it
+
+
+class Answer(StrEnum):
+    """What a vehicle says of an entry that it has, weakest first. Of two answers the stronger counts."""
+
+    BUSY = "busy"  # not now
+    FAILED = "failed"
+    REFUSED = "refused"  # never
+    DONE = "done"
+
+
+class VehicleAnswer(Struct, frozen=True, gc=False):
+    """An answer of the vehicle to the message that a campaign's release sent it."""
+
+    vin: Owner
+    campaign: RequestId
+    release: int  # the seq of the message that it answers
+    answer: Answer
+    reason: str = ""
+
+
+def is_answer(payload: bytes) -> bool:
+    """Whether a response claims to be an answer: vehicles may publish other responses, which Manifold does not record."""
+    return b'"seq"' in payload and b'"status"' in payload
+
+
+def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
+    """Parse the payload of a response topic. Unknown fields are ignored; a long reason is cut."""
+    names = response_of(topic)
+    if names is None:
+        return Refused(f"topic {shown(topic)} names no campaign; answer on <topic_prefix>/<VIN>/proxy/response/<campaign>")
+    vin, campaign = names
+    if not is_vin(vin):
+        return Refused(f"VIN {shown(vin)} in the topic must be 1 to {MAX_VIN} {NAME_RULE}")
+    if not is_id(campaign):
+        return Refused(f"campaign {shown(campaign)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
+    if len(payload) > MAX_ANSWER_BYTES:
+        return Refused(f"an answer of {len(payload)} bytes is over {MAX_ANSWER_BYTES}; send a shorter reason")
+    try:
+        fields = json.loads(payload.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as exc:
+        return Refused(f"payload is not JSON ({exc}); send an object with seq and status")
+    if not isinstance(fields, dict):
+        return Refused("payload is no JSON object; send one with seq and status")
+    release = _seq(fields.get("seq"))
+    if release is None:
+        given = shown(fields.get("seq"))
+        return Refused(f"seq {given} must be a whole number from 1 to {MAX_SEQ}: the seq of the message that you answer")
+    status, reason = fields.get("status"), fields.get("reason")
+    if not isinstance(status, str) or status not in tuple(Answer):
+        return Refused(f"status {shown(status)} must be one of {', '.join(Answer)}")
+    if reason is not None and not isinstance(reason, str):
+        return Refused(f"reason {shown(reason)} must be a string; leave it out if there is none")
+    return VehicleAnswer(Owner(vin), RequestId(campaign), release, Answer(status), _printable(reason or ""))
+
+
+def _seq(value: object) -> int | None:
+    """A seq, which readers without 64-bit integers send as they received it, as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_SEQ)):
+        value = int(value)
+    return value if type(value) is int and 1 <= value <= MAX_SEQ else None
+
+
+def _printable(reason: str) -> str:
+    """Consoles show reasons, so that a control character could be an instruction to a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in reason[:MAX_REASON])

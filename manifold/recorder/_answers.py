@@ -1,0 +1,121 @@
+"""Accepts the answers of vehicles, on a connection of their own: a flood of them waits there, and delays no trigger."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from manifold.contracts import topics
+from manifold.contracts.answers import VehicleAnswer, is_answer, parse_answer
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.messages import Refused
+from manifold.contracts.names import SERVICE_PREFIX
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.recorder import _metrics
+from manifold.recorder._parser import Incoming, plain
+from manifold.recorder._rate_limit import Admission, RateLimit, answering_vehicle, cut
+from manifold.recorder._window import Window
+from manifold.settings import Settings
+
+IN_FLIGHT = 200  # answers that the broker may send before the first is on disk; as many are recorded with one group
+MAX_HELD_BYTES = 4 << 20
+
+
+class Answers:
+    """Takes answers while `async with answers` lasts. They enter no queue, and nobody gets a receipt for one.
+
+    A response that does not claim to be an answer, or exceeds the vehicle's rate, is acknowledged and not recorded.
+    """
+
+    def __init__(self, settings: Settings, mqtt: Mqtt, next_seq: Callable[[], int]) -> None:
+        self._settings, self._mqtt, self._next_seq = settings, mqtt, next_seq
+        self._limit = RateLimit(settings.campaign_answers_per_hour, answering_vehicle)
+        self._window = Window(MAX_HELD_BYTES, full=mqtt.pause, free=mqtt.resume)
+        self._waiting: deque[tuple[Message, Admission]] = deque()
+        self.on_arrived: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> Self:
+        if self._settings.campaign_answers:
+            self._mqtt.on_message = self._mqtt.on_unreadable = self._put
+            self._mqtt.on_resumed = self._forget_resent
+            name = topics.response_filter(self._settings.topic_prefix)
+            shares = self._settings.shares_subscriptions
+            self._mqtt.subscribe(topics.shared(topics.RECORDER_GROUP, name) if shares else name)
+            await self._mqtt.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._mqtt.close()
+
+    def stop(self) -> None:
+        """Accept nothing new: the broker keeps it for the next start."""
+        self._mqtt.on_message = self._mqtt.on_unreadable = lambda _: None
+
+    @property
+    def problem(self) -> str | None:
+        """Why no answers arrive, or None."""
+        if self._mqtt.ready or not self._settings.campaign_answers:
+            return None
+        return f"not subscribed to answers of vehicles at {self._settings.mqtt}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no answer waits."""
+        return not self._waiting
+
+    def take(self) -> list[Incoming]:
+        """Build the records of answers that wait, in order; `settle` them once they are on disk."""
+        return [self._incoming(*self._waiting.popleft()) for _ in range(min(len(self._waiting), IN_FLIGHT))]
+
+    def settle(self, group: Iterable[Incoming]) -> None:
+        """Acknowledge recorded answers."""
+        for incoming in group:
+            assert incoming.message is not None
+            self._mqtt.ack(incoming.message)
+            self._window.release(incoming.message)
+
+    def _put(self, message: Message) -> None:
+        status = None
+        if not is_answer(message.payload):
+            status = "ignored"
+        elif (admission := self._limit.judge(message)) is Admission.DROPPED:
+            status = "dropped"
+        if status is not None:
+            _metrics.MESSAGES.labels(Stream.ANSWER.value, status).inc()
+            self._mqtt.ack(message)
+        elif self._window.admit(message):
+            self._waiting.append((message, admission))
+            self.on_arrived()
+
+    def _forget_resent(self) -> None:
+        """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
+        waiting, self._waiting = self._waiting, deque()
+        for message, admission in waiting:
+            if message.qos == 0:
+                self._waiting.append((message, admission))
+            else:
+                self._window.release(message)
+
+    def _incoming(self, message: Message, admission: Admission) -> Incoming:
+        said, seq = self._judge(message, admission), self._next_seq()
+        payload, properties = cut(message)
+        headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
+        refused = plain(said.reason) if isinstance(said, Refused) else None
+        kept = payload if refused else message.payload
+        envelope = Envelope(
+            seq, datetime.now(UTC), Stream.ANSWER, message.topic, kept, message.qos, headers, refused_because=refused
+        )
+        return Incoming(envelope, message, refused_because=refused)
+
+    def _judge(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
+        if message.unreadable is not None:
+            return Refused(f"the packet cannot be read ({message.unreadable}); send it as MQTT 5 says, all texts in UTF-8")
+        if admission is Admission.REFUSED:
+            limit = f"campaign_answers_per_hour={self._settings.campaign_answers_per_hour}"
+            return Refused(f"answers of this vehicle come faster than {limit}; wait, or raise the setting")
+        return parse_answer(message.topic, message.payload)

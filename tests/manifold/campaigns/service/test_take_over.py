@@ -1,0 +1,185 @@
+"""Campaigners that die, stand still, or are two: no vehicle is left out, and none gets a second copy."""
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.standing import Status
+from manifold.contracts import campaigns as r
+from manifold.contracts import keys
+from manifold.contracts.seq import wall_clock_ms
+from manifold.queues import Loader, Policy
+from manifold.sandbox.fleet import Fleet, vins
+from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
+from tests.support.servers import wait_until
+
+NAME = "spring"
+
+
+def waves(number: int) -> list[dict[str, object]]:
+    """So many waves of two vehicles each."""
+    return [{"name": f"w{place}", "size": 2} for place in range(number - 1)] + [{"name": "last", "size": "rest"}]
+
+
+def epochs(campaign: Campaign) -> list[int]:
+    """The epochs of the campaigners' orders, in the order of the record."""
+    return [each.epoch for _, each in sorted(campaign.orders.items()) if each.by.startswith(r.CAMPAIGNER)]
+
+
+def test_another_campaigner_goes_on_after_a_kill_and_sends_nothing_twice(tmp_path: Path) -> None:
+    targets = vins(8, seed=21)
+    with a_world(tmp_path) as world:
+        first = world.start_campaigner("a")
+        second = world.start_campaigner("b", active=False)
+        assert health(second.port)["healthy"]
+        assert not health(second.port)["active"]
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect(targets[:4])
+                await propose(world.settings, plan_for(NAME, list(targets)))
+                await fleet.wait_for(lambda fleet: copies(fleet, NAME).total() == 4, 30)
+                first.kill()
+                await fleet.connect(targets[4:])
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert campaign.total(Status.DELIVERED) == 8
+    assert epochs(campaign) == sorted(epochs(campaign))
+    assert len(set(epochs(campaign))) == 2
+
+
+def test_a_campaigner_that_stood_still_decides_nothing_any_more(tmp_path: Path) -> None:
+    targets = vins(6, seed=23)
+    with a_world(tmp_path) as world:
+        first = world.start_campaigner("a")
+        world.start_campaigner("b", active=False)
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect(targets[:3])
+                await propose(world.settings, plan_for(NAME, list(targets)))
+                await fleet.wait_for(lambda fleet: copies(fleet, NAME).total() == 3, 30)
+                with first.standing_still():
+                    await asyncio.to_thread(wait_until, lambda: health(world.campaigners["b"].port).get("active"))
+                await fleet.connect(targets[3:])  # both see them
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+                await asyncio.to_thread(wait_until, lambda: health(first.port).get("active") is False)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+        assert health(world.campaigners["b"].port)["active"]
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert epochs(campaign) == sorted(epochs(campaign))
+
+
+def test_kills_at_any_moment_of_a_campaign_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    targets = vins(24, seed=25)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect()
+                await propose(world.settings, plan_for(NAME, list(targets), waves=waves(12)))
+                for reached in (2, 6, 10, 14, 18, 22):
+                    await fleet.wait_for(lambda fleet, reached=reached: copies(fleet, NAME).total() >= reached, 60)  # type: ignore[misc]
+                    world.campaigners["a"].kill()
+                    await asyncio.to_thread(world.start_campaigner)
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert campaign.total(Status.DELIVERED) == 24
+    assert sum(campaign.releases.values()) == 24
+
+
+def test_a_release_under_way_when_its_campaigner_dies_is_not_repeated(tmp_path: Path) -> None:
+    here, comes = vins(2, seed=31)
+    with a_world(tmp_path) as world:
+        first = world.start_campaigner("a")
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, [here, comes]) as fleet:
+                await fleet.connect([here])
+                await propose(world.settings, plan_for(NAME, [here, comes]))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 1)
+                published = len(first.log.read_text())
+                with world.platform.tap.standing_still(), world.platform.blocking() as redis:
+                    redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
+                    await asyncio.to_thread(wait_until, lambda: "publishes" in first.log.read_text()[published:])
+                    first.kill()
+                await asyncio.to_thread(world.start_campaigner, "b")
+                await fleet.connect([comes])
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == {here: 1, comes: 1}
+    assert sorted(campaign.releases.values()) == [1, 1]
+
+
+def test_the_rate_holds_over_a_restart_of_the_campaigner(tmp_path: Path) -> None:
+    targets = vins(9, seed=27)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect()
+                await propose(world.settings, plan_for(NAME, list(targets), rate=5))
+                await fleet.wait_for(lambda fleet: copies(fleet, NAME).total() == 5, 30)
+                world.campaigners["a"].kill()
+                await asyncio.to_thread(world.start_campaigner)
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED, within_s=100)
+            return fleet
+
+        fleet = asyncio.run(play())
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    arrivals = sorted(message.at for message in fleet.received)
+    assert arrivals[5] - arrivals[4] > timedelta(seconds=60)
+    assert arrivals[5] - arrivals[0] < timedelta(seconds=75)
+    assert all(earlier <= later for earlier, later in pairwise(arrivals))
+
+
+def test_a_wiped_redis_makes_no_vehicle_get_a_second_copy(tmp_path: Path) -> None:
+    targets = vins(8, seed=29)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect(targets[:4])
+                await propose(world.settings, plan_for(NAME, list(targets)))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 4)
+                with world.platform.blocking() as redis:
+                    redis.flushall()
+                    Loader(redis, Policy.of(world.settings)).mark_loaded(2)  # a rebuild: nothing was pending
+                await fleet.heartbeat()
+                await fleet.connect(targets[4:])
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert campaign.total(Status.DELIVERED) == 8
+
+
+def test_a_campaigner_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) -> None:
+    with a_world(tmp_path) as world:
+        first = world.start_campaigner("a", campaigner_lease_seconds=600)
+        second = world.start_campaigner("b", active=False)
+        first.stop()
+        assert first.process.poll() == 0
+        wait_until(lambda: health(second.port).get("active"))
