@@ -45,6 +45,8 @@ class QueueStatsCollector:
             try:
                 if await self._is_mine():
                     await self._walk()
+                else:
+                    _metrics.BEYOND_RECALL.clear()
                 _tell(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
                 log.warning("redis not reachable", source="queue_stats", reason=str(exc))
