@@ -51,7 +51,8 @@ def audit(
         keep: the number of runs whose pages are kept; older ones are removed.
         references: by table name, all rows of a table *including the run's own*, for rules that look values up: `sdv_fanout_data`
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
-            (client_id), `ingested_segments` (path). No other column is read. Rows that the run cannot refer to may be left out.
+            (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path). No other column is read. Rows that the run cannot
+            refer to may be left out.
         data_wait: how long a trigger may lack its data before that is a warning.
         keep_results: called last, with the rows of `quality_results`.
 

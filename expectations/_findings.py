@@ -18,6 +18,9 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     tables.ECQ_INDEX.name: ("seq",),
     tables.ECQ_STATE.name: tables.ECQ_STATE.key,
     tables.ECQ_SEQNO.name: ("last_seq",),  # the seq of the message with the highest one
+    tables.CAMPAIGNS.name: ("seq",),
+    tables.CAMPAIGN_EVENTS.name: ("seq",),
+    tables.CAMPAIGN_TARGETS.name: ("seq",),
     tables.XRAY_RAW.name: ("seq",),
     tables.XRAY_PROCESSED.name: ("seq",),
     tables.XRAY_STATUS.name: ("seq",),

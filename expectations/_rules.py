@@ -5,10 +5,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from manifold.contracts.campaigns import ORDERS
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import Outcome
 
-VOCABULARIES: dict[str, tuple[str, ...]] = {"$outcomes": tuple(Outcome), "$streams": tuple(Stream)}
+VOCABULARIES: dict[str, tuple[str, ...]] = {
+    "$outcomes": tuple(Outcome),
+    "$streams": tuple(Stream),
+    "$orders": ORDERS,
+}
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -116,11 +121,11 @@ class Known(_Rule):
 
 
 class InSet(_OnColumn):
-    """The value is one of these; `$outcomes` and `$streams` are the vocabularies of the contracts, `$run_id` is the run's id."""
+    """The value is one of these: of a vocabulary of the contracts, such as `$outcomes`, the run's id (`$run_id`), or a list."""
 
     type: Literal["expect_column_values_to_be_in_set"]
     name: str
-    value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$run_id"]
+    value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$orders", "$run_id"]
 
     def __str__(self) -> str:
         words = VOCABULARIES.get(self.value_set) if isinstance(self.value_set, str) else self.value_set

@@ -86,6 +86,7 @@ module "manifold" {
   recorders        = var.recorders
   dispatchers      = var.dispatchers
   api              = var.api
+  campaigner       = var.campaigner
   signals          = merge(var.signals, { replicas = var.rabbitmq.enabled ? var.signals.replicas : 0 })
   store_in_cluster = var.object_store.in_cluster
 }

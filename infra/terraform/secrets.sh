@@ -36,7 +36,7 @@ of_redis_url="ssl_ca_certs=$tls/ca.crt&ssl_certfile=$tls/tls.crt&ssl_keyfile=$tl
 catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 declare -A of_redis
-for service in recorder dispatcher signals api jobs; do of_redis[$service]=$(new); done
+for service in recorder dispatcher campaigner signals api jobs; do of_redis[$service]=$(new); done
 for service in "${!of_redis[@]}"; do printf '%s %s\n' "$service" "${of_redis[$service]}"; done | python3 "$redis/users.py" | line users.acl | put redis
 { new | line password; printf %s "$catalog" | line catalog-password; printf %s "$airflow" | line airflow-password; } | put postgres
 { printf %s "$access" | line access-key; printf %s "$secret" | line secret-key; } | put object-store
@@ -57,7 +57,7 @@ settings() { # SERVICE: what it must know and nobody else may
   printf 's3_access_key = "%s"\ns3_secret_key = "%s"\n' "$access" "$secret"
 }
 {
-  settings recorder | line recorder.toml
+  for service in recorder campaigner; do settings $service | line $service.toml; done
   for service in api jobs; do { settings $service; printf 'signals_keys = "%s"\n' "$ring"; } | line $service.toml; done
   {
     settings signals

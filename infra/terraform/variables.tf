@@ -102,6 +102,7 @@ variable "certificates" {
     dispatcher    = optional(string, "dispatcher-tls")
     signals       = optional(string, "signals-tls")
     api           = optional(string, "api-tls")
+    campaigner    = optional(string, "campaigner-tls")
     airflow       = optional(string, "airflow-tls")
     emqx          = optional(string, "emqx-tls")
     emqx_vehicles = optional(string, "emqx-vehicles-tls")
@@ -174,6 +175,16 @@ variable "api" {
   validation {
     condition     = var.api.replicas >= 1 && floor(var.api.replicas) == var.api.replicas
     error_message = "api.replicas must be a whole number, 1 or more."
+  }
+}
+
+variable "campaigner" {
+  description = "Campaigners: one is active, the others stand by. A campaign of a million vehicles takes some 330 MB."
+  type        = object({ replicas = optional(number, 1), cpu = optional(string, "500m"), memory = optional(string, "1Gi") })
+  default     = {}
+  validation {
+    condition     = var.campaigner.replicas >= 1 && floor(var.campaigner.replicas) == var.campaigner.replicas
+    error_message = "campaigner.replicas must be a whole number, 1 or more."
   }
 }
 

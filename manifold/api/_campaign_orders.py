@@ -35,7 +35,9 @@ IfMatch = Annotated[
     Header(pattern='^("[0-9]{1,9}")?$', description="the version of the campaign, as its `ETag` says: refused if it is another"),
 ]
 DryRun = Annotated[bool, Query(description="true: examine the proposal, and record nothing")]
-Proposer, Approver, Braker = (Annotated[Caller, Depends(needs(right))] for right in (Right.PROPOSE, Right.APPROVE, Right.BRAKE))
+Proposer = Annotated[Caller, Depends(needs(Right.PROPOSE))]
+Approver = Annotated[Caller, Depends(needs(Right.APPROVE))]
+Braker = Annotated[Caller, Depends(needs(Right.BRAKE))]
 
 
 def campaign_order_routes(sources: Sources) -> APIRouter:
@@ -87,6 +89,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
                 return m.DryRun.model_validate(proposals.dry_run(campaign, size, now_ms))
             fields = {"campaign": campaign.decided.plan.campaign, "by": caller.name, "why": body.why, "plan": body.plan}
             proposal = r.made(r.Propose, fields | {"token": body.token or secrets.token_hex(16)})
+            assert isinstance(proposal, r.Propose)
             return _answer(proposal, await take_proposal(proposal, (), sources.campaigns.one, publish))
 
     @router.post("/campaigns/{campaign}/pause", response_model=m.Ordered, responses=FAILS | NOT_ON)
@@ -132,7 +135,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
     return router
 
 
-def _answer(command: r.Order, found: Taken | Declined) -> Response:
+def _answer(command: r.Command, found: Taken | Declined) -> Response:
     if isinstance(found, Declined):
         return problem(STATUS_OF[found.problem], found.reason)
     do = str(command.__struct_config__.tag)

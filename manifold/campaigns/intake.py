@@ -56,12 +56,12 @@ class Declined:
 
 
 async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declined:
-    """Publish an order, unless it would have no effect; a brake in any case.
+    """Publish an order, unless it would have no effect; a brake in any case, if no version of the campaign is asked for.
 
     Raises:
         Retryable: the record cannot be read, or the order is not known to be on disk.
     """
-    if not isinstance(order, BRAKES):
+    if not isinstance(order, BRAKES) or order.if_version is not None:
         campaign = await read(order.campaign)
         if campaign is None:
             return Declined(Problem.MISSING, f"no campaign {order.campaign!r} is on record; see manifold campaign ls")
@@ -73,7 +73,7 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
     if receipt.reason:
         return Taken(receipt.seq, Effect.NOT_IN_FORCE, receipt.reason)
-    return await _taken(order.campaign, receipt.seq, read)
+    return await _taken(order, receipt.seq, read)
 
 
 async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: Read, publish: Publish) -> Taken | Declined:
@@ -96,7 +96,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
-    return found or await _taken(proposal.campaign, receipts[0].seq, read)
+    return found or await _taken(proposal, receipts[0].seq, read)
 
 
 def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
@@ -104,8 +104,7 @@ def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
     decided = campaign.decided
     seq = _recorded_as(campaign, order)
     if seq is not None:
-        reason = dict(decided.ignored).get(seq)
-        return Taken(seq, Effect.APPLIED if reason is None else Effect.NONE, reason)
+        return _on_record(campaign, seq)
     reason = objection(decided, order)
     if reason is None:
         return None
@@ -129,12 +128,17 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
     return None
 
 
-async def _taken(name: str, seq: int, read: Read) -> Taken:
+async def _taken(order: r.Command, seq: int, read: Read) -> Taken:
+    """What has come of an order that was recorded as `seq`; of one that repeats another: what has come of that."""
     try:
-        campaign = await read(name)
+        campaign = await read(order.campaign)
     except Retryable as exc:
         return Taken(seq, Effect.UNKNOWN, str(exc))
     if campaign is None or seq not in campaign.orders:
         return Taken(seq, Effect.UNKNOWN, "the record does not show it yet")
+    return _on_record(campaign, _recorded_as(campaign, order) or seq)
+
+
+def _on_record(campaign: Campaign, seq: int) -> Taken:
     reason = dict(campaign.decided.ignored).get(seq)
     return Taken(seq, Effect.APPLIED if reason is None else Effect.NONE, reason)

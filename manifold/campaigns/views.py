@@ -133,14 +133,21 @@ def _event(seq: int, order: Command, ignored: Mapping[int, str]) -> dict[str, An
 
 def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[str, Any]]:
     for name, campaign in in_order(campaigns):
-        roster = campaign.roster
+        roster, state = campaign.roster, Status.WAITING
         if vin in roster:
-            found = _target(campaign, roster, roster.number_of[vin], str(campaign.status_of(vin)))
-            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | found
-        elif campaign.decided.stage is Stage.PROPOSED and vin in drawn(campaign):
+            state = campaign.status_of(vin)
+        elif campaign.decided.stage is Stage.PROPOSED and _may_be_listed(campaign, vin):
             roster = drawn(campaign)
-            found = _target(campaign, roster, roster.number_of[vin], str(Status.WAITING))
-            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | found
+        if vin in roster:
+            told = _target(campaign, roster, roster.number_of[vin], str(state))
+            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | told
+
+
+def _may_be_listed(campaign: Campaign, vin: str) -> bool:
+    """Whether a proposal names this vehicle; a draw, which would tell its wave, costs far more."""
+    plan = campaign.decided.plan
+    named = (wave.vins for wave in plan.waves) if plan is not None else ()
+    return any(target.vin == vin for target in campaign.decided.targets) or any(vin in vins for vins in named)
 
 
 def _target(campaign: Campaign, roster: Roster, number: int, state: str) -> dict[str, Any]:

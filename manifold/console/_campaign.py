@@ -1,6 +1,6 @@
 """`manifold campaign`: check a plan, and forecast it, before anybody proposes it. No server is needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +27,10 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.forecast import Forecast, Quantiles
     from manifold.campaigns.plan import Gate
 
+Commands = tuple[Callable[..., None], ...]
 app = typer.Typer(help="Data for a list of vehicles, in waves, under a plan.", no_args_is_help=True)
-for _command in (orders.pause, orders.resume, orders.cancel):  # the brake comes first in --help
+_FIRST: Commands = (orders.pause, orders.resume, orders.cancel)  # the brake comes first in --help
+for _command in _FIRST:
     app.command()(_command)
 app.command()(propose)
 AbsencesFile = Annotated[
@@ -107,10 +109,11 @@ def forecast_command(
     out.print("assumed: people approve each gate at once, and every delivery succeeds")
 
 
-for _command in (orders.approve, orders.refuse):
-    app.command()(_command)
+_OTHERS: Commands = (orders.amend, orders.retry, views.ls, views.show, views.targets, views.events, views.report, views.verify)
+app.command()(orders.approve)
+app.command()(orders.refuse)
 app.command("pass")(orders.pass_gate)
-for _command in (orders.amend, orders.retry, views.ls, views.show, views.targets, views.events, views.report, views.verify):
+for _command in _OTHERS:
     app.command()(_command)
 
 

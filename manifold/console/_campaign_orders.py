@@ -161,7 +161,7 @@ def carry_out(
     return asyncio.run(run(lambda _: asyncio.to_thread(read), publish))
 
 
-def tell(order: r.Order, found: "Taken | Declined", as_json: bool) -> None:
+def tell(order: r.Command, found: "Taken | Declined", as_json: bool) -> None:
     """Print what has come of an order; exit unless it has an effect."""
     from manifold.campaigns.intake import Declined, Effect
 

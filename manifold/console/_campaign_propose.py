@@ -46,6 +46,7 @@ def propose(
             return
         fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document}
         proposal = r.made(r.Propose, fields | {"token": secrets.token_hex(16)})
+        assert isinstance(proposal, r.Propose)
         found = carry_out(settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish))
     except Retryable as exc:
         fail(f"{exc}; {UNKNOWN}", AWAY)

@@ -5,20 +5,22 @@ A record has no seq of its own: the recorder assigns one, and the pair is a `Rec
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from manifold.contracts.messages import NAME_RULE, Refused
 from manifold.contracts.names import MAX_ID, is_id, is_vin
+from manifold.contracts.seq import MAX_SEQ
 
 CAMPAIGNER = "campaigner/"  # prefix of `by` in the campaigner's own decisions
 MAX_TARGETS = 50_000  # per record; a longer list is split into several records
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
-Counts = dict[str, int]
 Retriable = Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"]  # how a target may have ended
+Number = Annotated[int, Meta(ge=0, le=MAX_SEQ)]  # no column holds a larger one
+Counts = dict[str, Number]
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="do"):
@@ -27,10 +29,10 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     campaign: str
     by: str  # a person, or `campaigner/<node>`
     why: str = ""
-    if_version: int | None = None  # optimistic lock: refused if the campaign has another version
+    if_version: Number | None = None  # optimistic lock: refused if the campaign has another version
     token: str | None = None
-    epoch: int = 0  # of the campaigner that decided
-    seen: int = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
+    epoch: Number = 0  # of the campaigner that decided
+    seen: Number = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
 
     def __post_init__(self) -> None:
         if not is_id(self.campaign):
@@ -74,7 +76,7 @@ class AddTargets(Order, tag="targets", frozen=True):
 class Approve(Order, tag="approve", frozen=True):
     """Approve the plan, or the gate of a wave."""
 
-    wave: int | None = None
+    wave: Number | None = None
 
 
 class Refuse(Order, tag="refuse", frozen=True):
@@ -88,7 +90,7 @@ class Start(Order, tag="start", frozen=True):
 class Hold(Order, tag="hold", frozen=True):
     """Hold at the wave's gate: its conditions are met and the soak runs, or the patience has run out."""
 
-    wave: int = 0
+    wave: Number = 0
     because: Literal["gate", "patience"] = "gate"
     counts: Counts = {}
 
@@ -96,14 +98,14 @@ class Hold(Order, tag="hold", frozen=True):
 class Unhold(Order, tag="unhold", frozen=True):
     """End the hold: the gate's conditions are no longer met; the soak restarts when they are."""
 
-    wave: int = 0
+    wave: Number = 0
     counts: Counts = {}
 
 
 class Pass(Order, tag="pass", frozen=True):
     """Open the wave after `wave`: its gate is satisfied, or a person overrides it."""
 
-    wave: int = 0
+    wave: Number = 0
     counts: Counts = {}
 
 
@@ -128,7 +130,7 @@ class Retry(Order, tag="retry", frozen=True):
 class Silent(Order, tag="silent", frozen=True):
     """Who had acknowledged by `before_ms` (Unix ms), and has not answered, is silent."""
 
-    before_ms: int = 0
+    before_ms: Number = 0
 
 
 class Pause(Order, tag="pause", frozen=True):
@@ -189,6 +191,8 @@ Command = (
     | Fence
 )
 
+ORDERS = tuple(str(kind.__struct_config__.tag) for kind in get_args(Command))  # the words of `do`
+
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(Command).decode
 
@@ -198,17 +202,14 @@ def encode(command: Command) -> bytes:
     return _encode(command)
 
 
-_Made = TypeVar("_Made", bound=Order)
-
-
-def made(kind: type[_Made], fields: Mapping[str, Any]) -> _Made:
+def made(kind: type[Order], fields: Mapping[str, Any]) -> Command:
     """Make a record from plain values.
 
     Raises:
         ValueError: a field has a value that cannot be recorded.
     """
     try:
-        order = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, kind)
+        order: Command = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, Command)
     except msgspec.ValidationError as exc:
         raise ValueError(str(exc)) from exc
     if order.by.startswith(CAMPAIGNER):

@@ -49,10 +49,6 @@ class Stream(StrEnum):
     ANSWER = "answer"  # of vehicles to campaigns
 
 
-_WITHOUT_TABLES = (Stream.CAMPAIGN, Stream.ANSWER)
-IN_LAKE = tuple(stream for stream in Stream if stream not in _WITHOUT_TABLES)  # streams with tables; ingest skips the others
-
-
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """One archived message, unchanged, with its assigned identity."""

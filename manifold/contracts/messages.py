@@ -18,7 +18,8 @@ SHOWN = 60  # characters of a bad value quoted in a reason
 # Lists and objects allowed in a trigger, which needs two. Without a limit the maximum depth depends on the parser's stack, so
 # that door and lake could disagree, and a hundred megabytes of brackets take a minute and gigabytes of memory.
 MAX_PARTS = 100
-MAX_NUMBER = (1 << 53) - 1  # of a campaign's trigger: the largest integer that every JSON parser represents exactly
+MAX_NUMBER = (1 << 53) - 1  # of campaigns' messages: the largest integer that every JSON parser represents exactly
+LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 
 # A string without an end reaches to the end of the text: were it no match, each of its quotes would be tried as a beginning.
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]', re.DOTALL)
@@ -188,14 +189,14 @@ def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused | None:
     if not isinstance(campaign, dict):
         return None
     numbers: list[int | None] = []
-    for name, least in (("wave", 0), ("step", 1), ("until", 0)):
+    for name, least, most in (("wave", 0, MAX_NUMBER), ("step", 1, MAX_NUMBER), ("until", 0, LATEST_MS)):
         value = campaign.get(name)
         if value is None and name == "until":
             numbers.append(None)
-        elif isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_NUMBER:
+        elif isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             numbers.append(value)
         else:
-            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {least} to {MAX_NUMBER}")
+            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {least} to {most}")
     wave, step, until_ms = numbers
     assert wave is not None
     assert step is not None

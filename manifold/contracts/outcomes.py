@@ -5,11 +5,10 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from manifold.contracts.messages import shown
+from manifold.contracts.messages import LATEST_MS, shown
 from manifold.contracts.names import is_vin
 from manifold.contracts.seq import MAX_SEQ
 
-LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 MAX_ATTEMPTS = (1 << 31) - 1  # that a column holds
 SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode

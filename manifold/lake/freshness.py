@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from pyiceberg.catalog import Catalog
 
 from manifold.contracts.archive_files import is_data_file
-from manifold.contracts.envelope import IN_LAKE
+from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.lake.files import Files
 from manifold.lake.reads import read_segments
@@ -34,7 +34,7 @@ def oldest_not_in_lake(catalog: Catalog, settings: Settings, now: datetime) -> d
 def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[str, datetime]]:
     """Yield path and begin of each segment that began since then."""
     days = [since + timedelta(days=n) for n in range((now.date() - since.date()).days + 1)]
-    for stream in IN_LAKE:
+    for stream in Stream:
         for day in days:
             for path in archive.below(f"{stream}/dt={day:%Y-%m-%d}"):
                 began = _began_at(path)

@@ -1,7 +1,8 @@
 """The HTTP endpoint of a service: /metrics for Prometheus, /healthz and /livez for an orchestrator, and its own routes.
 
 /healthz reports readiness; /livez fails only if a restart may help. Anybody who can reach the endpoint can read the service's
-state and, at the recorder, close segments. So without a token it listens on loopback only.
+state and, at the recorder, close segments and read what its journal has about campaigns. So without a token it listens on
+loopback only.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ class EndpointSettings(BaseSettings):
     redis_port: Port = _s(6390, "the embedded Redis")
     airflow_port: Port = _s(8080, "the embedded Airflow")
     with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
-    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
+    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush, /journal")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
     api_host: str = _s("", "address on which the API listens; empty: as host says")

@@ -1,12 +1,18 @@
-"""Makes an order to a campaign without a vehicle. Pure."""
+"""Makes orders to campaigns without a vehicle: as they were recorded, and as rows of the lake. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 from msgspec.structs import replace
 
+from manifold.archive import parsing
 from manifold.contracts.campaigns import AddTargets, Amend, Command, Propose, decode, encode
+from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.messages import Refused
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
+from manifold.contracts.topics import CAMPAIGN
 
 
 def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool]) -> bytes | None:
@@ -52,3 +58,22 @@ def _without_vin(part: Any, vin: str) -> Any:
     if not isinstance(part, dict) or not isinstance(part.get("vins"), list):
         return part
     return part | {"vins": [each for each in part["vins"] if each != vin]}
+
+
+def rows_of(orders: Mapping[int, bytes]) -> dict[str, pa.Table]:
+    """The rows that ingest makes of these recorded orders (by seq), by table."""
+    envelopes = [Envelope(seq, datetime_of(seq), Stream.CAMPAIGN, CAMPAIGN, payload) for seq, payload in orders.items()]
+    limits = parsing.Limits(max_ids=0, max_data_bytes=0)  # of triggers and data
+    found = [row for batch in parsing.campaigns(to_arrow(envelopes), limits) for row in batch.to_pylist()]
+    accepted = [row for row in found if row["reason"] is None]
+    listed = [row | target for row in accepted for target in row["targets"]]
+    plans = [row for row in accepted if row["plan"] is not None]
+    rows = ((CAMPAIGNS, plans), (CAMPAIGN_EVENTS, accepted), (CAMPAIGN_TARGETS, listed))
+    return {table.name: _table(table, each) for table, each in rows}
+
+
+def _table(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
+    complete = [
+        {c.name: datetime_of(row["seq"]) if c.name == table.day_of else row[c.name] for c in table.columns} for row in rows
+    ]
+    return pa.Table.from_pylist(complete, schema=table.arrow_schema)

@@ -192,16 +192,16 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     """
     ledger = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, ledger)
-    keys = rows_named(catalog, named, base)
+    removals = rows_named(catalog, named, base)
     run = MaintenanceRun(catalog, "erasure", base, now)
-    for table, rows in keys:
-        run.change(table, partial(erase_rows, catalog, table, rows))
+    for each in removals:
+        run.change(each.table, partial(erase_rows, catalog, each.table, each.keys, instead=each.instead))
     gone = sorted(Ledger(ledger).known(rewritten.unreadable))
     run.publish(
         partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(append_nothing, catalog, SEGMENTS)
     )
-    for table, rows in keys:
-        done.rows[table.name] = done.rows.get(table.name, 0) + rows.num_rows
+    for each in removals:
+        done.rows[each.table.name] = done.rows.get(each.table.name, 0) + each.keys.num_rows
 
 
 def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:

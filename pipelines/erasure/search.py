@@ -1,7 +1,7 @@
 """Finds the rows that name a vehicle, in every table, and clears free text that names it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,8 @@ from pyiceberg.expressions import And, EqualTo, In, LessThan
 
 from manifold.contracts.tables import (
     ACTIONS,
+    CAMPAIGN_EVENTS,
+    CAMPAIGN_TABLES,
     DATA,
     ECQ_INDEX,
     ECQ_PAYLOAD,
@@ -26,6 +28,7 @@ from manifold.contracts.tables import (
 from manifold.lake.catalog import where
 from manifold.lake.commits import MAIN, append_nothing, patiently
 from manifold.lake.data_files import read_files
+from pipelines.erasure.campaigns import rows_of, without_vehicle
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.delete_rows import Changes
@@ -34,47 +37,67 @@ from pipelines.ingest.erasing import changed, lists_deleted, replace_erased
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and their free-text column
 
 
-def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tuple[Table, pa.Table]]:
-    """By table, the keys of the rows to remove; tables without any are left out."""
+class Removal(NamedTuple):
+    """Rows to remove from a table, by their keys, and the rows that take their place."""
+
+    table: Table
+    keys: pa.Table
+    instead: pa.Table | None = None
+
+
+def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Removal]:
+    """The rows to remove from each table; tables without any are left out."""
     mine = And(where(EqualTo, "vin", named.vin), where(LessThan, "seq", named.before))
-    found: list[tuple[Table, pa.Table]] = []
+    found: list[Removal] = []
     for table in (IDS, OUTCOMES):
         rows = catalog.load_table(table.identifier).scan(mine, ("vin", "seq"), snapshot_id=base[table.name]).to_arrow()
-        found.append((table, rows.select(["vin", "seq"])))
+        found.append(Removal(table, rows.select(["vin", "seq"])))
     refused = _search(catalog, QUARANTINE, named, base, ("seq", "topic", "reason", "payload"))
     refused_seqs = {row["seq"] for row in refused} | set(_sealed(catalog, named, base))
     seqs = pa.array([seq for seq in sorted(refused_seqs) if seq < named.before], pa.int64())
-    found.append((QUARANTINE, pa.table({"seq": seqs})))
+    found.append(Removal(QUARANTINE, pa.table({"seq": seqs})))
     columns = ("data_id", "payload", "seq") if named.opaque else ("data_id", "seq")
     data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns) if not named.anew(row)}
     seen = _search(catalog, META, named, base, ("data_id", "first_seen_at"))
     data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
-    found += [(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
+    found += [Removal(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
     found += _of_queues(catalog, named, base)
     found += _of_signals(catalog, named, base)
-    return [(table, keys) for table, keys in found if keys.num_rows and _files(catalog, table, keys, base[table.name])]
+    found += _of_campaigns(catalog, named, base)
+    return [each for each in found if each.keys.num_rows and _files(catalog, each.table, each.keys, base[each.table.name])]
 
 
-def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
+def _of_campaigns(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
+    """The rows of orders that name the vehicle, and the rows of the same orders without it."""
+    rows = [*_search(catalog, CAMPAIGN_EVENTS, named, base, ("campaign", "by", "why", "rule", "counts", "record", "seq"))]
+    orders = {row["seq"]: row["record"] for row in rows if not named.anew(row)}
+    left = {seq: again for seq, order in orders.items() if (again := without_vehicle(order, named.vin, named.is_in)) is not None}
+    instead = rows_of(left)
+    for table in CAMPAIGN_TABLES:
+        yield Removal(table, pa.table({"seq": pa.array(sorted(orders), pa.int64())}), instead[table.name])
+
+
+def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The keys in compacted queues: the vehicle's own messages, and those whose key or payload names it."""
     columns = ("client_id", "key", "payload", "seq") if named.opaque else ("client_id", "key", "seq")
     messages = [*_search(catalog, ECQ_PAYLOAD, named, base, columns)]
     messages += _search(catalog, ECQ_INDEX, named, base, ("client_id", "key", "seq"))
     seqs = pa.array({row["seq"] for row in messages if not named.anew(row)}, pa.int64())
-    yield from ((table, pa.table({"seq": seqs})) for table in (ECQ_PAYLOAD, ECQ_INDEX))
+    yield from (Removal(table, pa.table({"seq": seqs})) for table in (ECQ_PAYLOAD, ECQ_INDEX))
     for table in (ECQ_STATE, ECQ_SEQNO):
         rows = [row for row in _search(catalog, table, named, base, table.key) if not named.anew(row)]
-        yield table, pa.Table.from_pylist(rows, schema=pa.schema([table.arrow_schema.field(name) for name in table.key]))
+        keys = pa.schema([table.arrow_schema.field(name) for name in table.key])
+        yield Removal(table, pa.Table.from_pylist(rows, schema=keys))
 
 
-def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
+def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The keys of a device's signals, and of others whose text columns name it; payloads are sealed and name nobody."""
     for table in SIGNAL_TABLES:
         if table.name in base:
             texts = tuple(column.name for column in table.columns if pa.types.is_string(column.type))
             rows = _search(catalog, table, named, base, (*texts, "seq"))
             seqs = pa.array({row["seq"] for row in rows if not named.anew(row)}, pa.int64())
-            yield table, pa.table({"seq": seqs})
+            yield Removal(table, pa.table({"seq": seqs}))
 
 
 def _sealed(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[int]:

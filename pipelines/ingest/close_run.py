@@ -8,19 +8,21 @@ from pyiceberg.expressions import LessThan
 
 from manifold.archive.probing import Probe
 from manifold.archive.segment import Segment
-from manifold.contracts.envelope import IN_LAKE
+from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, SEGMENTS
 from manifold.lake.catalog import where
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.run import Ingested
 
+SELDOM = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # streams that many lakes never get
+
 log = structlog.get_logger(__name__)
 
 
 def close_segments(run: Attempt, todo: Plan) -> Ingested:
     """Write the run's rows of `ingested_segments`, last of all, and return its counts."""
-    read = {stream.value: todo.messages(stream) for stream in IN_LAKE if stream not in SIGNALS or todo.of(stream)}
+    read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SELDOM or todo.of(stream)}
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))
     result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))

@@ -23,10 +23,15 @@ from pipelines.ingest.delete_rows import Changes, files_with, replace_files
 
 
 @patiently
-def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> None:
-    """Commit a snapshot to the branch without the rows that match `keys`."""
+def erase_rows(
+    catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str], *, instead: pa.Table | None = None
+) -> None:
+    """Commit a snapshot to the branch without the rows that match `keys`, and with those of `instead`."""
     loaded = catalog.load_table(table.identifier)
     changes = dict(changed(loaded, loaded.refs()[branch].snapshot_id, keys))
+    if instead is not None and changes:
+        file, rows = next(iter(changes.items()))
+        changes[file] = pa.concat_tables([rows, instead.cast(rows.schema)])
     replace_erased(loaded, branch, changes, properties)
 
 

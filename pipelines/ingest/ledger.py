@@ -23,7 +23,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from manifold.archive.segment import Interval, Segment, Selection, began_at
 from manifold.archive.store import SEGMENT_BATCH_SIZE, Archive
-from manifold.contracts.envelope import IN_LAKE, Stream
+from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
@@ -130,13 +130,10 @@ def _absent(batches: Iterable[pa.RecordBatch], here: set[str], archive: Archive)
 def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> Iterator[Segment]:
     """Yield the segments in this part of the archive that no run has ingested, oldest first as far as its folders tell.
 
-    Segments of streams without tables are not new: a run that ingested them would leave nothing for the one that has tables.
-
     The ledger is read as of the start. Neither ledger nor archive is ever in memory as a whole.
     """
     ledger = ledger_of(catalog)
-    for walked in _groups(archive, part):
-        group = [segment for segment in walked if segment.stream in IN_LAKE]
+    for group in _groups(archive, part):
         known = ledger.known(segment.path for segment in group)
         yield from (segment for segment in group if segment.path not in known)
 

@@ -12,9 +12,9 @@ from manifold.archive.content import Unreadable
 from manifold.archive.probing import Probe, probe, seqs_of
 from manifold.archive.segment import Interval, Segment, Selection, claimed_node, is_replay
 from manifold.archive.store import Archive
-from manifold.contracts.envelope import IN_LAKE, Stream
+from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
+from manifold.contracts.tables import CAMPAIGN_EVENTS, ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
 from manifold.lake.catalog import make_signal_tables, where
 from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
@@ -25,6 +25,7 @@ WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of
     Stream.TRIGGER: IDS,
     Stream.DATA: IDS,
     Stream.ECQ: ECQ_INDEX,
+    Stream.CAMPAIGN: CAMPAIGN_EVENTS,
     Stream.XRAY_RAW: XRAY_RAW,
     Stream.XRAY_STATUS: XRAY_STATUS,
 }
@@ -106,8 +107,7 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base, ledger = main_snapshots(catalog, loaded), Ledger(loaded)
-    found_segments = archive.segments(part) if isinstance(part, Interval | None) else part
-    offered = [segment for segment in found_segments if segment.stream in IN_LAKE]
+    offered = archive.segments(part) if isinstance(part, Interval | None) else part
     known = ledger.known(segment.path for segment in offered)
     new = [segment for segment in offered if segment.path not in known]
     if any(segment.stream in SIGNALS for segment in new):

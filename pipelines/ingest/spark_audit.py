@@ -7,7 +7,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
+from manifold.contracts.tables import CAMPAIGNS, DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
@@ -16,7 +16,7 @@ from pipelines.ingest.run import Run
 # Files are compressed tenfold, so one split of the usual 128 MiB holds all that a run has written, and one task would audit it.
 SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
 # Tables in which rules look values up.
-REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS, XRAY_RAW)}
+REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, CAMPAIGNS, SEGMENTS, XRAY_RAW)}
 
 
 def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:

@@ -22,7 +22,16 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
     """One row per VIN of each accepted trigger."""
     accepted = triggers.where("reason is null")
     return accepted.select(
-        sf.explode("vins").alias("vin"), instant_of("seq").alias("ts"), "request_id", "seq", "data_id", "applied"
+        sf.explode("vins").alias("vin"),
+        instant_of("seq").alias("ts"),
+        "request_id",
+        "seq",
+        "data_id",
+        "applied",
+        sf.when(sf.col("step").isNotNull(), sf.col("request_id")).alias("campaign"),
+        "wave",
+        "step",
+        sf.timestamp_millis("until_ms").alias("until"),
     )
 
 
@@ -69,7 +78,7 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
     """One row per ended entry, from the first message about it."""
     accepted = outcomes.where("reason is null")
     first = accepted.groupBy("vin", "entry_seq").agg(
-        sf.min_by(sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said"), "seq").alias("o")
+        sf.min_by(sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said", "seq"), "seq").alias("o")
     )
     acknowledged = sf.when(sf.col("o.outcome") == "delivered", sf.timestamp_millis("o.ended_ms"))
     return first.select(
@@ -82,6 +91,7 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
         sf.timestamp_millis("o.ended_ms").alias("ended_at"),
         sf.col("o.attempts").alias("attempts"),
         sf.col("o.said").alias("reason"),
+        sf.col("o.seq").alias("recorded_seq"),
     )
 
 

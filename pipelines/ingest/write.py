@@ -22,6 +22,7 @@ from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write_campaigns import write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
@@ -66,6 +67,8 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
     _write_outcomes(run, todo, refused)
     if todo.of(Stream.ECQ):
         write_ecq(run, source_of(run, todo, Stream.ECQ), todo.base, refused)
+    if todo.of(Stream.CAMPAIGN):
+        write_campaigns(run, source_of(run, todo, Stream.CAMPAIGN), todo.base, refused)
     if todo.of(Stream.XRAY_RAW):
         write_signals(run, source_of(run, todo, Stream.XRAY_RAW), todo.base, refused)
     if todo.of(Stream.XRAY_STATUS):

@@ -23,7 +23,6 @@ from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
-from manifold.contracts.envelope import IN_LAKE
 from manifold.contracts.seq import EPOCH, datetime_of
 from manifold.contracts.tables import (
     DATA,
@@ -45,6 +44,7 @@ from manifold.lake.grouping import grouped
 from manifold.settings import Settings
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.campaign_check import found_orders
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
 from pipelines.maintenance.ecq_check import FoundInQueues, stored_keys
 from pipelines.maintenance.garbage_history import history_cut
@@ -97,8 +97,7 @@ def disagreements(
     findings: list[Finding] = []
     segments = messages = 0
     late, at_once = now - LATE, Ledger(ledger)
-    for group_of_day in comparison.archive.walk(interval):
-        walked = [segment for segment in group_of_day if segment.stream in IN_LAKE]
+    for walked in comparison.archive.walk(interval):
         listed = at_once.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
         rows = {row["path"]: row for row in listed}
         counted = Counter(row["path"] for row in listed)
@@ -159,24 +158,25 @@ class Comparison:
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}
         seqs = {seq for one in group for seq in one.seqs()}
-        outcomes = self._counted(OUTCOMES, ("vin", "seq"), "seq", {seq for _, seq in ended}, "accepted_at")
+        outcomes = self.counted(OUTCOMES, ("vin", "seq"), "seq", {seq for _, seq in ended}, "accepted_at")
         return Found(
-            entries=Counter({key[0]: n for key, n in self._counted(IDS, ("seq",), "seq", entries, "ts").items()}),
-            data=Counter({key[0]: n for key, n in self._counted(DATA, ("data_id",), "data_id", data_ids).items()}),
-            meta=Counter({key[0]: n for key, n in self._counted(META, ("data_id",), "data_id", data_ids).items()}),
+            entries=Counter({key[0]: n for key, n in self.counted(IDS, ("seq",), "seq", entries, "ts").items()}),
+            data=Counter({key[0]: n for key, n in self.counted(DATA, ("data_id",), "data_id", data_ids).items()}),
+            meta=Counter({key[0]: n for key, n in self.counted(META, ("data_id",), "data_id", data_ids).items()}),
             outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
-            quarantine=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
+            quarantine=Counter({key[0]: n for key, n in self.counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),
             signals=self._signals(group),
+            orders=found_orders([one.orders for one in group], self.counted),
         )
 
     def _signals(self, group: Sequence[Brought]) -> FoundSignals:
         keys = {key for one in group for key in one.signals.signals.values()}
         captured = {key[1] for key in keys}
-        raw, processed = (self._counted(t, XRAY_RAW.key, "captured_at", captured) for t in (XRAY_RAW, XRAY_PROCESSED))
+        raw, processed = (self.counted(t, XRAY_RAW.key, "captured_at", captured) for t in (XRAY_RAW, XRAY_PROCESSED))
         digests = {digest for one in group for digest in one.signals.refused.values()}
         return FoundSignals(
-            refused=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("digest",), "digest", digests).items()}),
+            refused=Counter({key[0]: n for key, n in self.counted(QUARANTINE, ("digest",), "digest", digests).items()}),
             raw=Counter({(key[0], key[1], key[2]): n for key, n in raw.items() if key in keys}),
             processed=Counter({(key[0], key[1], key[2]): n for key, n in processed.items() if key in keys}),
             statuses=self._statuses({seq: key for one in group for seq, key in one.signals.statuses.items()}),
@@ -186,7 +186,7 @@ class Comparison:
         """Rows by key; rows of an earlier release have no digest, and are matched by seq."""
         found = Counter[SignalKey]()
         columns = ("device_id", "seen_at", "content_digest", "seq")
-        for row, n in self._counted(XRAY_STATUS, columns, "seen_at", {key[1] for key in brought.values()}).items():
+        for row, n in self.counted(XRAY_STATUS, columns, "seen_at", {key[1] for key in brought.values()}).items():
             key = (row[0], row[1], row[2]) if row[2] is not None else brought.get(row[3])
             if key is not None:
                 found[key] += n
@@ -195,10 +195,10 @@ class Comparison:
     def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:
         messages = {seq: key for one in group for seq, key in one.queues.messages.items()}
         states = {stored for one in group for key in one.queues.states for stored in stored_keys(key)}
-        rows = self._counted(ECQ_STATE, ECQ_STATE.key, "acked_seq", {key[1] for key in states})
+        rows = self.counted(ECQ_STATE, ECQ_STATE.key, "acked_seq", {key[1] for key in states})
         found = FoundInQueues(
-            payloads=Counter({key[0]: n for key, n in self._counted(ECQ_PAYLOAD, ("seq",), "seq", set(messages), "ts").items()}),
-            messages=Counter({key[0]: n for key, n in self._counted(ECQ_INDEX, ("seq",), "seq", set(messages), "ts").items()}),
+            payloads=Counter({key[0]: n for key, n in self.counted(ECQ_PAYLOAD, ("seq",), "seq", set(messages), "ts").items()}),
+            messages=Counter({key[0]: n for key, n in self.counted(ECQ_INDEX, ("seq",), "seq", set(messages), "ts").items()}),
             states=Counter({(key[0], key[1], key[2], key[3]): n for key, n in rows.items() if key in states}),
         )
         lacking = {key for seq, key in messages.items() if not (found.messages[seq] and found.payloads[seq])}
@@ -222,7 +222,7 @@ class Comparison:
                 newest[key] = max(newest.get(key, -1), row["seq"])
         return newest
 
-    def _counted(
+    def counted(
         self, table: Table, columns: tuple[str, ...], by: str, wanted: set[Any], day_of: str | None = None
     ) -> Counter[tuple[Any, ...]]:
         """Count by `columns` the rows whose `by` is wanted; `day_of`: the column whose day is that of the seq in `by`."""

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from manifold.archive import parsing
 from manifold.archive.segment import Segment
-from manifold.contracts.envelope import IN_LAKE, Stream
+from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
+from pipelines.maintenance.campaign_check import BroughtOrders, FoundOrders, expected_orders
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
 from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
 
@@ -64,10 +65,12 @@ class Brought:
     instants: dict[int, datetime] = field(default_factory=dict)  # receive time of data and refused messages, by seq
     queues: BroughtToQueues = field(default_factory=BroughtToQueues)
     signals: BroughtSignals = field(default_factory=BroughtSignals)
+    orders: BroughtOrders = field(default_factory=BroughtOrders)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages in the segment."""
-        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *self.queues.seqs(), *self.signals.seqs()}
+        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.orders.events}
+        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
 
 
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
@@ -88,7 +91,9 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
         elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
-        elif segment.stream in IN_LAKE:
+        elif segment.stream is Stream.CAMPAIGN:
+            of.orders.note(accepted)
+        else:
             of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):
@@ -120,6 +125,7 @@ class Found:
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)
     signals: FoundSignals = field(default_factory=FoundSignals)
+    orders: FoundOrders = field(default_factory=FoundOrders)
 
     def add(self, other: "Found") -> None:
         """Merge the rows found for other segments; a key in both counts the same rows."""
@@ -130,6 +136,7 @@ class Found:
         self.quarantine |= other.quarantine
         self.queues.add(other.queues)
         self.signals.add(other.signals)
+        self.orders.add(other.orders)
 
 
 def judge(
@@ -160,6 +167,8 @@ def judge(
     for rows in expected(of.queues, found.queues, accounted, messages_since=messages_since, states_since=states_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
+        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
+    for rows in expected_orders(of.orders, found.orders, accounted):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
     refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}

@@ -19,6 +19,8 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
 from manifold.contracts.tables import (
+    CAMPAIGN_EVENTS,
+    CAMPAIGN_TARGETS,
     ECQ_INDEX,
     ECQ_STATE,
     IDS,
@@ -46,6 +48,8 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     OUTCOMES.name: ("vin", "seq"),
     ECQ_INDEX.name: ("client_id", "seq"),
     ECQ_STATE.name: ("client_id", "acked_seq"),
+    CAMPAIGN_EVENTS.name: ("campaign", "seq"),
+    CAMPAIGN_TARGETS.name: ("vin", "seq"),
     XRAY_RAW.name: ("device_id", "seq"),
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),

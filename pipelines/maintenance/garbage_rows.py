@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from manifold.contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.garbage_campaigns import are_open, campaigns_with_data
 from pipelines.maintenance.garbage_days import days_over, remember
 from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
@@ -49,16 +50,31 @@ class Rows:
     def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
         """data_id of data last seen before the cut-off to which no entry refers, except entries in `ended` (vin, seq).
 
+        Data of open campaigns is needed, too: they have not released all of their vehicles.
+
         With `and_overdue`, overdue entries count as ended, too.
         """
         waiting = self._pending(ended)
         needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
         old = self.main(META).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
-        return old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
+        left = old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
+        held = self._held(left)
+        return left.where(~sf.col("data_id").isin(held)) if held else left
 
     def main(self, table: Table) -> DataFrame:
         """The table as of construction."""
         return self._run.main(table, self.base[table.name])
+
+    def _held(self, data_ids: DataFrame) -> list[str]:
+        """Those of these data_ids that an open campaign will release."""
+        campaigns = campaigns_with_data(self._run.catalog, self.base)
+        if not campaigns:
+            return []
+        named = self._run.spark.createDataFrame([(data_id,) for data_id in campaigns], "data_id string")
+        asked = [row["data_id"] for row in data_ids.join(sf.broadcast(named), "data_id", "left_semi").collect()]
+        candidates = {campaign for data_id in asked for campaign in campaigns[data_id]}
+        still_open = are_open(self._run.catalog, self.base, candidates, since=self._cut) if candidates else set()
+        return sorted(data_id for data_id in asked if campaigns[data_id] & still_open)
 
     def _counts(self, table: Table) -> dict[date, int]:
         """Rows by day, from the files' record counts; from the rows if the table is partitioned so that files lack a day."""

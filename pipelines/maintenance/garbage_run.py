@@ -94,6 +94,7 @@ def _write_expired(run: Attempt, rows: Rows) -> Removal:
             "ended_at": sf.lit(run.now),
             "attempts": sf.lit(None).cast("int"),
             "reason": sf.lit(reason),
+            "recorded_seq": sf.lit(None).cast("bigint"),
         }
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
         run.append(OUTCOMES, ended.select(*KEYS, *(c.alias(name) for name, c in columns.items())), rows.base[OUTCOMES.name])

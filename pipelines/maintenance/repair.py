@@ -90,6 +90,9 @@ def _to_remove(
     yield tables.META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    orders = sorted(seq for one in all_brought for seq in one.orders.events)
+    for table in tables.CAMPAIGN_TABLES:
+        yield table, _named(seq=orders)
     messages = {seq for one in all_brought for seq in one.queues.messages}
     yield tables.ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
     signals = sorted(seq for one in all_brought for seq in one.signals.signals)

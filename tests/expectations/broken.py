@@ -19,10 +19,13 @@ from tests.expectations.rows import (
     ecq_seqno,
     ecq_state,
     entry,
+    event,
     meta,
     outcome,
+    plan,
     refused,
     segment,
+    target,
 )
 
 MS = timedelta(milliseconds=1)
@@ -39,6 +42,11 @@ def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
     columns = next(t.columns for t in EVERY_TABLE if t.name == table)
     required = [column.name for column in columns if column.required]
     return [row(n) | {column: None} for n, column in enumerate(required)]
+
+
+def released(seq: int, **changed: object) -> Row:
+    place = {"campaign": "maps-47", "wave": 0, "step": 1, "until": datetime_of(seq) + MS}
+    return entry(seq, **{"request_id": "maps-47", **place, **changed})
 
 
 def result(rule: str, **changed: object) -> Row:
@@ -104,6 +112,11 @@ def broken() -> dict[str, list[Row]]:
             entry(SEQ + 5, data_id="never-came"),
             entry(late),
             entry(early),
+            released(SEQ + 6),  # kept
+            released(SEQ + 7, campaign="another"),  # two rules
+            released(SEQ + 8, step=None),
+            entry(SEQ + 9, wave=0),
+            released(SEQ + 10, until=datetime_of(SEQ + 10)),
             *without_each_column("sdv_fanout_ids", lambda n: entry(NULLS + n)),
             *(entry(NULLS + 100 + n) for n in range(9)),  # kept: entries for the outcomes
         ],
@@ -120,6 +133,38 @@ def broken() -> dict[str, list[Row]]:
             outcome(NULLS + 108, outcome="failed", acknowledged_at=None, attempts=0),  # just kept
             outcome(SEQ + 5, dispatched_at=LATE, attempts=-1, acknowledged_at=None),  # three
             *without_each_column("sdv_fanout_outcomes", lambda n: outcome(NULLS + 100 + n)),
+        ],
+        "sdv_campaigns": [
+            plan(),
+            plan(),
+            plan(SEQ + 6, at=NOON),
+            plan(SEQ + 7, plan_sha256="00" * 32),
+            plan(SEQ + 8, do="pause"),
+            plan(SEQ + 9, campaign="of-another-name"),
+            plan(SEQ + 10, data_id="never-came"),
+            plan(SEQ + 11, do="amend", data_id=None),  # kept
+            *without_each_column("sdv_campaigns", lambda n: plan(NULLS + n)),
+        ],
+        "sdv_campaign_events": [
+            event(),
+            event(),
+            event(SEQ + 6, at=NOON),
+            event(SEQ + 7, do="launch"),
+            event(SEQ + 8, campaign="never-proposed"),
+            event(SEQ + 9, seen=SEQ + 9),
+            event(SEQ + 10, seen=SEQ + 9),  # kept
+            event(late),
+            event(early),
+            *without_each_column("sdv_campaign_events", lambda n: event(NULLS + n)),
+        ],
+        "sdv_campaign_targets": [
+            target(),
+            target(),
+            target(SEQ + 6, added_at=NOON),
+            target(SEQ + 7, vin="a/b"),  # invalid by ISO 3779, as is the next
+            target(SEQ + 8, vin="TEST-1"),
+            target(SEQ + 9, campaign="never-proposed"),
+            *without_each_column("sdv_campaign_targets", lambda n: target(NULLS + n)),
         ],
         "ecq_payload": [
             ecq_message(),  # three rules
@@ -264,6 +309,9 @@ FOUND = {
     ("sdv_fanout_ids", "data_id_is_known"): ("warning", 1),
     ("sdv_fanout_ids", "vin_is_iso_3779"): ("warning", 5),
     ("sdv_fanout_ids", "ts_is_in_range"): ("warning", 2),
+    ("sdv_fanout_ids", "campaign_is_whole"): ("error", 3),
+    ("sdv_fanout_ids", "campaign_is_known"): ("warning", 1),
+    ("sdv_fanout_ids", "until_is_after_ts"): ("warning", 1),
     ("sdv_fanout_outcomes", "columns_are_present"): ("error", 5),
     ("sdv_fanout_outcomes", "vin_seq_is_unique"): ("error", 2),
     ("sdv_fanout_outcomes", "outcome_is_a_known_word"): ("error", 1),
@@ -273,6 +321,26 @@ FOUND = {
     ("sdv_fanout_outcomes", "dispatched_at_lies_between"): ("warning", 2),
     ("sdv_fanout_outcomes", "delivered_is_acknowledged"): ("warning", 1),
     ("sdv_fanout_outcomes", "attempts_is_not_negative"): ("warning", 1),
+    ("sdv_campaigns", "columns_are_present"): ("error", 8),
+    ("sdv_campaigns", "seq_is_unique"): ("error", 2),
+    ("sdv_campaigns", "at_is_the_time_of_seq"): ("error", 1),
+    ("sdv_campaigns", "plan_sha256_is_of_plan"): ("error", 1),
+    ("sdv_campaigns", "do_brings_a_plan"): ("error", 1),
+    ("sdv_campaigns", "plan_names_its_campaign"): ("warning", 1),
+    ("sdv_campaigns", "data_id_is_known"): ("warning", 1),
+    ("sdv_campaign_events", "columns_are_present"): ("error", 8),
+    ("sdv_campaign_events", "seq_is_unique"): ("error", 2),
+    ("sdv_campaign_events", "at_is_the_time_of_seq"): ("error", 1),
+    ("sdv_campaign_events", "do_is_a_known_word"): ("error", 1),
+    ("sdv_campaign_events", "campaign_is_known"): ("warning", 1),
+    ("sdv_campaign_events", "seen_is_before_seq"): ("warning", 1),
+    ("sdv_campaign_events", "at_is_in_range"): ("warning", 2),
+    ("sdv_campaign_targets", "columns_are_present"): ("error", 4),
+    ("sdv_campaign_targets", "vin_seq_is_unique"): ("error", 2),
+    ("sdv_campaign_targets", "added_at_is_the_time_of_seq"): ("error", 1),
+    ("sdv_campaign_targets", "vin_is_a_topic_level"): ("error", 1),
+    ("sdv_campaign_targets", "campaign_is_known"): ("warning", 1),
+    ("sdv_campaign_targets", "vin_is_iso_3779"): ("warning", 2),
     ("ecq_payload", "columns_are_present"): ("error", 5),
     ("ecq_payload", "seq_is_unique"): ("error", 2),
     ("ecq_payload", "ts_is_the_time_of_seq"): ("error", 1),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEQ = first_seq_at(NOON - timedelta(minutes=2))
 RUN = "manual__2026-03-01T12:00:00+00:00"
 VIN = "1HGCM82633A004352"
-LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_meta", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
+LOOKED_UP = (
+    "sdv_fanout_data",
+    "sdv_fanout_meta",
+    "sdv_fanout_ids",
+    "ecq_payload",
+    "ecq_seqno",
+    "sdv_campaigns",
+    "ingested_segments",
+)
 Row = dict[str, Any]
 
 
@@ -42,6 +51,7 @@ def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
         "seq": seq,
         "data_id": "map-1",
         "applied": True,
+        **dict.fromkeys(("campaign", "wave", "step", "until")),
         **changed,
     }
 
@@ -49,7 +59,16 @@ def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
 def outcome(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
     at = datetime_of(seq)
     times = {"accepted_at": at, "dispatched_at": at, "acknowledged_at": at, "ended_at": at}
-    return {"vin": vin, "seq": seq, "outcome": "delivered", **times, "attempts": 1, "reason": None, **changed}
+    return {
+        "vin": vin,
+        "seq": seq,
+        "outcome": "delivered",
+        **times,
+        "attempts": 1,
+        "reason": None,
+        "recorded_seq": seq,
+        **changed,
+    }
 
 
 def ecq_message(seq: int = SEQ + 3, **changed: Any) -> Row:
@@ -67,6 +86,22 @@ def ecq_state(acked_seq: int = SEQ + 3, **changed: Any) -> Row:
 
 def ecq_seqno(client_id: str = "c1", **changed: Any) -> Row:
     return {"client_id": client_id, "last_seq": SEQ + 3, **changed}
+
+
+def plan(seq: int = SEQ + 5, **changed: Any) -> Row:
+    text = '{"campaign":"maps-47","data_id":"map-1"}'
+    own = {"campaign": "maps-47", "seq": seq, "at": datetime_of(seq), "do": "propose", "by": "ann", "data_id": "map-1"}
+    return {**own, "plan": text, "plan_sha256": sha256(text.encode()).hexdigest(), "tzdata": "2026a", **changed}
+
+
+def event(seq: int = SEQ + 5, **changed: Any) -> Row:
+    own = {"campaign": "maps-47", "seq": seq, "at": datetime_of(seq), "do": "propose", "by": "ann", "epoch": 0, "seen": 0}
+    return {**own, **dict.fromkeys(("why", "wave", "rule", "counts", "if_version")), "record": b"{}", **changed}
+
+
+def target(seq: int = SEQ + 5, vin: str = VIN, **changed: Any) -> Row:
+    own = {"campaign": "maps-47", "vin": vin, "seq": seq, "added_at": datetime_of(seq), "zone": None, "wave": None}
+    return {**own, **changed}
 
 
 def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
@@ -90,6 +125,9 @@ def good() -> dict[str, list[Row]]:
         "ecq_index": [ecq_entry()],
         "ecq_state": [ecq_state()],
         "ecq_seqno": [ecq_seqno()],
+        "sdv_campaigns": [plan()],
+        "sdv_campaign_events": [event()],
+        "sdv_campaign_targets": [target()],
         "quarantine": [refused()],
         "ingested_segments": [segment()],
     }

@@ -9,7 +9,14 @@ from tests.infra.cluster import Cluster, Json
 from tests.support.servers import ROOT
 
 NAMESPACE = "manifold"
-REPLICAS = {"recorder": 3, "signals": 3, "dispatcher": 6, "api": 3, "emqx": 5}  # replicas in production where there are several
+REPLICAS = {
+    "recorder": 3,
+    "signals": 3,
+    "dispatcher": 6,
+    "api": 3,
+    "campaigner": 2,
+    "emqx": 5,
+}  # replicas in production where there are several
 ROOMS = ("terraform", "emqx", "rabbitmq", "redis", "prometheus", "grafana")
 Ran = subprocess.CompletedProcess[str]
 

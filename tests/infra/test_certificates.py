@@ -80,7 +80,9 @@ def test_services_have_client_certificates_and_servers_have_none(made: Made) -> 
         for name, keys in leaves(made)
         if CLIENT in uses_of(certificate(keys["tls.crt"]))
     }
-    services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")}
+    services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")} | {
+        "campaigner-tls": "sdv-campaigns"
+    }
     assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # its nodes are clients of each other
     assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
 

@@ -14,7 +14,7 @@ KINDS = (
     "configmaps,deployments,jobs,networkpolicies,poddisruptionbudgets,rolebindings,roles,serviceaccounts,services,statefulsets"
 )
 SERVERS = {"emqx", "redis", "postgres", "rabbitmq", "object-store"}
-USERS = {"recorder", "dispatcher", "api", "signals", "airflow"}
+USERS = {"recorder", "dispatcher", "campaigner", "api", "signals", "airflow"}
 
 pytestmark = [
     pytest.mark.slow,

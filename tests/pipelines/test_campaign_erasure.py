@@ -4,13 +4,21 @@ import json
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Stream, to_arrow
+from manifold.contracts.tables import CAMPAIGN_TABLES
 from manifold.contracts.topics import CAMPAIGN, response_topic
+from manifold.lake.catalog import open_catalog
+from manifold.lake.commits import append_rows
+from pipelines.erasure.campaigns import rows_of
 from pipelines.erasure.names import Named
+from pipelines.erasure.run import erase
 from tests.manifold.campaigns.plans import document
-from tests.pipelines.makers import envelope, seq_at
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, envelope, seq_at
+from tests.support.servers import Server
 
 GONE, STAYS = "1M8GDM9AXKP042788", "1HGCM82633A004352"
 NAME, BEFORE_MS = "maps-47", 60_000
@@ -58,6 +66,35 @@ def test_what_came_since_stays_and_what_was_refused_goes() -> None:
     assert erased(order, BEFORE_MS + 1) == order
     assert erased(order, refused_because="the door said so") is None
     assert erased(b"no order, and " + GONE.encode()) is None
+
+
+def test_the_lake_loses_the_vehicle_as_the_archive_does(lake: Lake, redis_server: Server, redis: Redis) -> None:
+    del redis  # emptied
+    lake.renew()
+    settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
+    catalog = open_catalog(settings)
+    orders = {seq_at(place): r.encode(order) for place, (order, _) in enumerate(ORDERS)}
+    left = {seq_at(place): r.encode(order) for place, (_, order) in enumerate(ORDERS) if order is not None}
+    later = {seq_at(BEFORE_MS + 1): r.encode(r.AddTargets(NAME, "ann", targets=(r.Target(GONE), r.Target(STAYS))))}
+    lake.archive(
+        Stream.CAMPAIGN, [envelope(place, Stream.CAMPAIGN, CAMPAIGN, r.encode(o)) for place, (o, _) in enumerate(ORDERS)]
+    )
+    for some in (orders, later):
+        for name, rows in rows_of(some).items():
+            append_rows(catalog, next(table for table in CAMPAIGN_TABLES if table.name == name), rows, {})
+
+    done = erase(catalog, settings, GONE, why="asked by its owner", now=at(BEFORE_MS), wait_s=0, seal=lambda _: True)
+
+    assert done.proved, done.found
+    assert {table.name: done.rows[table.name] for table in CAMPAIGN_TABLES} == dict.fromkeys(
+        (table.name for table in CAMPAIGN_TABLES), len(ORDERS) - 1
+    )
+    expected = rows_of(left | later)
+    for table in CAMPAIGN_TABLES:
+        by_key = [(name, "ascending") for name in table.key]
+        found = catalog.load_table(table.identifier).scan().to_arrow()
+        wanted = expected[table.name].sort_by(by_key).to_pylist()
+        assert found.select(expected[table.name].column_names).sort_by(by_key).to_pylist() == wanted
 
 
 def left_of_answer(vin: str, payload: bytes, ms: int = 1, **more: Any) -> bytes | None:

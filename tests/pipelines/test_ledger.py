@@ -9,17 +9,13 @@ import pytest
 from manifold.archive import store
 from manifold.archive.segment import Interval, began_at
 from manifold.archive.store import Archive
-from manifold.contracts.campaigns import Pause, encode
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
-from manifold.contracts.topics import CAMPAIGN
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest import ledger
 from pipelines.ingest.ledger import ledger_of, new_segments
-from pipelines.ingest.planning import plan
-from pipelines.maintenance.check import check
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import NOON, at, envelope, trigger
+from tests.pipelines.makers import NOON, at, trigger
 from tests.pipelines.plain import ingest
 
 DAY_MS = 86_400_000
@@ -87,17 +83,3 @@ def test_a_path_with_an_instant_outside_the_calendar_has_no_day() -> None:
     assert began_at("trigger/0001-01-01T00:00:00+05:00.jsonl") is None
     assert began_at("trigger/2026-03-01T05:00:00+05:00.jsonl") == at(-12 * 3600_000)
     assert Path("trigger/dt=2026-03-01").name == "dt=2026-03-01"
-
-
-def test_segments_of_a_stream_without_tables_are_left_for_later_runs(days: Lake) -> None:
-    order = encode(Pause("maps-47", "ann"))
-    path = days.archive(Stream.CAMPAIGN, [envelope(5, Stream.CAMPAIGN, CAMPAIGN, order)])
-    new = days.archive(Stream.TRIGGER, [trigger(6, ["V"])])
-    catalog, archive = open_catalog(days.settings), Archive(days.settings.archive)
-
-    assert [segment.path for segment in new_segments(catalog, archive)] == [new]
-    assert [segment.path for segment in plan(catalog, archive).segments] == [new]
-    ingest(catalog, days.settings, run_id="again", now=at(0))
-    assert ledger_of(catalog).known([path, new]) == {new}
-    late = at(3 * DAY_MS + 10 * DAY_MS)
-    assert path not in {finding.path for finding in check(catalog, days.settings, now=late).findings}

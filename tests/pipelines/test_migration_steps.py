@@ -11,6 +11,7 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType
 
+from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column
@@ -185,7 +186,7 @@ def test_readers_accept_a_newer_table_that_has_their_columns(catalog: Catalog) -
     add(catalog, IDS, row)
     with catalog.load_table(IDS.identifier).transaction() as change:
         change.set_properties({SCHEMA_VERSION: "99"})
-    assert read_trigger(catalog, "V1", seq_at(1)) == ("r", "d1")
+    assert read_trigger(catalog, "V1", seq_at(1)) == EntryTrigger("r", "d1")
     with catalog.load_table(IDS.identifier).update_schema() as schema:
         schema.rename_column("data_id", "payload_id")
     with pytest.raises(Permanent, match=r"version 99.*install the newer release"):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from manifold.api.models.fields import Count, Seq, Vin, example
 from manifold.contracts.campaigns import Retriable
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "campaign": "eu-map-47",
     "data_id": "map_eu_47",
     "targets": {"vins": ["1M8GDM9AXKP042788"]},

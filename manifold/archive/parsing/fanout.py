@@ -25,6 +25,9 @@ TRIGGERS = pa.schema(
         ("applied", pa.bool_()),
         ("vins", pa.list_(pa.string())),
         ("has_data", pa.bool_()),
+        ("wave", pa.int64()),  # of a campaign, as the next two
+        ("step", pa.int64()),
+        ("until_ms", pa.int64()),
         ("odd_vins", pa.int64()),  # how many of `vins` are invalid by ISO 3779
     ]
 )
@@ -122,6 +125,8 @@ def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
     columns = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
     if trigger.data is not None:
         columns["has_data"] = True
+    if trigger.campaign is not None:
+        columns |= {"wave": trigger.campaign.wave, "step": trigger.campaign.step, "until_ms": trigger.campaign.until_ms}
     if _is_duplicate(row):
         if trigger.data is not None:
             yield columns | {"vins": []}

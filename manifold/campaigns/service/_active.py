@@ -14,7 +14,7 @@ from manifold.campaigns.fold import Campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.service import _metrics
 from manifold.campaigns.service._book import Book
-from manifold.campaigns.service._braking import Brakes
+from manifold.campaigns.service._braking import UNSURE, FoldedBrakes
 from manifold.campaigns.service._campaign_metrics import CAMPAIGNS
 from manifold.campaigns.service._lead import Lead
 from manifold.campaigns.service._presence import find_present
@@ -55,7 +55,6 @@ class Active:
         self.open_campaigns = 0
         self._settings, self._lead = settings, lead
         self._queues, self._book = Queues(redis, QueuePolicy.of(settings)), Book(settings)
-        self._brakes = Brakes(self._queues)
         fitting = max(1, (settings.max_trigger_bytes - _TRIGGER_BYTES) // (MAX_VIN + 3))
         self._policy = Policy(
             by=f"{r.CAMPAIGNER}{socket.gethostname()}",
@@ -70,6 +69,7 @@ class Active:
         self._found: dict[str, int] = {}  # campaign → how many targets the last sweep found
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
         self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
+        self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -126,14 +126,15 @@ class Active:
             if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
                 self._unsure.discard(name)
             return
+        may_release = await self._brakes.follow(name, campaign)
         last, not_before = self._stepped.get(name, (None, 0.0))
         if campaign is last and name not in self._here and time.monotonic() < not_before:
             return
         began, here = time.monotonic(), self._here.pop(name, set())
         self._wanted.pop(name, None)
         effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
-        if not await self._brakes.set(name, campaign):
-            self.waiting[name] = "nothing is released: its brake in Redis is not known, or by an order that is not read yet"
+        if not may_release:
+            self.waiting[name] = UNSURE
             effects = [each for each in effects if isinstance(each, Decide)]
         if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
             self._unsure.add(name)
@@ -142,7 +143,7 @@ class Active:
             if vins and allowed:
                 self._wanted[name] = vins, allowed
         ended = time.monotonic()
-        self._stepped[name] = campaign, ended + REST * (ended - began)
+        self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
         if time.monotonic() < self._refused_until.get(name, 0.0):

@@ -1,5 +1,6 @@
 """The lake's tables, defined once: Spark, PyIceberg and Arrow schemas derive from these definitions."""
 
+from manifold.contracts.tables.campaigns import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
 from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
@@ -17,8 +18,9 @@ from manifold.contracts.tables.table import (
 from manifold.contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 
 ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
+CAMPAIGN_TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS)
 # Tables that a run writes on its own branches and publishes together. The others are appended to directly.
-RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, QUARANTINE, SEGMENTS)
+RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, *CAMPAIGN_TABLES, QUARANTINE, SEGMENTS)
 TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
 # Exist only in lakes that received signals: `manifold.lake.catalog.tables_of` and `run_tables_of` return a lake's tables.
 SIGNAL_TABLES = (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)
@@ -27,6 +29,10 @@ EVERY_TABLE = (*EVERY_RUN_TABLE, QUALITY, ACTIONS, ERASURES)
 
 __all__ = [
     "ACTIONS",
+    "CAMPAIGNS",
+    "CAMPAIGN_EVENTS",
+    "CAMPAIGN_TABLES",
+    "CAMPAIGN_TARGETS",
     "COMMON_PROPERTIES",
     "DATA",
     "ECQ_INDEX",

@@ -44,6 +44,10 @@ IDS = Table(
         seq         int64    the trigger's seq
         data_id     string   what the vehicle is to get
         applied     bool     direct enqueue brought it into the queues
+        campaign    string?  the campaign that released it; null: none did
+        wave        int64?   the campaign's wave, from 0
+        step        int64?   counts the campaign's releases, from 1
+        until       instant?  end of the vehicle's time window: it is not sent from then on
     """),
     meaning="one row for each VIN of each accepted trigger",
     day_of="ts",
@@ -62,6 +66,7 @@ OUTCOMES = Table(
         ended_at         instant   when the entry ended
         attempts         int32?    how often it was published
         reason           string?   what the vehicle said, or why the platform ended it
+        recorded_seq     int64?    seq of the record that says so; null: the platform ended it in the lake
     """),
     meaning="one row for each entry that ended",
     day_of="accepted_at",

@@ -151,9 +151,8 @@ def test_a_brake_holds_over_the_death_of_dispatcher_and_redis(brisk: Ground, cam
     platform = brisk.platform
     platform.dispatchers.pop(0).kill()
     platform.redis.kill()
-    platform.redis = start_redis(
-        platform.home / "redis", port=platform.settings.redis_port, append_only=True, users=platform.users.file
-    )
+    users = platform.users and platform.users.file
+    platform.redis = start_redis(platform.home / "redis", port=platform.settings.redis_port, append_only=True, users=users)
     platform.start_dispatcher()
 
     brisk.here(vehicle.connect())

@@ -42,7 +42,7 @@ def test_another_token_is_nobodys(file: Path, shown: str) -> None:
 
 def test_without_a_token_for_all_who_shows_none_may_read_and_has_no_name(file: Path) -> None:
     assert callers(file).identify("") == NAMELESS
-    assert (NAMELESS.name, NAMELESS.rights) == ("", {Right.READ, Right.REWIND})
+    assert (NAMELESS.name, NAMELESS.rights) == ("", frozenset({Right.READ, Right.REWIND}))
 
 
 def test_a_changed_file_is_read_again(file: Path) -> None:

@@ -24,7 +24,7 @@ from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
-CAMPAIGN = f"campaign-{RUN}"
+CAMPAIGN, PROPOSED = f"campaign-{RUN}", f"proposed-{RUN}"
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
 OURS = re.compile(  # a log line, a step of `up`, an error
     r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
@@ -94,19 +94,21 @@ CASES = {
     "batch show": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "batch cancel": Case(f"{REQUEST} --json", "a/b", NO_REQUEST),
     "data show": Case(f"data-{RUN} --json", "show*a b", ("data_id 'a b'", "must be 1 to 128 printable ASCII")),
-    "campaign pause": Case(f"{CAMPAIGN} --json", "pause*a b", NO_CAMPAIGN),
-    "campaign resume": Case(f"{CAMPAIGN} --json", "resume*a b", NO_CAMPAIGN),
-    "campaign cancel": Case(f"{CAMPAIGN} --yes --json", "cancel*a b*--yes", NO_CAMPAIGN),
-    "campaign propose": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
     "campaign check": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
     "campaign forecast": Case("{tmp}/plan --json", "/no/file", NO_PLAN),
-    "campaign approve": Case(f"{CAMPAIGN} --json", "approve*a b", NO_CAMPAIGN),
-    "campaign refuse": Case(f"{CAMPAIGN} --json", "refuse*a b", NO_CAMPAIGN),
+    "campaign propose": Case("{tmp}/proposed --json", "/no/file", NO_PLAN),
+    "campaign approve": Case(f"{PROPOSED} --json", "approve*a b", NO_CAMPAIGN),
+    "campaign refuse": Case(f"{PROPOSED} --json", "refuse*a b", NO_CAMPAIGN),
+    "campaign pause": Case(f"{CAMPAIGN} --json", "pause*a b", NO_CAMPAIGN),
+    "campaign resume": Case(f"{CAMPAIGN} --json", "resume*a b", NO_CAMPAIGN),
+    "campaign retry": Case(
+        f"{CAMPAIGN} --ended failed --json", f"{CAMPAIGN} --ended lost", ("--ended 'lost'", "must be one of failed")
+    ),
     "campaign amend": Case(f"{CAMPAIGN} {{tmp}}/plan --json", f"{CAMPAIGN} /no/file", NO_PLAN),
-    "campaign retry": Case(f"{CAMPAIGN} --ended failed --json", "retry*a b*--ended*failed", NO_CAMPAIGN),
     "campaign pass": Case(
         f"{CAMPAIGN} --wave 0 --why because --yes --json", "pass*a b*--wave*0*--why*because*--yes", NO_CAMPAIGN
     ),
+    "campaign cancel": Case(f"{CAMPAIGN} --yes --json", "cancel*a b*--yes", NO_CAMPAIGN),
     "campaign ls": Case("--json", "--state gone", ("--state 'gone'", "must be one of")),
     "campaign show": Case(f"{CAMPAIGN} --json", "show*a b", NO_CAMPAIGN),
     "campaign targets": Case(f"{CAMPAIGN} --json", "targets*a b", NO_CAMPAIGN),
@@ -186,8 +188,10 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     (folder / "payload").write_text(RUN)
     (folder / "a-file").write_text("")
     (folder / "reading").write_text("{}")
-    plan = {"campaign": CAMPAIGN, "data_id": f"data-{RUN}", "targets": {"vins": [VIN]}, "ends": "2099-01-01T00:00:00Z"}
-    (folder / "plan").write_text(json.dumps(plan))
+    waves = [{"name": "first", "vins": [VIN]}, {"name": "rest", "size": "rest"}]
+    plan = {"data_id": f"data-{RUN}", "targets": {"vins": [VIN, GONE]}, "waves": waves, "ends": "2099-01-01T00:00:00Z"}
+    (folder / "plan").write_text(json.dumps(plan | {"campaign": CAMPAIGN}))
+    (folder / "proposed").write_text(json.dumps(plan | {"campaign": PROPOSED, "starts": "2098-01-01T00:00:00Z"}))
     (folder / "bad").write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
     (folder / "trigger").write_text(json.dumps({"ids": [VIN], "request_id": f"again_{RUN}", "data_id": "d"}))
     up = manifold("up", env=env)
@@ -197,6 +201,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         batch = ("--data", str(folder / "payload"), "--data-id", f"data-{RUN}", "--request-id", REQUEST)
         assert manifold("send", VIN, GONE, *batch, env=env).returncode == 0
         assert manifold("send", "--trigger", str(folder / "bad"), env=env).returncode == 1
+        for line in (("propose", str(folder / "plan")), ("approve", CAMPAIGN)):
+            ordered = manifold("campaign", *line, env=env)
+            assert ordered.returncode == 0, ordered.stderr
+        shown = ("campaign", "show", CAMPAIGN, "--json")
+        wait_until(lambda: json.loads(manifold(*shown, env=env).stdout)["state"] == "running", what="the campaign to run")
         assert manifold("certificates", "issue", GONE, env=env).returncode == 0
         forged = env | {"MANIFOLD_SIGNALS_HMAC_SECRET": uuid.uuid4().hex}
         assert manifold("signals", "send", DEVICE, "--data", str(folder / "reading"), env=forged).returncode == 0

@@ -39,7 +39,7 @@ def test_the_newest_order_counts_however_often_and_late_it_comes(
             changed = await queues.brake(group)
             after = await queues.brakes()
             assert (after.version != before.version) == bool(changed or not before.version)
-        assert after.brakes == dict(sorted(brakings, key=lambda each: each.brake.seq))
+        assert after.brakes == dict(sorted(brakings, key=lambda each: each[1].seq))
 
     use(body)
 

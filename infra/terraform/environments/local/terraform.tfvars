@@ -6,6 +6,7 @@ recorders     = { journal = "1Gi", cpu = "200m", memory = "512Mi" }
 signals       = { journal = "1Gi", cpu = "100m", memory = "256Mi" }
 dispatchers   = { cpu = "200m", memory = "256Mi" }
 api           = { cpu = "100m", memory = "512Mi" }
+campaigner    = { cpu = "100m", memory = "256Mi" }
 emqx          = { volume = "1Gi", cpu = "500m", memory = "1Gi", service_type = "NodePort" }
 redis         = { volume = "1Gi", cpu = "100m", memory = "512Mi" }
 postgres      = { volume = "1Gi", cpu = "100m", memory = "256Mi" }

@@ -9,6 +9,7 @@ recorders    = { replicas = 3, journal = "100Gi", cpu = "2", memory = "2Gi" }
 signals      = { replicas = 3, journal = "50Gi", cpu = "1", memory = "1Gi" }
 dispatchers  = { replicas = 6, cpu = "1", memory = "1Gi" }
 api          = { replicas = 3, cpu = "1", memory = "2Gi" }
+campaigner   = { replicas = 2, cpu = "1", memory = "2Gi" }
 emqx         = { replicas = 5, cpu = "8", memory = "16Gi", volume = "50Gi", service_type = "LoadBalancer" }
 redis        = { in_cluster = false }
 postgres     = { in_cluster = false }

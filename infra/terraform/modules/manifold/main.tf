@@ -27,6 +27,7 @@ locals {
     templatefile("${path.module}/manifests/recorder.yaml.tftpl", merge(local.given, { service = var.recorders })),
     templatefile("${path.module}/manifests/dispatcher.yaml.tftpl", merge(local.given, { service = var.dispatchers })),
     templatefile("${path.module}/manifests/api.yaml.tftpl", merge(local.given, { service = var.api })),
+    templatefile("${path.module}/manifests/campaigner.yaml.tftpl", merge(local.given, { service = var.campaigner })),
     ], var.signals.replicas == 0 ? [] : [
     templatefile("${path.module}/manifests/signals.yaml.tftpl", merge(local.given, { service = var.signals })),
   ])

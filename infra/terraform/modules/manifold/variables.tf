@@ -28,6 +28,11 @@ variable "api" {
   type        = object({ replicas = number, cpu = string, memory = string })
 }
 
+variable "campaigner" {
+  description = "Replicas, CPU and memory."
+  type        = object({ replicas = number, cpu = string, memory = string })
+}
+
 variable "signals" {
   description = "Replicas of the AMQP door (0: there is none), size of each journal, CPU and memory."
   type        = object({ replicas = number, journal = string, cpu = string, memory = string })

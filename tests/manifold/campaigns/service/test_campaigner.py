@@ -91,7 +91,7 @@ def test_a_vehicle_that_comes_later_is_sent_to_within_seconds(world: World) -> N
     assert copies(asyncio.run(play()), "later") == dict.fromkeys([*here, away], 1)
 
 
-def test_vehicles_that_come_at_once_get_no_more_than_the_rate_and_other_batches_at_once(world: World) -> None:
+def test_who_comes_at_once_gets_no_more_than_the_rate_and_other_batches_at_once(world: World) -> None:
     targets = vins(6, seed=7)
 
     async def play() -> Fleet:

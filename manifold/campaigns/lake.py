@@ -1,0 +1,91 @@
+"""Reads the facts of a campaign from the lake: the same facts as from the archive, for whoever has only the tables."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
+
+from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.falsifications import Sent
+from manifold.contracts.campaigns import decode
+from manifold.contracts.messages import Refused
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.contracts.tables import CAMPAIGN_EVENTS, IDS, OUTCOMES
+from manifold.lake.catalog import where
+
+RELEASE = ("seq", "vin", "wave", "step", "until")
+OUTCOME = ("vin", "seq", "outcome", "ended_at", "dispatched_at", "recorded_seq")
+
+
+class OfLake(Struct, frozen=True):
+    """What the lake has of a campaign: enough to fold it, and to verify it."""
+
+    facts: tuple[Fact, ...]  # by seq
+    sent: tuple[Sent, ...]
+
+
+def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
+    """Everything that the lake's main branches have of a campaign; nothing, if they do not know it.
+
+    Let no run be published meanwhile: its tables become visible one after the other.
+    """
+    releases = list(_releases(catalog, campaign))
+    outcomes = _outcomes(catalog, releases)
+    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes)]
+    sent = tuple(
+        Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
+    )
+    return OfLake(tuple(sorted(facts, key=lambda fact: fact.seq)), sent)
+
+
+def _orders(catalog: Catalog, campaign: str) -> Iterator[Recorded]:
+    table = catalog.load_table(CAMPAIGN_EVENTS.identifier)
+    for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "record")).to_arrow().to_pylist():
+        command = decode(row["record"])
+        if not isinstance(command, Refused):  # of an order that another release of Manifold has recorded
+            yield Recorded(row["seq"], command)
+
+
+def _releases(catalog: Catalog, campaign: str) -> Iterator[Released]:
+    """The campaign's triggers, each with its vehicles in alphabetical order."""
+    scan = catalog.load_table(IDS.identifier).scan(where(EqualTo, "campaign", campaign), RELEASE)
+    rows = scan.to_arrow().sort_by([("seq", "ascending"), ("vin", "ascending")])
+    for seq, first, number in _runs(rows["seq"]):
+        (row,) = rows.slice(first, 1).to_pylist()
+        vins = tuple(rows["vin"].slice(first, number).to_pylist())
+        yield Released(seq, row["wave"], row["step"], vins, None if row["until"] is None else _unix_ms(row["until"]))
+
+
+def _runs(sorted_seqs: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
+    """Each seq, where its rows begin, and how many there are."""
+    first = 0
+    for run in pc.value_counts(sorted_seqs).to_pylist():
+        yield run["values"], first, run["counts"]
+        first += run["counts"]
+
+
+def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]]:
+    if not releases:
+        return []
+    since, until = datetime_of(releases[0].seq), datetime_of(releases[-1].seq) + timedelta(milliseconds=1)
+    within: BooleanExpression = And(where(GreaterThanOrEqual, "accepted_at", since), where(LessThan, "accepted_at", until))
+    seqs = pa.array((release.seq for release in releases), pa.int64())
+    found: list[dict[str, Any]] = []
+    for batch in catalog.load_table(OUTCOMES.identifier).scan(within, OUTCOME).to_arrow_batch_reader():
+        found += batch.filter(pc.is_in(batch["seq"], value_set=seqs)).to_pylist()
+    return found
+
+
+def _ended(row: dict[str, Any]) -> Ended:
+    """The fact of an outcome. What the platform ended in the lake has no record: the time at which it did stands for its seq."""
+    seq = row["recorded_seq"] if row["recorded_seq"] is not None else seq_of(_unix_ms(row["ended_at"]), 0, 0)
+    return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
+
+
+def _unix_ms(instant: Any) -> int:
+    return round(instant.timestamp() * 1000)

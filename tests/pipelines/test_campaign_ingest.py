@@ -1,0 +1,158 @@
+"""Orders and releases of a campaign become rows, from which the campaign can be folded and judged again."""
+
+import json
+from dataclasses import replace as with_fields
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from manifold.campaigns.facts import Ended, Fact, Recorded, Released
+from manifold.campaigns.falsifications import Kind
+from manifold.campaigns.fold import Campaign, fold
+from manifold.campaigns.lake import read_campaign
+from manifold.campaigns.parsing import plan_sha256
+from manifold.campaigns.verification import verify
+from manifold.contracts import campaigns as r
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, IDS, OUTCOMES, QUARANTINE, Table
+from manifold.contracts.topics import CAMPAIGN
+from pipelines.ingest.publish import publish
+from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
+from tests.pipelines.campaign_makers import archive, messages
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import NOON_MS
+
+pytestmark = pytest.mark.slow
+NAME, DAY = "maps-47", 86_400_000
+WAVES = [
+    {"name": "own cars", "vins": ["OWN-1"], "gate": {"success": "100%"}},
+    {"name": "first", "size": "50%", "gate": {"success": "50%", "soak": "1h", "approve": 1}},
+    {"name": "rest", "size": "rest"},
+]
+WINDOW = {"from": "08:00", "to": "20:00", "zone": "vehicle", "else": "Europe/Berlin"}
+PLAN = document(number=6, waves=WAVES, rate=2, window=WINDOW)
+LISTED = (r.Target("LISTED-1", "Asia/Tokyo"), r.Target("LISTED-2", wave="rest"))
+TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, IDS, OUTCOMES)
+
+
+def finished(**fields: Any) -> list[Fact]:
+    """The record of a campaign for nine vehicles, of which one fails."""
+    plan = PLAN | fields
+    visits = dict.fromkeys((*vins(6), "OWN-1", "LISTED-1", "LISTED-2"), ((0, 1 << 60),))
+    world = proposed(plan, replace(fleet_here(0, failing=frozenset({"LISTED-1"})), visits=visits), LISTED)
+    world.run(NOW + 5 * DAY)
+    return list(world.facts)
+
+
+def run(lake: SparkLake, run_id: str = "run") -> Any:
+    done = ingest_and_judge(lake.run(run_id, ms=NOW + 10 * DAY - NOON_MS))
+    publish(lake.catalog, run_id)
+    return done
+
+
+def in_order(facts: list[Fact]) -> list[Fact]:
+    """By seq, and the vehicles of a release by name: rows have no order."""
+    ordered = sorted(facts, key=lambda fact: fact.seq)
+    return [replace(fact, vins=tuple(sorted(fact.vins))) if isinstance(fact, Released) else fact for fact in ordered]
+
+
+def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLake) -> None:
+    facts = finished()
+    archive(spark_lake, facts, PLAN)
+
+    written, judged = run(spark_lake)
+
+    assert judged.failures == ()
+    assert {finding.rule for finding in judged.warnings} == {"vin_is_iso_3779", "data_id_is_known"}
+    assert (written.read["campaign"], written.refused) == (sum(isinstance(fact, Recorded) for fact in facts), 0)
+    proposal = facts[0].seq
+    columns = ("campaign", "seq", "at", "do", "by", "data_id", "plan_sha256")
+    assert spark_lake.rows(CAMPAIGNS, *columns) == [
+        (NAME, proposal, datetime_of(proposal), "propose", "author", "map_47", plan_sha256(PLAN))
+    ]
+    listed = {(vin, zone, wave) for vin, zone, wave in spark_lake.rows(CAMPAIGN_TARGETS, "vin", "zone", "wave")}
+    assert listed == {
+        ("OWN-1", None, "own cars"),
+        ("LISTED-1", "Asia/Tokyo", None),
+        ("LISTED-2", None, "rest"),
+        *((vin, None, None) for vin in vins(6)),
+    }
+    passed = [fact for fact in facts if isinstance(fact, Recorded) and isinstance(fact.command, r.Pass)]
+    found = spark_lake.catalog.load_table(CAMPAIGN_EVENTS.identifier).scan("do = 'pass'").to_arrow().to_pylist()
+    assert sorted((row["seq"], row["wave"], json.loads(row["counts"]), row["seen"]) for row in found) == [
+        (fact.seq, fact.command.wave, fact.command.counts, fact.command.seen) for fact in passed
+    ]
+    again = read_campaign(spark_lake.catalog, NAME)
+    assert in_order(list(again.facts)) == in_order(facts)
+    assert fold(Campaign(), again.facts).tallies == fold(Campaign(), facts).tallies
+    assert verify(again.facts, again.sent) == ()
+    assert len(again.sent) == sum(isinstance(fact, Ended) for fact in facts)
+    assert read_campaign(spark_lake.catalog, "another").facts == ()
+
+
+def test_a_campaign_taken_in_again_is_there_once(spark_lake: SparkLake) -> None:
+    facts = finished()
+    archive(spark_lake, facts, PLAN)
+    run(spark_lake, "first")
+    before = {table.name: spark_lake.rows(table) for table in TABLES}
+    orders = messages(facts, PLAN)[Stream.CAMPAIGN]
+    spark_lake.write(Stream.CAMPAIGN, orders, node=9)
+
+    assert run(spark_lake, "first")[0].segments == 3
+    assert run(spark_lake, "second")[0].skipped == len(orders)
+
+    assert {table.name: spark_lake.rows(table) for table in TABLES} == before
+
+
+def test_a_bad_order_is_refused_and_stops_nothing(spark_lake: SparkLake) -> None:
+    orders = [
+        b"no order",
+        r.encode(r.Pause(NAME, "ann")).replace(b'"by"', b'"seen":-1,"by"'),
+        r.encode(r.Propose(NAME, "ann", plan={"campaign": "other", "targets": 7, "waves": [{"vins": ["A B", 7]}], "x": [2.5]})),
+    ]
+    facts = [Recorded(seq_of(NOW + place, 0, 0), r.Pause(NAME, "ann")) for place in range(3)]
+    (envelopes,) = messages(facts, PLAN).values()
+    spark_lake.write(Stream.CAMPAIGN, [replaced(one, payload) for one, payload in zip(envelopes, orders, strict=True)])
+
+    written, judged = run(spark_lake)
+
+    assert written.refused == 2
+    assert sorted(spark_lake.rows(QUARANTINE, "payload")) == sorted(orders[:2])
+    assert spark_lake.rows(CAMPAIGNS, "seq", "data_id") == [(facts[2].seq, None)]
+    assert spark_lake.rows(CAMPAIGN_TARGETS) == []
+    assert [finding.rule for finding in judged.warnings] == ["plan_names_its_campaign"]
+
+
+def replaced(one: Any, payload: bytes) -> Any:
+    assert one.topic == CAMPAIGN
+    return with_fields(one, payload=payload)
+
+
+def test_what_is_falsified_in_the_tables_is_found(spark_lake: SparkLake) -> None:
+    facts = finished()
+    archive(spark_lake, facts, PLAN)
+    run(spark_lake)
+    releases = [fact for fact in facts if isinstance(fact, Released)]
+    first, last = releases[0], releases[-1]
+
+    def change(table: Table, what: str) -> set[tuple[Kind, int, str]]:
+        name = f"{spark_lake.settings.catalog_name}.{table.identifier}"
+        spark_lake.spark.sql(f"UPDATE {name} {what}")
+        of_lake = read_campaign(spark_lake.catalog, NAME)
+        return {(each.kind, each.seq, each.vin) for each in verify(of_lake.facts, of_lake.sent)}
+
+    moved = change(OUTCOMES, f"SET dispatched_at = dispatched_at + INTERVAL 12 HOURS WHERE seq = {first.seq}")
+    assert moved == {(Kind.OUTSIDE_WINDOW, first.seq, first.vins[0])}
+    altered = change(OUTCOMES, f"SET outcome = 'failed' WHERE seq = {last.seq} AND vin = '{last.vins[0]}'")
+    assert {kind for kind, _, _ in altered - moved} == {Kind.MISCOUNTED}
+    steps = [release.step for release in releases]
+    extra = replace(releases[2], seq=releases[2].seq + 1, step=max(steps) + 1, vins=last.vins[:1])
+    row = {"vin": extra.vins[0], "ts": datetime_of(extra.seq), "request_id": NAME, "seq": extra.seq, "data_id": "map_47"}
+    row |= {"applied": True, "campaign": NAME, "wave": extra.wave, "step": extra.step}
+    spark_lake.append(IDS, [row | {"until": datetime_of(extra.seq)}])
+    of_lake = read_campaign(spark_lake.catalog, NAME)
+    beyond = verify(of_lake.facts, of_lake.sent)
+    assert any(each.kind is Kind.OVER_RATE and each.seq == extra.seq for each in beyond)
