@@ -67,7 +67,10 @@ order("propose", "anna", plan=plan)
 order("approve", "ben")
 shown, passed = "", -1
 while True:
-    now = requests.get(f"{API}/api/v1/campaigns/{campaign}", timeout=30).json()
+    answer = requests.get(f"{API}/api/v1/campaigns/{campaign}", timeout=30)
+    if not answer.ok:  # an order that does not fit is on record, and has no effect
+        sys.exit(answer.text)
+    now = answer.json()
     waves = "; ".join(f"{wave['name']}: {wave['success']} of {wave['targets']}" for wave in now["waves"])
     line = f"{now['state']}: {waves}"
     if line != shown:

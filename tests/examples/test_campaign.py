@@ -37,10 +37,10 @@ def test_the_example_campaign_is_proposed_approved_and_watched_to_its_end(platfo
 
 def test_the_example_says_why_a_plan_was_refused(platform: Settings, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"x")
-    plan = json.loads(PLAN.read_text()) | {"campaign": "no-end", "data_id": "no_end", "ends": "soon"}
+    plan = json.loads(PLAN.read_text()) | {"campaign": "a/b", "data_id": "no_campaign"}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     done = run(sys.executable, EXAMPLES / "campaign.py", "plan.json", "data", folder=tmp_path, env=at_broker(platform))
 
     assert done.returncode == 1, done.stderr
     assert "propose refused" in done.stdout
-    assert 'ends "soon"' in done.stdout
+    assert '"a/b"' in done.stdout
