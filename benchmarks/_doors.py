@@ -116,8 +116,8 @@ def ground() -> Iterator[Ground]:
     """RabbitMQ and Redis in a folder that is deleted afterwards."""
     with TemporaryDirectory(prefix=PREFIX) as folder, start_redis(Path(folder) / "redis") as redis:
         home = Path(folder) / "home"
-        secret_files.made_up(home, secret_files.HMAC, lambda: secrets.token_hex(32))
-        secret_files.made_up(home, secret_files.KEYS, lambda: new_key_line("bench"))
+        secret_files.get_or_create(home, secret_files.HMAC, lambda: secrets.token_hex(32))
+        secret_files.get_or_create(home, secret_files.KEYS, lambda: new_key_line("bench"))
         ports = free_ports()
         settings = load_settings(
             home=home, amqp_port=ports["amqp_port"], redis_port=redis.port, signals_port=ports["signals_port"]

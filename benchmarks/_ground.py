@@ -18,6 +18,7 @@ from manifold.settings import Settings
 
 REQUEST, DATA = "bench", "bench"
 PAYLOAD = b"x" * 200
+BATCH = EntryTrigger(REQUEST, DATA)
 LOOK_S = 0.3
 
 
@@ -37,10 +38,10 @@ class Ground:
         """CPU seconds (user and system) of the processes of this kind since they started."""
         return sum(sum(process.cpu_times()[:2]) for process in self.processes[kind])
 
-    def seqs(self, count: int) -> list[int]:
-        """Return new seqs, each of a trigger for the same data that is stored in Redis."""
+    def seqs(self, count: int, trigger: EntryTrigger = BATCH) -> list[int]:
+        """Return new seqs, each of such a trigger, stored in Redis."""
         made = [self._seqs.next() for _ in range(count)]
-        Loader(self.redis, Policy.of(self.settings)).store_triggers(dict.fromkeys(made, EntryTrigger(REQUEST, DATA)))
+        Loader(self.redis, Policy.of(self.settings)).store_triggers(dict.fromkeys(made, trigger))
         return made
 
     def load(self, owners: Iterable[str], seqs: Sequence[int]) -> None:

@@ -23,7 +23,7 @@ from benchmarks._servers import PREFIX, start_redis
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.envelope import Envelope
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of, unix_ms_of, wall_clock_ms
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
@@ -186,7 +186,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         for first in range(0, world.vins, VINS_PER_TRIGGER):
             batch = queues.batch()
             for number in range(first, first + VINS_PER_TRIGGER):
-                batch.add(vin_of(number), UpdatePresence(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
+                batch.add(vin_of(number), UpdatePresence(PresenceSign(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
             await batch.run()
 
 
@@ -194,6 +194,6 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
 def million(size: Size) -> Iterator[tuple[Settings, World]]:
     """A Redis, a lake and an archive with a million vehicles (20,000 in a small run), on free ports and without a platform."""
     with TemporaryDirectory(prefix=PREFIX) as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, with_campaigns=False, **free_ports())
         with start_redis(settings.home / "redis", port=settings.redis_port):
             yield settings, fill(settings, size.pick(full=1_000_000, small=20_000))

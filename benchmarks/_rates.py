@@ -11,8 +11,9 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks._fleet import Fleet
-from benchmarks._ground import DATA, PAYLOAD, REQUEST, Ground, vin
+from benchmarks._ground import BATCH, DATA, PAYLOAD, REQUEST, Ground, vin
 from manifold.contracts import topics
+from manifold.contracts.brakes import EntryTrigger
 from manifold.messaging.mqtt import Mqtt
 
 KINDS = ("dispatcher", "tap", "broker", "redis", "recorder")
@@ -29,9 +30,9 @@ class Rate:
     cpu_us: dict[str, float]
 
 
-def drain(ground: Ground, fleet: Fleet, owners: Sequence[str], each: int) -> Rate:
+def drain(ground: Ground, fleet: Fleet, owners: Sequence[str], each: int, trigger: EntryTrigger = BATCH) -> Rate:
     """Deliver `each` entries to each owner, all online: every acknowledgement brings the next entry."""
-    seqs, count = ground.seqs(each), each * len(owners)
+    seqs, count = ground.seqs(each, trigger), each * len(owners)
     fleet.take()
     before, began = cpu_s(ground), time.monotonic()
     ground.load(owners, seqs)

@@ -129,7 +129,7 @@ def running_rabbitmq(settings: Settings) -> Iterator[Server]:
 def sandbox(**overrides: object) -> Iterator[Settings]:
     """The embedded platform on free ports, in a folder of its own; without Airflow and RabbitMQ unless `overrides` say so."""
     with TemporaryDirectory(prefix=PREFIX) as folder:
-        given = {"with_airflow": False, "with_signals": False, **free_ports(), **overrides}
+        given = {"with_airflow": False, "with_signals": False, "with_campaigns": False, **free_ports(), **overrides}
         settings = load_settings(home=Path(folder), **given)
         supervise.up(settings)
         try:

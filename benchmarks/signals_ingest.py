@@ -49,7 +49,7 @@ def run(size: Size) -> list[Row]:
     with TemporaryDirectory(prefix=PREFIX) as name:
         folder = Path(name)
         settings = Settings(home=folder / "home", spark_driver_memory="4g")
-        secret_files.made_up(settings.home, secret_files.KEYS, lambda: new_key_line("bench"))
+        secret_files.get_or_create(settings.home, secret_files.KEYS, lambda: new_key_line("bench"))
         with session(settings, "bench") as spark:
             for day, rows in enumerate((SEGMENT_SIZE, count)):
                 archive, decoded = folder / f"archive-{day}", folder / f"decoded-{day}"

@@ -36,7 +36,7 @@ DAG_DEFAULTS: dict[str, Any] = {
     "deadline": late(timedelta(seconds=load_settings().alert_after_seconds)),
 }
 PUBLISHED = [Asset(table, assets.table_uri(table)) for table in assets.PUBLISHED]
-JUDGED = Asset(assets.JUDGED, assets.table_uri(assets.JUDGED))
+QUALITY_RESULTS = Asset(assets.QUALITY_RESULTS, assets.table_uri(assets.QUALITY_RESULTS))
 QUEUES, REBUILT = (Asset(name, assets.queues_uri(name)) for name in (assets.QUEUES, assets.REBUILT))
 # The id of a run names its branches and its pages; Airflow makes it the same on every retry.
 RUN = ("--run-id", "{{ run_id }}")

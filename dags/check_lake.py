@@ -17,7 +17,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, by_cron, spark_job
+from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, by_cron, spark_job
 from manifold.settings import load_settings
 
 with DAG(
@@ -33,4 +33,4 @@ with DAG(
     **DAG_DEFAULTS | by_cron(load_settings().check_schedule),
 ):
     part = ("--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}")
-    spark_job("check", *part, outlets=[*PUBLISHED, JUDGED])
+    spark_job("check", *part, outlets=[*PUBLISHED, QUALITY_RESULTS])

@@ -28,7 +28,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, by_cron, spark_job
+from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, QUEUES, by_cron, spark_job
 from manifold.settings import load_settings
 
 with DAG(
@@ -38,4 +38,4 @@ with DAG(
     params={"dry_run": Param(False, type="boolean", description="list what would go, and change nothing")},
     **DAG_DEFAULTS | by_cron(load_settings().garbage_schedule) | {"is_paused_upon_creation": True},
 ):
-    spark_job("garbage", "{{ '--dry-run' if params['dry_run'] else '' }}", outlets=[*PUBLISHED, JUDGED, QUEUES])
+    spark_job("garbage", "{{ '--dry-run' if params['dry_run'] else '' }}", outlets=[*PUBLISHED, QUALITY_RESULTS, QUEUES])

@@ -18,7 +18,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, REBUILT, spark_job
+from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, QUEUES, REBUILT, spark_job
 
 with DAG(
     "rebuild_queues",
@@ -30,5 +30,5 @@ with DAG(
     },
     **DAG_DEFAULTS,
 ):
-    rebuilt = [*PUBLISHED, JUDGED, QUEUES, REBUILT]
+    rebuilt = [*PUBLISHED, QUALITY_RESULTS, QUEUES, REBUILT]
     spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=rebuilt)

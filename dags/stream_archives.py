@@ -22,7 +22,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from dags._alerts import late
-from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, spark_job
+from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, QUEUES, spark_job
 
 LONGEST = timedelta(hours=25)  # a day, and the last micro-batch
 
@@ -38,7 +38,7 @@ with DAG(
         "stream",
         "--for-seconds",
         "{{ params['hours'] * 3600 }}",
-        outlets=[*PUBLISHED, JUDGED, QUEUES],
+        outlets=[*PUBLISHED, QUALITY_RESULTS, QUEUES],
         execution_timeout=LONGEST,
         retries=10,
     )

@@ -10,7 +10,7 @@ import uvloop
 
 from dispatcher._service import Dispatcher
 from manifold.contracts.errors import Permanent, SettingsError
-from manifold.runtime.gc_tuning import look_at_what_is_new
+from manifold.runtime.gc_tuning import freeze_heap
 from manifold.runtime.log import configure_logging
 from manifold.settings import load_settings
 
@@ -27,7 +27,7 @@ def main(replica: Annotated[int, typer.Option(min=0, help="Number of this proces
     try:
         settings = load_settings()
         configure_logging(f"dispatcher-{replica}", json=settings.log_format == "json", level=settings.log_level)
-        look_at_what_is_new()
+        freeze_heap()
         uvloop.run(_serve(Dispatcher(settings, replica)))
     except (SettingsError, Permanent) as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user error gets a sentence, not a traceback

@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from dispatcher import _metrics
-from dispatcher._monotonic import steady_ms
+from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.brakes import WHY, Brake
 from manifold.queues import Queues
 
@@ -35,6 +35,9 @@ class Ruling(NamedTuple):
     expiry_s: int | None = None
 
 
+FREE = Ruling()
+
+
 class Brakes:
     """The brakes as last read. `run` keeps them fresh while no round does."""
 
@@ -42,8 +45,8 @@ class Brakes:
         self._queues = queues
         self._version: bytes | None = None  # of what is known; b"": Redis has lost the brakes, None: never read
         self._brakes: Mapping[str, Brake] = {}
-        self._seen_at: int | None = None  # by `steady_ms`; None: there are newer ones
-        self._ahead_ms = 0  # Redis' clock (Unix ms) minus `steady_ms`, at most
+        self._seen_at: int | None = None  # by `monotonic_ms`; None: there are newer ones
+        self._ahead_ms = 0  # Redis' clock (Unix ms) minus `monotonic_ms`, at most
         _metrics.BRAKES_AGE_SECONDS.set_function(self.age_s)
 
     @property
@@ -53,10 +56,10 @@ class Brakes:
 
     def age_s(self) -> float:
         """How long ago these brakes were those of Redis, in seconds."""
-        return float("inf") if self._seen_at is None else (steady_ms() - self._seen_at) / 1000
+        return float("inf") if self._seen_at is None else (monotonic_ms() - self._seen_at) / 1000
 
     def told(self, version: bytes, asked_at: int) -> None:
-        """Note the version of the brakes, which was asked for at `asked_at` (by `steady_ms`)."""
+        """Note the version of the brakes, which was asked for at `asked_at` (by `monotonic_ms`)."""
         if version == self._version:
             self._seen_at = asked_at
         else:
@@ -64,7 +67,7 @@ class Brakes:
 
     async def read(self) -> None:
         """Read brakes and clock. Without Redis, they stay unknown."""
-        asked_at = steady_ms()
+        asked_at = monotonic_ms()
         try:
             found = await self._queues.brakes()
         except (RedisError, ValueError) as exc:
@@ -83,7 +86,7 @@ class Brakes:
 
     def ruling(self, campaign: str, until_ms: int | None) -> Ruling | None:
         """Whether an entry of this campaign may be sent now, in a window that ends at `until_ms`; None: not known."""
-        now = steady_ms()
+        now = monotonic_ms()
         if self._seen_at is None or now - self._seen_at > FRESH_MS:
             return None
         if not self._version:
@@ -92,6 +95,6 @@ class Brakes:
         if brake is not None and brake.is_on:
             return Ruling(braked(campaign, brake))
         if until_ms is None:
-            return Ruling()
+            return FREE
         left_s = (until_ms - now - self._ahead_ms) // 1000
         return Ruling(expiry_s=left_s) if left_s > 0 else Ruling(OVER)

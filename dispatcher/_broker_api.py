@@ -93,7 +93,7 @@ class BrokerApi:
                 for row in rows:
                     yield session_of(row)
             except (KeyError, TypeError, ValueError) as exc:
-                raise Retryable(f"{self._url}/clients answers with something else: {exc!r}") from exc
+                raise Retryable(f"{self._url}/clients returned an unexpected reply: {exc!r}") from exc
             page += 1
 
     async def session(self, client_id: str) -> Session | None:
@@ -178,7 +178,7 @@ def _ends_at(answer: Mapping[str, Any]) -> datetime:
         until = json.loads(answer["message"])["until"]
         return datetime.max.replace(tzinfo=UTC) if until == "infinity" else datetime.fromisoformat(until)
     except (KeyError, TypeError, ValueError) as exc:
-        raise Retryable(f"EMQX says that a ban exists and does not name its end: {answer.get('message')!r}") from exc
+        raise Retryable(f"EMQX reported an existing ban without its end time: {answer.get('message')!r}") from exc
 
 
 def _unix_ms(rfc_3339: str) -> int:

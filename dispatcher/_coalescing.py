@@ -8,14 +8,16 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key")
 
 
-class Gathering(Generic[Key]):
-    """Keys to look up: `look` gets at most `at_once` of them, and runs at most `readers` times concurrently.
+class Coalescer(Generic[Key]):
+    """Keys to look up: `lookup` gets at most `max_batch` of them, and runs at most `max_concurrent` times concurrently.
 
-    Keys added while all readers are busy go together to the next free one.
+    Keys added while all lookups are busy go together to the next free one.
     """
 
-    def __init__(self, name: str, look: Callable[[Sequence[Key]], Awaitable[None]], *, at_once: int, readers: int = 1) -> None:
-        self._name, self._look, self._at_once, self._readers = name, look, at_once, readers
+    def __init__(
+        self, name: str, lookup: Callable[[Sequence[Key]], Awaitable[None]], *, max_batch: int, max_concurrent: int = 1
+    ) -> None:
+        self._name, self._lookup, self._max_batch, self._max_concurrent = name, lookup, max_batch, max_concurrent
         self._keys: dict[Key, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -32,7 +34,7 @@ class Gathering(Generic[Key]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self) -> None:
-        if self._keys and len(self._tasks) < self._readers:
+        if self._keys and len(self._tasks) < self._max_concurrent:
             task = asyncio.create_task(self._run(), name=f"dispatcher.{self._name}")
             self._tasks.add(task)
             task.add_done_callback(self._ended)
@@ -43,7 +45,7 @@ class Gathering(Generic[Key]):
 
     async def _run(self) -> None:
         while self._keys:
-            keys = list(islice(self._keys, self._at_once))
+            keys = list(islice(self._keys, self._max_batch))
             for key in keys:
                 del self._keys[key]
-            await self._look(keys)
+            await self._lookup(keys)

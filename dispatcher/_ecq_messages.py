@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dispatcher import _metrics
-from dispatcher._coalescing import Gathering
+from dispatcher._coalescing import Coalescer
 from dispatcher._lake import Lake
 from dispatcher._payloads import Answer, Found, MissingData, at_once
-from dispatcher._reader import when_redis_is_back, without_room
+from dispatcher._reader import retry_redis, tolerate_out_of_memory
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName, owner_of_queue
 from manifold.contracts.seq import wall_clock_ms
@@ -25,8 +25,8 @@ class EcqMessages:
         self._queues, self._lake = queues, lake
         self.may_read: Callable[[], Awaitable[Any]] = at_once
         self._answers: dict[Entry, Answer] = {}
-        self._of_redis = Gathering[Entry]("messages.redis", self._look_in_redis, at_once=IN_REDIS)
-        self._of_lake = Gathering[Entry]("messages.lake", self._look_in_lake, at_once=IN_LAKE)
+        self._of_redis = Coalescer[Entry]("messages.redis", self._look_in_redis, max_batch=IN_REDIS)
+        self._of_lake = Coalescer[Entry]("messages.lake", self._look_in_lake, max_batch=IN_LAKE)
 
     def fetch(self, queue: QueueName, seq: int, answer: Answer) -> None:
         """Read a message and call `answer` with it, or with `MissingData`. A repeated request is answered once."""
@@ -47,7 +47,7 @@ class EcqMessages:
                 key, _, payload = message.partition(b"\0")
                 self._found(entry, Found(key.decode(errors="replace"), "", payload), "redis")
 
-    @when_redis_is_back
+    @retry_redis
     async def _take(self, entries: Sequence[Entry]) -> list[bytes | None]:
         batch = self._queues.batch()
         for queue, seq in entries:
@@ -63,14 +63,14 @@ class EcqMessages:
             said = found.get((owner_of_queue(queue), seq))
             self._found((queue, seq), MissingData("") if said is None else Found(said[0], "", said[1]), "lake")
 
-    @when_redis_is_back
+    @retry_redis
     async def _put_back(self, messages: dict[Entry, tuple[str, bytes]]) -> None:
         if not messages:
             return
         batch = self._queues.batch()
         for (queue, seq), (key, payload) in messages.items():
             batch.add(queue, Append(seq, key, payload), wall_clock_ms())
-        with without_room():
+        with tolerate_out_of_memory():
             await batch.run(tolerant=True)
 
     def _found(self, entry: Entry, found: Found | MissingData, where: str) -> None:

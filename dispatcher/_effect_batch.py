@@ -10,7 +10,7 @@ from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import RequestIdOf, count_answers
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName
-from manifold.queues import LAST, Queues, is_spoilt
+from manifold.queues import DELETE_KEYS, LAST, Queues, is_corrupt
 from manifold.queues.verbs import verb
 
 log = structlog.get_logger(__name__)
@@ -63,15 +63,15 @@ class EffectBatch:
         replies = await batch.run(tolerant=True)
         if self._brakes is not None:
             version = replies.pop()
-            self._brakes.told(b"" if is_spoilt(version) else version, self._asked_at)
+            self._brakes.told(b"" if is_corrupt(version) else version, self._asked_at)
         for reply in replies[len(self._verbs) :]:
             if isinstance(reply, RedisError):  # the deadline index is shared by all owners
                 raise reply
         answers: list[Answered | None] = []
         for (queue, each), reply in zip(self._verbs, replies, strict=False):
-            if is_spoilt(reply):
+            if is_corrupt(reply):
                 _give_up(queue, each)
-            answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, self._asked_at, repeated))
+            answers.append(None if is_corrupt(reply) else Answered(each, reply, now_ms, self._asked_at, repeated))
         answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
         count_answers(answered, self._request_id_of)
         return answers
@@ -84,4 +84,4 @@ def _version(reply: bytes | None) -> bytes:
 def _give_up(queue: QueueName, what: Verb) -> None:
     """Skip a queue with corrupt keys, so that it does not block the others."""
     _metrics.GIVEN_UP.inc()
-    log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=queue, verb=repr(what))
+    log.error("corrupt keys in redis; queue skipped", vin=queue, verb=repr(what), remedy=DELETE_KEYS)

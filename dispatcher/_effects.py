@@ -17,7 +17,7 @@ class Publish(Struct, frozen=True):
     """Publish the entry to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
 
     what: Loaded
-    send_by: int  # by `steady_ms`
+    send_by: int  # by `monotonic_ms`
     takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 
 

@@ -9,7 +9,7 @@ import structlog
 from dispatcher import _metrics
 from dispatcher._events import Event
 from dispatcher._queue_types import queue_of_topic
-from manifold.contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
+from manifold.contracts.events import Acked, DeliveryDropped, PresenceSign, Subscribed, parse_event
 from manifold.contracts.names import is_service, is_vin
 from manifold.contracts.queue_names import QueueName, fanout_queue
 from manifold.contracts.topics import (
@@ -34,8 +34,8 @@ NEEDED = (
     BrokerEvent.DELIVERY_DROPPED,
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
-HEARD = Heard()
-CROWD = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
+HEARD = PresenceSign()
+MAX_OWNERS_IN_HAND = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
 SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking up a label costs more than counting
 
 log = structlog.get_logger(__name__)
@@ -91,18 +91,18 @@ class EventReader:
         """Handle a message from the broker."""
         if not self.open:
             return  # not acknowledged, so another replica, or the next run of this one, gets it
-        if not message.qos and self._crowd() >= CROWD:
+        if not message.qos and self._crowd() >= MAX_OWNERS_IN_HAND:
             _metrics.DROPPED_SIGNS.inc()
             return
         try:
             read_as = read(message)
         except ValueError as exc:
             _metrics.REFUSED_EVENTS.inc()
-            log.warning("not an event", topic=message.topic, reason=str(exc))
+            log.warning("event rejected", topic=message.topic, reason=str(exc))
             read_as = None
         except Exception:  # without an ack, it would occupy a place of the receive maximum for good
             _metrics.REFUSED_EVENTS.inc()
-            log.exception("an event could not be read", topic=message.topic)
+            log.exception("event parsing failed", topic=message.topic)
             read_as = None
         if read_as is None:
             self._mqtt.ack(message)

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, PresenceSign, Subscribed
 from manifold.queues.verbs.claims import Claim, Park, Release, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge, Subscription
 from manifold.queues.verbs.ends import Ack, End
@@ -96,11 +96,11 @@ class Answered(Struct, frozen=True):
     verb: Verb
     reply: Any
     now_ms: int  # the time passed to the verb, Unix ms
-    asked_at: int  # the same instant by `steady_ms`
+    asked_at: int  # the same instant by `monotonic_ms`
     repeated: bool = False  # it was sent before with the same time, and that reply was lost
 
 
-Seen = Woken | Heard | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
+Seen = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
 # Events of a claim that this process has open.
 OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
 Event = Seen | OfClaim | Answered

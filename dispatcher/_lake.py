@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from dispatcher._coalescing import Gathering
+from dispatcher._coalescing import Coalescer
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import ManifoldError
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
@@ -40,7 +40,7 @@ class Lake:
         self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
         self._asked: dict[Entry, asyncio.Future[EntryTrigger | None]] = {}
-        self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGER_BATCH_SIZE, readers=READERS)
+        self._entries = Coalescer[Entry]("lake.triggers", self._look_for, max_batch=TRIGGER_BATCH_SIZE, max_concurrent=READERS)
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
         """Yield the payloads of `data_ids` in pieces of a few MiB; None for those that the lake does not have.
@@ -120,14 +120,14 @@ class Lake:
             except Exception:  # catalogs and object stores fail in many ways; one entry's failure must not stop the others
                 failed += 1
                 if failed == 1:  # the others are mostly in the same file
-                    log.exception("entry of the lake not readable", table=IDS.name, vin=entry[0], seq=entry[1])
+                    log.exception("lake row unreadable", table=IDS.name, vin=entry[0], seq=entry[1])
                 continue
             if row is not None:
                 found[entry] = row
             else:
                 self._lacks_triggers.note((entry,), snapshot)
         if failed > 1:
-            log.warning("entries of the lake not readable", table=IDS.name, entries=failed)
+            log.warning("lake rows unreadable", table=IDS.name, entries=failed)
 
 
 class _Misses(Generic[Key]):

@@ -32,14 +32,14 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
             case Ack(record) if reply.word not in ("known", "sent"):
                 outcomes[record.outcome] += 1
                 if record.outcome is not Outcome.DELIVERED:
-                    _tell(record, request_id_of)
+                    _log_outcome(record, request_id_of)
                 elif reply.word == "ended":
                     delivered += 1
                     _count_delivered(record, reply)
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
                 if record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
-                    log.warning("passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
+                    log.warning("message passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
                 else:
                     ecq_delivered += 1
                     if reply.published_ms is not None:
@@ -47,7 +47,7 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
             case End(records):
                 for record in (each for each, how in zip(records, reply.outcomes, strict=True) if how is each.outcome):
                     outcomes[record.outcome] += 1
-                    _tell(record, request_id_of)
+                    _log_outcome(record, request_id_of)
             case Release(seq, reason) if reply.word == "released":
                 _metrics.RELEASED.labels(reason.value).inc()
                 log.info(
@@ -70,7 +70,7 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
     _metrics.REDELIVERIES.inc(again)
 
 
-def _tell(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
+def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
     log.info(
         "ended",
         vin=record.vin,

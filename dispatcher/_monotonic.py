@@ -6,6 +6,6 @@ import time
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def steady_ms() -> int:
+def monotonic_ms() -> int:
     """Milliseconds since an arbitrary instant; not comparable between processes."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000

@@ -9,7 +9,7 @@ import structlog
 
 from dispatcher import _metrics
 from dispatcher._lake import Lake
-from dispatcher._reader import Reader, when_redis_is_back, without_room
+from dispatcher._reader import Reader, retry_redis, tolerate_out_of_memory
 from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import Queues
 
@@ -121,7 +121,7 @@ class Payloads:
     async def _fetch_of_lake(self, owner: str, seq: int) -> None:
         trigger = await self._trigger_of_lake(owner, seq)
         if trigger is None:
-            log.warning("trigger unknown", seq=seq, vin=owner)
+            log.warning("trigger not found in redis or lake", seq=seq, vin=owner)
             self._answer(seq, MissingData(""))
         else:
             self._find(seq, trigger)
@@ -145,7 +145,7 @@ class Payloads:
         for answer in self._asking.pop(seq).values():
             answer(found)
 
-    @when_redis_is_back
+    @retry_redis
     async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:
         """Read the triggers that Redis has, by seq, and cache them."""
         found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
@@ -154,12 +154,12 @@ class Payloads:
             self._keep_trigger(seq, trigger)
         return known
 
-    @when_redis_is_back
+    @retry_redis
     async def _trigger_of_lake(self, owner: str, seq: int) -> EntryTrigger | None:
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
-            with without_room():
+            with tolerate_out_of_memory():
                 await self._queues.store_trigger(seq, trigger)
         return trigger
 

@@ -17,7 +17,7 @@ from dispatcher import _metrics
 from dispatcher._brakes import Ruling
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable, Withheld
-from dispatcher._monotonic import steady_ms
+from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms
@@ -107,7 +107,7 @@ class Publisher:
             return self._mqtt.connected.is_set()
         if self._is_suspect(queue, publish):
             self._look_again(publish.send_by)
-            return steady_ms() >= publish.send_by  # then `_start` reports it as not published
+            return monotonic_ms() >= publish.send_by  # then `_start` reports it as not published
         few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
         return few and self._alone is None and self._mqtt.connected.is_set()
 
@@ -126,7 +126,7 @@ class Publisher:
 
     def _start(self, queue: QueueName, publish: Publish) -> None:
         what = publish.what
-        if steady_ms() >= publish.send_by:
+        if monotonic_ms() >= publish.send_by:
             self._report(queue, NotPublished(what.seq, what.claimed_ms))
             return
         expiry_s = None
@@ -143,7 +143,7 @@ class Publisher:
         properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
             answer = self._mqtt.publish(
-                topic, what.payload, user_properties=properties, expiry_s=expiry_s, vehicle_takes=publish.takes
+                topic, what.payload, user_properties=properties, expiry_s=expiry_s, recipient_max_packet_bytes=publish.takes
             )
         except Retryable:
             self._report(queue, PublishLost(what.seq, what.claimed_ms))
@@ -174,21 +174,21 @@ class Publisher:
                 self._losses.pop((queue, what.seq), None)
             (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
-                log.warning("publish refused", vin=queue, seq=what.seq, request_id=what.request_id, code=code)
+                log.warning("publish rejected by broker", vin=queue, seq=what.seq, request_id=what.request_id, reason_code=code)
             self._report(queue, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()
 
     def _look_again(self, at: int) -> None:
-        """Call `_on_time` at `at` (by `steady_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
+        """Call `_on_time` at `at` (by `monotonic_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
         if self._timer is None:
-            after_s = max(0, at - steady_ms()) / 1000 + 0.001
+            after_s = max(0, at - monotonic_ms()) / 1000 + 0.001
             self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
         if self._alone is not None:
-            if steady_ms() < self._alone_until:
+            if monotonic_ms() < self._alone_until:
                 self._look_again(self._alone_until)
             else:
                 self._alone = None

@@ -17,18 +17,16 @@ from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
-from manifold.queues import Queues, QueueStats, is_spoilt, walk
+from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_corrupt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
 KEYS_PER_SLICE = 200  # blocks Redis for about 0.3 ms
 MAX_CPU_SHARE = 0.04  # of one core
 LONGEST_PAUSE_S = 1.0
-LOOK_S = 5.0  # between two scans of a small fleet, and between two reads of another replica's statistics
+SCAN_INTERVAL_S = 5.0  # between two scans of a small fleet, and between two reads of another replica's statistics
 LEASE_MS = 15_000
 GRACE_MS = 60_000  # max clock difference between replicas: none may end an entry that another still sends
-
-SPOILT = "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`"
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +45,10 @@ class QueueStatsCollector:
                     await self._walk()
                 else:
                     _metrics.BEYOND_RECALL.clear()
-                _tell(await QueueStats.load(self._queues.redis))
+                _set_metrics(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
-                log.warning("redis not reachable", source="queue_stats", reason=str(exc))
-            await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
+                log.warning("redis unavailable", source="queue_stats", reason=str(exc))
+            await asyncio.sleep(SCAN_INTERVAL_S * random.uniform(0.8, 1.2))
 
     async def _is_mine(self) -> bool:
         """Acquire or renew the lease; returns whether this dispatcher holds it."""
@@ -79,7 +77,7 @@ class QueueStatsCollector:
             seconds = stats.seconds
             await asyncio.sleep(min(busy * (1 / MAX_CPU_SHARE - 1), LONGEST_PAUSE_S))
         if stats.spoilt:
-            log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=stats.spoilt)
+            log.error("corrupt keys in redis", keys=stats.spoilt, remedy=DELETE_KEYS)
         await withdrawals.finish()
         await stats.save(self._queues.redis, self._queues.policy)
 
@@ -88,37 +86,35 @@ class QueueStatsCollector:
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
             batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
-        claims = _sound(owners, await batch.run(tolerant=True))
+        claims = _without_corrupt(owners, await batch.run(tolerant=True))
         found = {owner: claim.must_end for owner, claim in claims if claim.must_end}
         fanout = {queue: entries for queue, entries in found.items() if not is_ecq(queue)}
         for owner, entries in fanout.items():
             records = tuple(_outcomes.forced(owner, each, now_ms) for each in entries)
             batch.add(owner, End(records, claim=False), now_ms)
-        for owner, reply in _sound(fanout, await batch.run(tolerant=True)):
+        for owner, reply in _without_corrupt(fanout, await batch.run(tolerant=True)):
             for each, how in zip(found[owner], reply.outcomes, strict=True):
                 if how is each.outcome:
                     _metrics.OUTCOMES.labels(how.value).inc()
         messages = [(queue, each) for queue, entries in found.items() if is_ecq(queue) for each in entries]
         for queue, each in messages:
             batch.add(queue, Acknowledge(_outcomes.expired(queue, each, now_ms), claim=False), now_ms)
-        for _, reply in _sound((queue for queue, _ in messages), await batch.run(tolerant=True)):
+        for _, reply in _without_corrupt((queue for queue, _ in messages), await batch.run(tolerant=True)):
             if reply.word == "ended":
                 _metrics.OUTCOMES.labels(Outcome.EXPIRED.value).inc()
 
 
-def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _without_corrupt(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """The replies without those of owners with corrupt keys, which must not block the others."""
     for owner, reply in zip(owners, replies, strict=True):
-        if is_spoilt(reply):
+        if is_corrupt(reply):
             _metrics.GIVEN_UP.inc()
-            log.error(
-                "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, source="queue_stats"
-            )
+            log.error("corrupt keys in redis; queue skipped", vin=owner, source="queue_stats", remedy=DELETE_KEYS)
         else:
             yield owner, reply
 
 
-def _tell(stats: QueueStats | None) -> None:
+def _set_metrics(stats: QueueStats | None) -> None:
     if stats is None:
         return
     now_ms = wall_clock_ms()

@@ -7,7 +7,7 @@ from dispatcher._effects import Effect, Ignore
 from dispatcher._events import Missing, Unsendable, Verb, Withheld
 from dispatcher._policy import DispatchPolicy
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.events import Acked, PresenceSign, Subscribed
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
 from manifold.contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
@@ -55,7 +55,7 @@ def missing(queue: QueueName, event: Missing) -> Verb | None:
 
 def subscribed_since(queue: QueueName) -> Verb:
     """The effect if the broker had no subscriber for a publish, but the vehicle has been heard from since."""
-    return Claim() if is_ecq(queue) else UpdatePresence(Heard(), claim=True)
+    return Claim() if is_ecq(queue) else UpdatePresence(PresenceSign(), claim=True)
 
 
 def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:

@@ -14,29 +14,27 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
 from dispatcher import _metrics
-from dispatcher._coalescing import Gathering
+from dispatcher._coalescing import Coalescer
 from dispatcher._lake import READERS, Lake
 from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import Queues, is_corrupt
 
 MAX_UNMEASURED_PAYLOADS = 16  # payloads read from Redis without asking for their sizes first
-TAKEN_BYTES = 16 << 20  # bytes read from Redis at once if there are more payloads; a single payload may be larger
+MAX_READ_BYTES = 16 << 20  # bytes read from Redis at once if there are more payloads; a single payload may be larger
 LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # data_ids per lookup
 
 log = structlog.get_logger(__name__)
-when_redis_is_back = retry(
-    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
-)
+retry_redis = retry(retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1))
 
 
 @contextmanager
-def without_room() -> Iterator[None]:
+def tolerate_out_of_memory() -> Iterator[None]:
     """Log an OutOfMemoryError of the block instead of raising it: Redis need not hold payloads that are in the lake."""
     try:
         yield
     except OutOfMemoryError as exc:
-        log.warning("redis is out of memory: not put back", reason=str(exc))
+        log.warning("redis out of memory; payload not restored", reason=str(exc))
 
 
 class Reader:
@@ -47,8 +45,8 @@ class Reader:
     ) -> None:
         self._queues, self._lake, self._keep, self._may_read = queues, lake, keep, may_read
         self._answers: dict[str, asyncio.Future[bytes | None]] = {}
-        self._of_redis = Gathering[str]("data.redis", self._look_in_redis, at_once=LOOKED_FOR_IN_REDIS)
-        self._of_lake = Gathering[str]("data.lake", self._look_in_lake, at_once=LOOKED_FOR_IN_LAKE, readers=READERS)
+        self._of_redis = Coalescer[str]("data.redis", self._look_in_redis, max_batch=LOOKED_FOR_IN_REDIS)
+        self._of_lake = Coalescer[str]("data.lake", self._look_in_lake, max_batch=LOOKED_FOR_IN_LAKE, max_concurrent=READERS)
         self._unparking: set[asyncio.Task[None]] = set()
 
     def read(self, data_id: str) -> "asyncio.Future[bytes | None]":
@@ -71,7 +69,7 @@ class Reader:
 
     async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
         sizes = await self._sizes(data_ids) if len(data_ids) > MAX_UNMEASURED_PAYLOADS else [0] * len(data_ids)
-        for some in _portions(data_ids, sizes):
+        for some in _split_by_size(data_ids, sizes):
             await self._may_read()
             for data_id, payload in zip(some, await self._take(some), strict=True):
                 if payload is None:
@@ -105,11 +103,11 @@ class Reader:
             self._keep(data_id, payload)
         self._answers.pop(data_id).set_result(payload)
 
-    @when_redis_is_back
+    @retry_redis
     async def _sizes(self, data_ids: Sequence[str]) -> list[int]:
         return await self._queues.data_sizes(data_ids)
 
-    @when_redis_is_back
+    @retry_redis
     async def _take(self, data_ids: Sequence[str]) -> list[bytes | None]:
         payloads, waited_for = await self._queues.take_data(data_ids)
         self._unpark(
@@ -117,10 +115,10 @@ class Reader:
         )
         return payloads
 
-    @when_redis_is_back
+    @retry_redis
     async def _put_back(self, payloads: Mapping[str, bytes]) -> None:
         if payloads:
-            with without_room():
+            with tolerate_out_of_memory():
                 self._unpark(await self._queues.put_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
@@ -134,21 +132,21 @@ class Reader:
         for data_id in data_ids:
             await self._unpark_waiting(data_id)
 
-    @when_redis_is_back
+    @retry_redis
     async def _unpark_waiting(self, data_id: str) -> None:
         try:
-            with without_room():
+            with tolerate_out_of_memory():
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
         except ResponseError as exc:
-            if not is_spoilt(exc):
+            if not is_corrupt(exc):
                 raise
-            log.warning("a key in Redis is spoilt: delete it", key=keys.waiting_for(data_id), reason=str(exc))
+            log.warning("corrupt key in redis", key=keys.waiting_for(data_id), reason=str(exc), remedy="delete it")
 
 
-def _portions(data_ids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
+def _split_by_size(data_ids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
     some, size = list[str](), 0
     for data_id, more in zip(data_ids, sizes, strict=True):
-        if some and size + more > TAKEN_BYTES:
+        if some and size + more > MAX_READ_BYTES:
             yield some
             some, size = [], 0
         some.append(data_id)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from dispatcher import _metrics, revocations
 from dispatcher._broker_api import BrokerApi, Session
-from dispatcher._sources import WOKEN, Offer, all_handled
+from dispatcher._sources import WOKEN, Offer, offer_and_wait
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
@@ -75,7 +75,7 @@ class Reconciler:
                     await self._compare()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
-                log.warning("presence not reconciled", reason=str(exc))
+                log.warning("presence reconciliation failed", reason=str(exc))
             await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
 
     async def _ban_revoked(self) -> None:
@@ -83,37 +83,37 @@ class Reconciler:
             done = await revocations.reconcile(self._settings, self._queues.redis)
         except Retryable as exc:  # must not prevent the comparison of sessions
             _metrics.RECONCILE_FAILURES.inc()
-            log.warning("revoked vehicles not reconciled", reason=str(exc))
+            log.warning("reconciliation of revoked vehicles failed", reason=str(exc))
             return
         if done.banned or done.already or done.ended:
-            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, ended=done.ended)
+            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, expired=done.ended)
 
     async def _compare(self) -> None:
         at_ms = wall_clock_ms()
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
-            told = 0
-            async for found in what_is_known(self._queues):
+            events = 0
+            async for found in read_presence(self._queues):
                 for owner, known in found.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed(owner, known, None, at_ms) is not None:
                         session = await api.session(owner)  # it may have moved between two pages of the list
-                    told += await self._tell(missed(owner, known, session, at_ms))
+                    events += await self._offer_event(missed(owner, known, session, at_ms))
         for client_id, session in sessions.items():  # sessions of vehicles without presence
-            told += await self._tell(missed(Owner(client_id), Known(), session, at_ms))
-        log.info("presence reconciled", told=told)
+            events += await self._offer_event(missed(Owner(client_id), Known(), session, at_ms))
+        log.info("presence reconciled", events=events)
 
-    async def _tell(self, event: Connected | Disconnected | None) -> int:
+    async def _offer_event(self, event: Connected | Disconnected | None) -> int:
         if event is None:
             return 0
         _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
-        await all_handled(self._offer, [fanout_queue(event.owner)], event)
+        await offer_and_wait(self._offer, [fanout_queue(event.owner)], event)
         if isinstance(event, Connected):  # its SUBSCRIBE was lost, too: the broker's PUBACK shows whether it is subscribed
-            await all_handled(self._offer, [ecq_queue(event.owner)], WOKEN)
+            await offer_and_wait(self._offer, [ecq_queue(event.owner)], WOKEN)
         return 1
 
 
-async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
+async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
     """Yield the known presence of every vehicle, by owner, a few hundred at a time."""
     some: list[Owner] = []
     async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_LOOK):
@@ -138,4 +138,4 @@ def _known(presence: list[bytes | None], in_flight: int) -> Known:
     return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
 
 
-__all__ = ["Known", "Reconciler", "missed", "what_is_known"]
+__all__ = ["Known", "Reconciler", "missed", "read_presence"]

@@ -17,13 +17,13 @@ from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Forward, Load, Publish
 from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
-from dispatcher._monotonic import steady_ms
+from dispatcher._monotonic import monotonic_ms
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
 from dispatcher._queue_types import topic_of
 from dispatcher._step import OpenClaim, OwnerState, step
-from dispatcher._waiting import Done, Job, at_the_second_call, join
+from dispatcher._waiting import Done, Job, after_two_calls, enqueue_job
 from manifold.contracts.events import Subscribed
 from manifold.contracts.queue_names import QueueName, is_ecq
 from manifold.contracts.seq import wall_clock_ms
@@ -86,7 +86,7 @@ class Scheduler:
     def offer(self, queue: QueueName, event: Event, done: Done | None = None) -> None:
         """Handle `event` after all earlier events of the same queue, and call `done` when its effects are carried out.
 
-        `join` bounds the number of waiting events.
+        `enqueue_job` bounds the number of waiting events.
         """
         job = Job(queue, event, done)
         if queue not in self._queued:
@@ -97,7 +97,7 @@ class Scheduler:
         if waiting is None:
             self._queued[queue] = deque((job,))
         elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, queue):
-            join(waiting, job)
+            enqueue_job(waiting, job)
         elif done is not None:  # a filter that matches none of its topics; one packet may have thousands
             done()
 
@@ -147,7 +147,7 @@ class Scheduler:
             self._work.clear()
             return
         now = wall_clock_ms()
-        batch = EffectBatch(self._queues, now, steady_ms(), self._payloads.request_id_of, self._brakes)
+        batch = EffectBatch(self._queues, now, monotonic_ms(), self._payloads.request_id_of, self._brakes)
         unanswered: list[Job] = []
         for job, event in turns:
             asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
@@ -190,7 +190,7 @@ class Scheduler:
                 self._load(queue, seq, claimed_ms)
             case Forward(other, event):
                 # The event is done once both queues have handled it.
-                job.done = done = None if job.done is None else at_the_second_call(job.done)
+                job.done = done = None if job.done is None else after_two_calls(job.done)
                 self.offer(other, event, done)
             case _:
                 return batch.add(queue, effect)
@@ -229,7 +229,7 @@ class Scheduler:
         except RedisError as exc:
             self._redis_is_away(str(exc))
         pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._say_why):
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._log_retry):
             with attempt:
                 answers = await batch.run(repeated=True)
         self.redis_is_back()
@@ -239,14 +239,14 @@ class Scheduler:
         """Note that Redis answers."""
         self.redis_up = True
         _metrics.REDIS_UP.set(1)
-        log.info("redis reachable")
+        log.info("redis available again")
 
     def _redis_is_away(self, reason: str) -> None:
         self.redis_up = False
         _metrics.REDIS_UP.set(0)
-        log.warning("redis not reachable: deliveries wait", reason=reason)
+        log.warning("redis unavailable; deliveries paused", reason=reason)
 
-    def _say_why(self, state: RetryCallState) -> None:
+    def _log_retry(self, state: RetryCallState) -> None:
         self._redis_is_away(str(state.outcome.exception() if state.outcome else None))
 
     def _finish(self, job: Job) -> None:

@@ -24,7 +24,7 @@ from dispatcher._sources import Deadlines, ParkedEntries, Wakes
 from manifold.contracts.errors import Permanent
 from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Policy, Queues, connect
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -95,7 +95,7 @@ class Dispatcher:
             stack.callback(self._lake.close)
             stack.push_async_callback(self._payloads.close)
             stack.push_async_callback(self._messages.close)
-            tell_expiry(self.settings, self.settings.mqtt_username_dispatcher)
+            export_expiry(self.settings, self.settings.mqtt_username_dispatcher)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(
                 serve(self.settings.host, self._port, self.health, token=token, shown=self.settings.http_shows)
@@ -121,7 +121,7 @@ class Dispatcher:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
-            before_sleep=_say_why,
+            before_sleep=_log_retry,
         ):
             with attempt:
                 await self._queues.join_wakes()
@@ -173,8 +173,8 @@ class Dispatcher:
                 await self._scheduler.publisher.settle()
                 await self._scheduler.settle()
         except TimeoutError:
-            log.warning("ended with work in hand: it comes again", jobs=self._scheduler.jobs)
+            log.warning("shutdown timed out; unfinished events will be redelivered", jobs=self._scheduler.jobs)
 
 
-def _say_why(state: RetryCallState) -> None:
-    log.warning("redis not reachable: waiting to start", reason=str(state.outcome.exception() if state.outcome else None))
+def _log_retry(state: RetryCallState) -> None:
+    log.warning("redis unavailable; start delayed", reason=str(state.outcome.exception() if state.outcome else None))

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 Offer = Callable[[QueueName, Event, Callable[[], Any]], None]
 
 
-async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None:
+async def offer_and_wait(offer: Offer, queues: Iterable[str], event: Event) -> None:
     """Offer `event` to each queue, and wait until its effects are carried out for all of them."""
     left = 0
     handled = asyncio.Event()
@@ -47,13 +47,13 @@ async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None
         await handled.wait()
 
 
-async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
+async def _run_forever(what: str, once: Callable[[], Awaitable[None]]) -> None:
     """Run `once` again and again; if Redis is unavailable, retry after a pause."""
     while True:
         try:
             await once()
         except RedisError as exc:
-            log.warning("redis not reachable", source=what, reason=str(exc))
+            log.warning("redis unavailable", source=what, reason=str(exc))
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
 
@@ -65,11 +65,11 @@ class Wakes:
 
     async def run(self) -> None:
         """Offer the unsettled wake-ups of this consumer's last run, then new ones; runs forever."""
-        await _for_ever("wakes", self._read)
+        await _run_forever("wakes", self._read)
 
     async def run_stale(self) -> None:
         """Take over wake-ups of dead replicas; runs forever."""
-        await _for_ever("stale wakes", self._take_over)
+        await _run_forever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
         await self._queues.join_wakes()  # again after Redis was wiped
@@ -91,7 +91,7 @@ class Wakes:
                 self._payloads.learn(seq, request_id, data_id)
         owners = [owner for wake in wakes for owner in wake.owners]
         _metrics.WAKES.inc(len(owners))
-        await all_handled(self._offer, owners, WOKEN)
+        await offer_and_wait(self._offer, owners, WOKEN)
 
 
 class Deadlines:
@@ -102,7 +102,7 @@ class Deadlines:
 
     async def run(self) -> None:
         """Offer owners with passed deadlines; runs forever."""
-        await _for_ever("deadlines", self._look)
+        await _run_forever("deadlines", self._look)
 
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that check at the same time duplicate work
@@ -113,7 +113,7 @@ class Deadlines:
     async def _look_at(self, shard: int) -> int:
         now = wall_clock_ms()
         owners = await self._queues.due(shard, now, DUE_PER_LOOK)
-        await all_handled(self._offer, owners, DEADLINE_PASSED)
+        await offer_and_wait(self._offer, owners, DEADLINE_PASSED)
         await self._queues.settle_due(shard, owners, now)
         return len(owners)
 
@@ -134,11 +134,11 @@ class ParkedEntries:
 
     async def run(self) -> None:
         """Check all parked entries at intervals; runs forever."""
-        await _for_ever("parked entries", self._look)
+        await _run_forever("parked entries", self._look)
 
     async def run_fresh(self) -> None:
         """Check entries once more just after they were parked; runs forever."""
-        await _for_ever("fresh parked entries", self._look_at_fresh)
+        await _run_forever("fresh parked entries", self._look_at_fresh)
 
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))

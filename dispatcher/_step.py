@@ -27,7 +27,7 @@ from dispatcher._events import (
     Woken,
 )
 from dispatcher._policy import DispatchPolicy
-from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.queue_names import QueueName, ecq_queue
 from manifold.queues.verbs.claims import (
     Claim,
@@ -53,7 +53,7 @@ class OpenClaim(Struct, frozen=True):
 
     seq: int
     claimed_ms: int  # tells two claims of one seq apart
-    send_by: int  # by `steady_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
+    send_by: int  # by `monotonic_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
     heard: bool = False  # the vehicle has been heard from since
     sent: bool = False  # handed to the publisher
     takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
@@ -88,7 +88,7 @@ def step(state: OwnerState, event: Event) -> Step:
             return state, [flavours.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
             return _of_claim(state, event)
-        case Heard():
+        case PresenceSign():
             return state, [UpdatePresence(event, claim=True)]
         case Woken(released=released, claim=claim):
             return state.without(released), [Claim()] if claim else []
@@ -102,25 +102,25 @@ def step(state: OwnerState, event: Event) -> Step:
         case Subscribed():
             return state, [flavours.subscribed(state.policy, state.queue, event)]
         case DeliveryDropped(seq=seq):
-            return state, [Ignore("a dropped message of another") if seq is None else Release(seq, ReleaseReason.LOST)]
+            return state, [Ignore("dropped message of another client") if seq is None else Release(seq, ReleaseReason.LOST)]
 
 
 def _of_claim(state: OwnerState, event: OfClaim) -> Step:
     """Handle an event of a claim. An event of a claim that is no longer open is ignored."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
-        return state, [Ignore("late word of a claim that is closed")]
+        return state, [Ignore("event of a closed claim")]
     if isinstance(event, Loaded):
         return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by, claim.takes)]
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
             verb = flavours.missing(state.queue, event)
-            return (state, [Ignore("nobody has it now; its deadline brings it again")]) if verb is None else (empty, [verb])
+            return (state, [Ignore("data missing; retried at the deadline")]) if verb is None else (empty, [verb])
         case NotPublished(seq=seq):
             return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
         case PublishLost(alone=True):
-            return empty, [Ignore("the connection may have broken because of it; its deadline brings it again")]
+            return empty, [Ignore("suspected of breaking the connection; retried at the deadline")]
         case PublishLost(seq=seq):
             return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
         case Unsendable():
@@ -130,7 +130,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
-            return empty, [Ignore("refused by the broker; its deadline brings it again")]
+            return empty, [Ignore("rejected by the broker; retried at the deadline")]
     return empty, []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatcher import _metrics
 from dispatcher._events import Event
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.queue_names import QueueName
 
 CONNECTIONS_KEPT = 20  # connects and disconnects per queue; a vehicle that flaps every few seconds never has this many waiting
@@ -30,31 +30,31 @@ class Job:
     done: Done | None
 
 
-def join(waiting: deque[Job], job: Job) -> None:
+def enqueue_job(waiting: deque[Job], job: Job) -> None:
     """Append `job` to the waiting ones. Jobs that it replaces are removed and done."""
     kind = type(job.event)
-    if kind is Heard or kind is Subscribed:
+    if kind is PresenceSign or kind is Subscribed:
         earlier = next((each for each in waiting if type(each.event) is kind), None)
         if earlier is not None:
             waiting.remove(earlier)
-            _give_way(earlier, job)
+            _replace(earlier, job)
             _metrics.MERGED.inc()
     elif kind in _CONNECTION:
         before = [each for each in waiting if type(each.event) in _CONNECTION]
         if len(before) >= CONNECTIONS_KEPT:
             waiting.remove(before[0])
-            _give_way(before[0], job)
+            _replace(before[0], job)
             _metrics.SHED.inc()
     waiting.append(job)
 
 
-def at_the_second_call(done: Done) -> Done:
+def after_two_calls(done: Done) -> Done:
     """Return a callback that calls `done` at its second call: two queues handle the event."""
     calls = iter((lambda: None, done))
     return lambda: next(calls)()
 
 
-def _give_way(earlier: Job, later: Job) -> None:
+def _replace(earlier: Job, later: Job) -> None:
     """Let `later` replace `earlier`. If `later` is never redelivered (QoS 0), the earlier message stays unacknowledged."""
     if later.done is None:
         later.done = earlier.done

@@ -9,7 +9,7 @@ from dispatcher._brakes import OVER, braked
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import Queues, is_corrupt
 from manifold.queues.verbs.ends import End
 
 MAX_CAMPAIGNS = 50  # that metrics show
@@ -60,7 +60,7 @@ class Withdrawals:
         replies, ends = await batch.run(tolerant=True), dict[str, list[int]]()
         for place, owner in enumerate(named):
             pending, parked, held = replies[3 * place : 3 * place + 3]
-            if any(map(is_spoilt, (pending, parked, held))):
+            if any(map(is_corrupt, (pending, parked, held))):
                 continue  # the walk names them
             if held in self._campaign_of:
                 self._published[self._campaign_of[held]] += 1
@@ -90,7 +90,7 @@ class Withdrawals:
             batch.call(("HMGET", keys.attempts(owner), *seqs), list)
         tries = dict(zip(ends, await batch.run(tolerant=True), strict=True))
         for owner, seqs in ends.items():
-            known = [None] * len(seqs) if is_spoilt(tries[owner]) else tries[owner]
+            known = [None] * len(seqs) if is_corrupt(tries[owner]) else tries[owner]
             records = (
                 OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(tried or 0), reason=self._reasons[seq])
                 for seq, tried in zip(seqs, known, strict=True)
@@ -98,7 +98,7 @@ class Withdrawals:
             batch.add(owner, End(tuple(records), claim=False), now_ms)
         for (_, seqs), reply in zip(ends.items(), await batch.run(tolerant=True), strict=True):
             self._found.update(seqs)
-            if not is_spoilt(reply):
+            if not is_corrupt(reply):
                 _metrics.OUTCOMES.labels(Outcome.WITHDRAWN.value).inc(reply.outcomes.count(Outcome.WITHDRAWN))
 
 

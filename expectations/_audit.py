@@ -23,7 +23,7 @@ from manifold.lake.reports import run_page
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from expectations._judge import Verdicts
+    from expectations._judge import TableResults
 
 MAX_OFFENDERS = 1000  # keys of offending rows in a finding of severity `error`
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
@@ -78,7 +78,7 @@ def audit(
     return result
 
 
-def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Files) -> Audit:
+def _audit(run_id: str, cases: Sequence[Case], verdicts: "TableResults", reports: Files) -> Audit:
     rows = {table.name: 0 for table in RUN_TABLES} | {table: verdict.rows for table, verdict in verdicts.items()}
     findings = [finding for case in cases for finding in _findings(case, verdicts)]
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
@@ -86,7 +86,7 @@ def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Fi
     return Audit(run_id, not failures, failures, warnings, rows, reports.address(run_page(run_id)))
 
 
-def _findings(case: Case, verdicts: "Verdicts") -> list[Finding]:
+def _findings(case: Case, verdicts: "TableResults") -> list[Finding]:
     """The broken rules of one table, with the keys of the rows that break an error, and a few rows as samples."""
     table = case.suite.table
     rows, broken = verdicts[table].rows, verdicts[table].broken

@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class AuditPoint:
     """The audit of one run at one time."""
 
     run_id: str

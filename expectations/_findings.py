@@ -21,6 +21,7 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     tables.CAMPAIGNS.name: ("seq",),
     tables.CAMPAIGN_EVENTS.name: ("seq",),
     tables.CAMPAIGN_TARGETS.name: ("seq",),
+    tables.CAMPAIGN_ANSWERS.name: ("seq",),
     tables.XRAY_RAW.name: ("seq",),
     tables.XRAY_PROCESSED.name: ("seq",),
     tables.XRAY_STATUS.name: ("seq",),

@@ -34,17 +34,17 @@ GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warnin
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TableResult:
     """The result for one table: its number of rows, and by broken rule how many rows break it."""
 
     rows: int
     broken: Mapping[str, int]
 
 
-Verdicts = Mapping[str, Verdict]  # by table
+TableResults = Mapping[str, TableResult]  # by table
 
 
-def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) -> Verdicts:
+def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) -> TableResults:
     """Check the rows of each table by its suite, and write this run's pages and results into the folder `site`.
 
     `as_of`, the instant of the audit, distinguishes the pages of two audits of one run.
@@ -75,7 +75,7 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) ->
     return verdicts
 
 
-def _verdict(result: ExpectationSuiteValidationResult) -> Verdict:
+def _verdict(result: ExpectationSuiteValidationResult) -> TableResult:
     """Count the rows, and those that break each rule; for a rule about several columns, the worst column counts."""
     rows, broken = 0, dict[str, int]()
     for one in result.results:
@@ -85,7 +85,7 @@ def _verdict(result: ExpectationSuiteValidationResult) -> Verdict:
         if not one.success:
             name = one.expectation_config.meta["rule"]
             broken[name] = max(broken.get(name, 0), int(one.result["unexpected_count"]))
-    return Verdict(rows, broken)
+    return TableResult(rows, broken)
 
 
 def _expectations(case: Case) -> Iterator[gxe.Expectation]:

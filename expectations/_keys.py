@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.lake.hashes import HASH_BATCH_SIZE, standing_twice
+from manifold.lake.hashes import HASH_BATCH_SIZE, find_duplicates
 
 MAX_SUSPECTS = 1000  # hashes passed to Spark as literals; beyond it, all keys are grouped
 
@@ -17,7 +17,7 @@ def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
     """
     hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
     if frame.count() <= HASH_BATCH_SIZE:
-        twice = standing_twice(hashed.select("hash").toArrow()["hash"]).tolist()
+        twice = find_duplicates(hashed.select("hash").toArrow()["hash"]).tolist()
         if not twice:
             return None
         if len(twice) <= MAX_SUSPECTS:

@@ -22,9 +22,9 @@ from manifold.lake.reports import (
     STYLE,
     VALIDATIONS,
     State,
+    audit_result_path,
     kept_runs,
     run_page,
-    run_verdict,
 )
 
 PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -63,7 +63,7 @@ def record_states(reports: Files, states: Mapping[str, tuple[str, State]]) -> No
 
 def _write_run(reports: Files, content: dict[str, Any]) -> None:
     _write(reports, run_page(content["run_id"]), PAGES.get_template("run.html").render(run=content))
-    _write(reports, run_verdict(content["run_id"]), json.dumps(content, indent=1))
+    _write(reports, audit_result_path(content["run_id"]), json.dumps(content, indent=1))
 
 
 def _write_index(reports: Files) -> None:

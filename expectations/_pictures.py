@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from expectations._charts import Chart, Judgement
+from expectations._charts import AuditPoint, Chart
 from expectations._rules import Severity
 
 INCHES = (3.6, 1.25)
@@ -27,7 +27,7 @@ STYLE = {
 }
 
 
-def picture_of(chart: Chart, judgements: Sequence[Judgement]) -> str:
+def picture_of(chart: Chart, judgements: Sequence[AuditPoint]) -> str:
     """The chart as a `data:` URL: a bar per audit, the oldest at the left, and a dot where a rule was kept."""
     last = len(judgements) - 1
     with mpl.rc_context(STYLE):

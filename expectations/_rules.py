@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from manifold.contracts.answers import Answer
 from manifold.contracts.campaigns import ORDERS
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import Outcome
@@ -13,6 +14,7 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
     "$outcomes": tuple(Outcome),
     "$streams": tuple(Stream),
     "$orders": ORDERS,
+    "$answers": tuple(Answer),
 }
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -125,7 +127,7 @@ class InSet(_OnColumn):
 
     type: Literal["expect_column_values_to_be_in_set"]
     name: str
-    value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$orders", "$run_id"]
+    value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$orders", "$answers", "$run_id"]
 
     def __str__(self) -> str:
         words = VOCABULARIES.get(self.value_set) if isinstance(self.value_set, str) else self.value_set

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expectations._charts import Chart, Judgement
+from expectations._charts import AuditPoint, Chart
 from expectations._pages import PAGES
 from expectations._rules import Severity
 from manifold.lake.files import Files
@@ -19,7 +19,7 @@ WORSE = (Severity.ERROR, Severity.WARNING)
 class Trends:
     """The content of the page."""
 
-    judgements: Sequence[Judgement]  # oldest first
+    judgements: Sequence[AuditPoint]  # oldest first
     broken: Sequence[Chart]  # of rules: errors first, then those that were broken most recently
     rows: Sequence[Chart]  # of row counts, by table
     kept: Mapping[str, Sequence[str]]  # by table, the rules that no row broke
@@ -42,7 +42,7 @@ def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
     tables = [
         _of_rows(suite, [rows for (of, _), rows in by_rule.items() if of == suite], len(ordered)) for suite in sorted(newest)
     ]
-    return Trends([Judgement(run_id, at) for at, run_id in ordered], broken, tables, kept)
+    return Trends([AuditPoint(run_id, at) for at, run_id in ordered], broken, tables, kept)
 
 
 def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None:

@@ -2,9 +2,9 @@
 
 import sys
 
-from manifold.runtime.gc_tuning import look_seldom
+from manifold.runtime.gc_tuning import collect_rarely
 
-look_seldom()  # first: a small job spends most of its time importing
+collect_rarely()  # first: a small job spends most of its time importing
 
 from pipelines.cli import main  # noqa: E402
 

@@ -56,4 +56,4 @@ def _instant(text: str) -> datetime:
         instant = datetime.fromisoformat(text.upper())
         return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is no instant; write ISO 8601, such as 2026-10-25T00:00:00Z") from exc
+        raise argparse.ArgumentTypeError(f"{text!r} is not an instant; write ISO 8601, such as 2026-10-25T00:00:00Z") from exc

@@ -19,7 +19,7 @@ from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, o
 from manifold.settings import Settings
 
 _REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)
-AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)
+UNAVAILABLE_ERRORS = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)
 # How the Java side of a job reports the same; its exceptions all arrive as one class.
 AWAY_IN_JAVA = (
     "SQLITE_BUSY",
@@ -46,7 +46,7 @@ def await_catalog(settings: Settings) -> Catalog:
         Permanent: it refuses the login.
     """
     tries = Retrying(
-        retry=retry_if_exception_type(AWAY),
+        retry=retry_if_exception_type(UNAVAILABLE_ERRORS),
         stop=stop_after_delay(settings.catalog_wait_seconds),
         wait=wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE_S),
         before_sleep=_say,
@@ -83,7 +83,7 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
     """
     try:
         yield
-    except AWAY as exc:
+    except UNAVAILABLE_ERRORS as exc:
         raise _away(settings, exc) from exc
     except LOGIN_REFUSED as exc:
         raise login_refused(settings, exc) from exc

@@ -20,7 +20,7 @@ from manifold.api._history import history_routes
 from manifold.api._lake_half import lake_half_routes
 from manifold.api._middleware import ALIVE, HEALTH, RequestMiddleware
 from manifold.api._parameters import no_others
-from manifold.api._problems import tell_problems
+from manifold.api._problems import register_problem_handlers
 from manifold.api._signals import signal_routes
 from manifold.api._sources import Sources
 from manifold.api._tables import table_routes
@@ -62,7 +62,7 @@ def application(settings: Settings) -> Any:
     for routes in (ecq_routes, campaign_order_routes):  # each route says which right it needs
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources)
-    tell_problems(app)
+    register_problem_handlers(app)
     describe(app)
     app.add_middleware(RequestMiddleware, callers=callers)
     return app

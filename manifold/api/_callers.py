@@ -12,7 +12,7 @@ import structlog
 from fastapi import HTTPException, Request
 
 from manifold.contracts.errors import Permanent
-from manifold.runtime.http import shows
+from manifold.runtime.http import has_token
 from manifold.settings import Settings
 
 _NAME, _SHA256 = re.compile(r"[A-Za-z0-9._@-]{1,64}"), re.compile(r"[0-9a-f]{64}")
@@ -79,7 +79,7 @@ class Callers:
                 found = caller
         if found is not None and scheme.lower() == "bearer":
             return found
-        return NAMELESS if shows(authorization, self.token) else None
+        return NAMELESS if has_token(authorization, self.token) else None
 
     def _reload(self) -> list[str]:
         """Read the file if it has changed; return what is wrong with it. A wrong line gives no token, others do."""

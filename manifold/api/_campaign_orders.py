@@ -59,7 +59,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
         fields = body.model_dump() | {"campaign": campaign, "by": caller.name, "token": body.token or secrets.token_hex(16)}
         fields |= {"if_version": int(if_match.strip('"')) if if_match else None}
         try:
-            command = r.made(make, fields)
+            command = r.build_order(make, fields)
         except ValueError as exc:
             return problem(422, str(exc))
         try:
@@ -88,7 +88,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
             if dry_run:
                 return m.DryRun.model_validate(proposals.dry_run(campaign, size, now_ms))
             fields = {"campaign": campaign.decided.plan.campaign, "by": caller.name, "why": body.why, "plan": body.plan}
-            proposal = r.made(r.Propose, fields | {"token": body.token or secrets.token_hex(16)})
+            proposal = r.build_order(r.Propose, fields | {"token": body.token or secrets.token_hex(16)})
             assert isinstance(proposal, r.Propose)
             return _answer(proposal, await take_proposal(proposal, (), sources.campaigns.one, publish))
 
@@ -139,7 +139,7 @@ def _answer(command: r.Command, found: Taken | Declined) -> Response:
     if isinstance(found, Declined):
         return problem(STATUS_OF[found.problem], found.reason)
     do = str(command.__struct_config__.tag)
-    told = m.Ordered(
+    view = m.Ordered(
         campaign=command.campaign,
         do=do,
         by=command.by,
@@ -148,7 +148,7 @@ def _answer(command: r.Command, found: Taken | Declined) -> Response:
         effect=found.effect,
         reason=found.reason,
     )
-    return Response(told.model_dump_json(), 202 if found.effect is Effect.NOT_IN_FORCE else 200, media_type="application/json")
+    return Response(view.model_dump_json(), 202 if found.effect is Effect.NOT_IN_FORCE else 200, media_type="application/json")
 
 
 async def _data_bytes(sources: Sources, campaign: Campaign) -> int | None:

@@ -45,7 +45,7 @@ def campaign_routes(sources: Sources) -> APIRouter:
             raise Missing(f"no campaign {name} is on record; /api/v1/campaigns lists them")
         return campaign
 
-    async def apart(function: Any, *arguments: Any) -> Any:
+    async def in_thread(function: Any, *arguments: Any) -> Any:
         if reading.locked():
             raise Retryable(f"{READS} records of campaigns are being read; ask again")
         async with reading:
@@ -90,14 +90,14 @@ def campaign_routes(sources: Sources) -> APIRouter:
         """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
         known = await found(campaign)
         policy = Policy(ack_deadline_ms=int(sources.settings.ack_deadline_seconds * 1000))
-        told = views.forecast_told(await apart(forecast, views.with_targets(known), [0], policy, wall_clock_ms()))
-        return m.Forecast.model_validate({"campaign": campaign, **told})
+        view = views.forecast_view(await in_thread(forecast, views.with_targets(known), [0], policy, wall_clock_ms()))
+        return m.Forecast.model_validate({"campaign": campaign, **view})
 
     @router.get("/campaigns/{campaign}/report", responses=MISSING)
     async def show_report(campaign: CampaignId) -> m.Report:
         """The proof of a campaign from its whole record: numbers, orders, and what a verification found."""
         await found(campaign)
-        return m.Report(campaign=campaign, report=await apart(lambda: report(read_facts(sources.settings, campaign))))
+        return m.Report(campaign=campaign, report=await in_thread(lambda: report(read_facts(sources.settings, campaign))))
 
     @router.get("/vins/{vin}/campaigns")
     async def of_vehicle(vin: Vin) -> m.VehicleCampaigns:

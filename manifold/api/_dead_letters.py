@@ -59,7 +59,7 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
 
     @router.get("/signal-keys")
     async def keys() -> SignalKeys:
-        """Each day's key, by which key of the ring it is wrapped, and whether the ring has that one. No key is told."""
+        """List day keys: the ring key that wraps each, and whether the ring has it. Contains no key material."""
 
         def read(_: Catalog) -> SignalKeys:
             found = DayKeys.of(settings)

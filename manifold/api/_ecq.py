@@ -22,7 +22,7 @@ from manifold.contracts.messages import ReceiptStatus
 from manifold.history.ecq_from_queues import ask_page, page_told
 from manifold.history.merge import History
 from manifold.messaging.publisher import Publisher
-from manifold.queues import AsyncBatch, is_cluster, is_spoilt
+from manifold.queues import AsyncBatch, is_cluster, is_corrupt
 
 PAGE = 100
 REWINDS = 8  # concurrent rewinds: each opens a connection to the broker
@@ -54,9 +54,9 @@ def ecq_routes(sources: Sources) -> APIRouter:
         dependencies=[Depends(only_json), Depends(needs(Right.REWIND))],
     )
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
-        """Have a client's compacted queue sent again, from one message on; the answer comes when that is on disk.
+        """Rewind a client's compacted queue to a message; returns when the rewind is on disk.
 
-        Only what is live comes again, in the order of `seq`.
+        Only live messages are sent again, in order of `seq`.
         """
         if under_way.locked():
             raise Retryable(f"{REWINDS} rewinds are under way; ask again")
@@ -85,7 +85,7 @@ async def _queued(sources: Sources, client_id: str, page: history.Page) -> histo
     except (RedisConnectionError, RedisTimeoutError):
         return None
     except ResponseError as exc:
-        if is_spoilt(exc):
+        if is_corrupt(exc):
             what = f"a key of {client_id} in Redis holds another type than it should"
             raise Permanent(f"{what}; delete it, then `manifold rebuild`") from exc
         raise

@@ -15,7 +15,7 @@ from manifold.settings import Settings
 
 THREADS = 4
 MAX_CONCURRENT_LOOKUPS = 64  # concurrent reads, including those that wait for a thread
-LOOK_S, LOOK_AGAIN_S = 15.0, 1.0  # interval of the readability checks; while unreadable
+CHECK_S, RECHECK_S = 15.0, 1.0  # interval of the readability checks; while unreadable
 T = TypeVar("T")
 
 
@@ -40,7 +40,7 @@ class Lake:
             Permanent: an error of the lake that retrying cannot fix, such as a rejected login.
         """
         if self._places.locked():
-            raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} questions to the lake wait already; ask again later")
+            raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} lake queries are already waiting; retry later")
         async with self._places:
             with LOOKUPS.track_inprogress():
                 return await self._lake.ask(question, within_s or self._settings.api_timeout_seconds)
@@ -49,14 +49,14 @@ class Lake:
         """Check periodically whether the lake is readable; sets `problem`."""
         while True:
             try:
-                await self.ask(_look)
+                await self.ask(_check)
                 self.problem = None
             except ManifoldError as exc:
                 self.problem = str(exc)
-            await asyncio.sleep(LOOK_S if self.problem is None else LOOK_AGAIN_S)
+            await asyncio.sleep(CHECK_S if self.problem is None else RECHECK_S)
 
 
-def _look(catalog: Catalog) -> None:
+def _check(catalog: Catalog) -> None:
     try:
         catalog.load_table(SEGMENTS.identifier)
     except NoSuchTableError:  # nothing ingested yet

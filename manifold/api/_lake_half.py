@@ -80,7 +80,8 @@ def lake_half_routes(sources: Sources) -> APIRouter:
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
-            body = {"batches": [asdict(batch) for batch in page.batches], "before": page.before, "told": sorted(page.told)}
+            body: dict[str, Any] = {"batches": [asdict(batch) for batch in page.batches], "before": page.before}
+            body |= {"told": sorted(page.complete_seqs)}
             return body | {"entries": _told(page.entries), "ingested": sorted(ingested)}
 
         return await answer(read)

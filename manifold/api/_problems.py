@@ -83,10 +83,10 @@ def problem(
 
 def failed() -> Response:
     """Build the response to an unexpected error. The details are only in the log."""
-    return problem(500, "an error that should not be; the log of the api has it")
+    return problem(500, "unexpected error; see the API's log")
 
 
-def tell_problems(app: FastAPI) -> None:
+def register_problem_handlers(app: FastAPI) -> None:
     """Register handlers that turn every error into a problem."""
 
     @app.exception_handler(HTTPException)
@@ -110,7 +110,7 @@ def tell_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Permanent)
     async def change(_: Request, exc: Permanent) -> Response:
-        log.error("refused by what stands behind", reason=str(exc))
+        log.error("permanent upstream error", reason=str(exc))
         return problem(503, str(exc))
 
     @app.exception_handler(Retryable)

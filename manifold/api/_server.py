@@ -12,7 +12,7 @@ import uvicorn
 from manifold.api._app import application
 from manifold.contracts.errors import Permanent
 from manifold.contracts.http_access import require_token
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings
 
@@ -38,7 +38,7 @@ async def serve(settings: Settings) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs its start and end
     listener = _listen(settings.api_listens, settings.api_port)
     shown = settings.http_shows
-    tell_expiry(settings)
+    export_expiry(settings)
     config = uvicorn.Config(
         application(settings),
         log_config=None,

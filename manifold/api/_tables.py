@@ -48,7 +48,7 @@ def table_routes(sources: Sources) -> APIRouter:
 
     @router.get("/lake/freshness")
     async def freshness() -> Freshness:
-        """How far the lake is behind the archive, as of now: the oldest segment of the last days that no run has taken in."""
+        """The lake's current lag behind the archive: the oldest segment of the last days that was not ingested."""
         now = datetime.now(UTC)
 
         def read(catalog: Catalog) -> datetime | None:

@@ -16,7 +16,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.outcomes import OF_CODE, EntryState
 from manifold.contracts.seq import wall_clock_ms
 from manifold.history.entry import EntryHistory, instant_of
-from manifold.queues import AsyncBatch, is_spoilt
+from manifold.queues import AsyncBatch, is_corrupt
 
 PAGE = 100
 SAME_SCORE = 1024  # maximum number of seqs with the same score: Redis stores the score as a double
@@ -33,7 +33,7 @@ def vehicle_routes(sources: Sources) -> APIRouter:
         try:
             return await _vehicle(sources, vin, limit, after)
         except ResponseError as exc:
-            if is_spoilt(exc):
+            if is_corrupt(exc):
                 raise Permanent(
                     f"a key of {vin} in Redis holds another type than it should: `manifold queue peek {vin}`"
                 ) from exc

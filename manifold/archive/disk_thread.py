@@ -29,13 +29,13 @@ class DiskThread:
         answer: asyncio.Future[T] = loop.create_future()
 
         def call() -> None:
-            tell: Callable[[], None]
+            deliver: Callable[[], None]
             try:
-                tell = partial(answer.set_result, function(*args))
+                deliver = partial(answer.set_result, function(*args))
             except Exception as exc:  # noqa: BLE001  # passed on to the caller
-                tell = partial(answer.set_exception, exc)
+                deliver = partial(answer.set_exception, exc)
             with suppress(RuntimeError):  # the event loop has ended meanwhile
-                loop.call_soon_threadsafe(_tell, answer, tell)
+                loop.call_soon_threadsafe(_set_result, answer, deliver)
 
         self.submit(call)
         return await answer
@@ -65,6 +65,6 @@ class DiskThread:
                 call()
 
 
-def _tell(answer: "asyncio.Future[T]", tell: Callable[[], None]) -> None:
+def _set_result(answer: "asyncio.Future[T]", deliver: Callable[[], None]) -> None:
     if not answer.done():  # otherwise the caller was cancelled
-        tell()
+        deliver()

@@ -24,7 +24,7 @@ def flush(settings: Settings) -> bool:
 
         log = structlog.get_logger(__name__)
         for which, reason in problems:
-            log.warning("recorder does not close its open segments; they come with a later ingest", recorder=which, reason=reason)
+            log.warning("flush failed; open segments are ingested later", recorder=which, reason=reason)
     return not problems
 
 
@@ -48,10 +48,10 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
     asked = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):
         return
-    from manifold.archive.lease_holders import unasked  # here, as above
+    from manifold.archive.lease_holders import unqueried_holders  # here, as above
 
     try:
-        found = unasked(settings, asked)
+        found = unqueried_holders(settings, asked)
     except OSError as exc:
         yield "unknown", f"the archive does not say who holds a number: {exc}"
         return
@@ -68,10 +68,10 @@ def _signals(settings: Settings) -> list[str]:
     """The URL of the AMQP service while its number is leased, which includes some time after a crash; otherwise none."""
     if not settings.with_signals:
         return []
-    from manifold.archive.lease_holders import unasked  # here, as above
+    from manifold.archive.lease_holders import unqueried_holders  # here, as above
 
     try:
-        return [settings.signals] if settings.signals_node in unasked(settings, ()) else []
+        return [settings.signals] if settings.signals_node in unqueried_holders(settings, ()) else []
     except OSError:  # then only the other services' replies are known
         return []
 

@@ -101,12 +101,14 @@ class Journal:
                     file = await self._thread.run(self._write, records, envelopes[0].seq)
             except OSError as exc:
                 self._writing = False
-                self._say(f"the journal in {self._folder} cannot be written ({exc.strerror}): nothing is acknowledged; make room")
+                self._log_status(
+                    f"the journal in {self._folder} is unwritable ({exc.strerror}); acknowledgements paused; free disk space"
+                )
                 self._roll()
                 await asyncio.sleep(self._retry_s)
                 continue
             self._writing = False
-            self._say(None)
+            self._log_status(None)
             self.last_seq = file.last_seq = envelopes[-1].seq
             self._current = file
             if file not in self.files:
@@ -192,7 +194,7 @@ class Journal:
         self._current = None
         self._on_closed()
 
-    def _say(self, problem: str | None) -> None:
+    def _log_status(self, problem: str | None) -> None:
         if problem != self.problem:
             if problem:
                 log.error("journal unwritable", reason=problem)

@@ -31,8 +31,8 @@ class JournalFolder:
         self.after_ms = 0  # the seqs of that claim begin after this millisecond
         self._fd = -1
 
-    def enter(self) -> None:
-        """Hold the folder until `leave`, or until the process ends in any way.
+    def lock(self) -> None:
+        """Hold the folder until `unlock`, or until the process ends in any way.
 
         Raises:
             Permanent: another process holds it.
@@ -56,11 +56,11 @@ class JournalFolder:
             self._write({"journal": self.journal})
 
     @property
-    def told_ms(self) -> int:
+    def last_held_ms(self) -> int:
         """When this folder was last known to hold the number, in Unix ms; 0: never."""
         return os.fstat(self._fd).st_mtime_ns // 1_000_000 if self.epoch else 0
 
-    def tell(self, now_ms: int, epoch: int, after_ms: int) -> None:
+    def mark_held(self, now_ms: int, epoch: int, after_ms: int) -> None:
         """Save that this folder holds the number now."""
         if epoch != self.epoch:
             self._write({"journal": self.journal, "place": self.name, "epoch": epoch, "after_ms": after_ms})
@@ -72,7 +72,7 @@ class JournalFolder:
         self._write({"journal": self.journal})
         self.epoch = self.after_ms = 0
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
         """Release the folder."""
         if self._fd >= 0:
             os.close(self._fd)

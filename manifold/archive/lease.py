@@ -25,7 +25,7 @@ RENEWALS = 3  # per range
 RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
-Away = Mapping[Store, Retryable]
+Unavailable = Mapping[Store, Retryable]
 
 
 class Lease:
@@ -54,7 +54,7 @@ class Lease:
         self._range_ms = min(RANGE_MS, self._lease_ms)
         self._epoch = self._after_ms = self._until_ms = 0  # of the last claim that a store accepted
         self._clock_ms, self._what = clock_ms, what
-        self._archive_heard = False  # whether the archive has the latest claim
+        self._archive_has_claim = False  # whether the archive has the latest claim
         self._seqs = SeqSource(node, clock_ms=clock_ms)
         self._renewing = asyncio.Lock()
 
@@ -75,7 +75,7 @@ class Lease:
             try:
                 self._seqs = await self._take(last_seq)
             except Retryable as exc:
-                self._say(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
+                self._log_status(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
                 await asyncio.sleep(RETRY_S)
             else:
                 return self._seqs
@@ -100,78 +100,80 @@ class Lease:
         If the archive is unavailable, the number is kept: this folder can then continue without asking.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
-        if self._archive_heard:
+        if self._archive_has_claim:
             self._place.forget()
-            await self._hear(self._claim(self._seqs.at_ms, released=True))
+            await self._exchange_claims(self._claim(self._seqs.at_ms, released=True))
 
     async def _take(self, last_seq: int) -> SeqSource:
-        found, away = await self._hear()
+        found, unavailable = await self._exchange_claims()
         rivals = self._rivals(found)
         for rival in rivals:
             if rival.journal != self._place.journal and self._clock_ms() <= rival.until_ms:
-                raise Permanent(self._held_by(rival))
-        self._refuse_if_away(away, rivals)
+                raise Permanent(self._holder_message(rival))
+        self._refuse_if_unavailable(unavailable, rivals)
         if rivals:
-            await self._see_no_life(rivals)
+            await self._await_expiry(rivals)
         last_ms = unix_ms_of(last_seq) if last_seq else EPOCH_MS
         self._after_ms = max([last_ms, self._place.after_ms, *(self._last_ms(claim, rivals) for claim in found)])
         self._epoch = max([self._place.epoch, *(claim.epoch for claim in found)]) + 1
         claim = self._claim(max(self._clock_ms(), self._after_ms) + self._range_ms)
-        again, away = await self._hear(claim)
-        self._refuse_if_away(away, rivals)
+        again, unavailable = await self._exchange_claims(claim)
+        self._refuse_if_unavailable(unavailable, rivals)
         for other in self._of_others(again):
             if other.epoch >= self._epoch or other not in found:
                 self._place.forget()  # or a restart without any store would assign seqs that the other considers released
-                await self._hear(self._claim(self._after_ms, released=True))
-                raise Permanent(self._held_by(other))
+                await self._exchange_claims(self._claim(self._after_ms, released=True))
+                raise Permanent(self._holder_message(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
         seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
-        self._grant(seqs, claim, away)
+        self._grant(seqs, claim, unavailable)
         for former in {each.name: each for each in found if each.name != claim.name}.values():
             await self._forget(former)
         return seqs
 
-    def _refuse_if_away(self, away: Away, rivals: Sequence[Claim]) -> None:
+    def _refuse_if_unavailable(self, unavailable: Unavailable, rivals: Sequence[Claim]) -> None:
         """Raise Retryable if an unavailable store may hold a claim."""
-        told_lately = self._clock_ms() < self._place.told_ms + self._lease_ms
-        if away and (rivals or (self._archive in away and not told_lately)):
-            raise Retryable(_reasons(away))
+        held_lately = self._clock_ms() < self._place.last_held_ms + self._lease_ms
+        if unavailable and (rivals or (self._archive in unavailable and not held_lately)):
+            raise Retryable(_reasons(unavailable))
 
-    async def _see_no_life(self, rivals: Sequence[Claim]) -> None:
+    async def _await_expiry(self, rivals: Sequence[Claim]) -> None:
         """Wait until the former holders' claims are over, and check that none was renewed. Clocks differ: one range is enough."""
         left_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
         await asyncio.sleep(max(0, min(left_ms, self._range_ms)) / 1000)
-        found, away = await self._hear()
-        self._refuse_if_away(away, rivals)
+        found, unavailable = await self._exchange_claims()
+        self._refuse_if_unavailable(unavailable, rivals)
         for other in self._of_others(found):
             if other.released and other not in rivals:
                 raise Retryable("its holder has just ended")
             if other in self._rivals(found) and other not in rivals:
-                raise Permanent(self._held_by(other))
+                raise Permanent(self._holder_message(other))
 
     async def _renew(self) -> None:
         async with self._renewing:
             claim = self._claim(max(self._clock_ms(), self._seqs.at_ms) + self._range_ms)
-            found, away = await self._hear(claim)
+            found, unavailable = await self._exchange_claims(claim)
             newer = [other for other in self._of_others(found) if other.epoch > self._epoch]
             if newer:
-                self.lost, self._archive_heard = self._held_by(newer[0]), True
-                self._say(self.lost)
+                self.lost, self._archive_has_claim = self._holder_message(newer[0]), True
+                self._log_status(self.lost)
             else:
-                self._grant(self._seqs, claim, away)
+                self._grant(self._seqs, claim, unavailable)
 
-    def _grant(self, seqs: SeqSource, claim: Claim, away: Away) -> None:
+    def _grant(self, seqs: SeqSource, claim: Claim, unavailable: Unavailable) -> None:
         """Permit the seqs of `claim`: no store that answered has a later claim of another process."""
-        if len(away) < len(self._stores):
+        if len(unavailable) < len(self._stores):
             self._until_ms = claim.until_ms
-            self._place.tell(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
-            self._say(None)
+            self._place.mark_held(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
+            self._log_status(None)
         else:
-            self._until_ms = self._until_ms or self._place.told_ms + self._lease_ms
-            self._say(f"the lease of node={self._node} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(away)}")
-        self._archive_heard = self._archive not in away
+            self._until_ms = self._until_ms or self._place.last_held_ms + self._lease_ms
+            self._log_status(
+                f"the lease of node={self._node} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(unavailable)}"
+            )
+        self._archive_has_claim = self._archive not in unavailable
         seqs.until_ms = min(claim.upto_ms, self._until_ms)
-        _metrics.LEASE_RENEWED.set(len(away) < len(self._stores))
+        _metrics.LEASE_RENEWED.set(len(unavailable) < len(self._stores))
 
     def _claim(self, upto_ms: int, *, released: bool = False) -> Claim:
         where = f"process {os.getpid()} on {socket.gethostname()}, journal {self._place.folder}"
@@ -192,7 +194,7 @@ class Lease:
             return claim.after_ms  # later seqs of this folder are in the journal
         return claim.until_ms if claim in rivals and claim.journal != self._place.journal else claim.upto_ms
 
-    async def _hear(self, claim: Claim | None = None) -> tuple[list[Claim], Away]:
+    async def _exchange_claims(self, claim: Claim | None = None) -> tuple[list[Claim], Unavailable]:
         """Write `claim` to every store, if given, and read all claims; also returns the errors of unavailable stores."""
 
         async def ask(store: Store) -> list[Claim] | Retryable:
@@ -216,7 +218,7 @@ class Lease:
             except Retryable as exc:
                 log.debug("claim not removed", reason=str(exc))
 
-    def _held_by(self, claim: Claim) -> str:
+    def _holder_message(self, claim: Claim) -> str:
         if self._what:
             return f"{self._what} is {claim.where}; leased until {_instant(claim.until_ms)}"
         return (
@@ -224,14 +226,14 @@ class Lease:
             "give each recorder a node of its own"
         )
 
-    def _say(self, problem: str | None) -> None:
+    def _log_status(self, problem: str | None) -> None:
         if problem != self.problem and problem is not None:
             log.warning("lease", reason=problem)
         self.problem = problem
 
 
-def _reasons(away: Away) -> str:
-    return "; ".join(str(answer) for answer in away.values())
+def _reasons(unavailable: Unavailable) -> str:
+    return "; ".join(str(answer) for answer in unavailable.values())
 
 
 def _instant(unix_ms: int) -> str:

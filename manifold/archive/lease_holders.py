@@ -24,7 +24,7 @@ class Holder(msgspec.Struct, frozen=True):
     released: bool = False
 
 
-def unasked(settings: Settings, asked: Collection[int], now: datetime | None = None) -> dict[int, Holder]:
+def unqueried_holders(settings: Settings, asked: Collection[int], now: datetime | None = None) -> dict[int, Holder]:
     """By number, the recorders that hold one now and are not among those `asked`.
 
     Raises:

@@ -133,7 +133,7 @@ def _received_at(fields: Line) -> datetime:
     elif isinstance(given, int | float) and not isinstance(given, bool):
         instant = _UNIX_EPOCH + timedelta(milliseconds=given)
     else:
-        raise ValueError(f"{given!r} is no instant; write ISO 8601, or milliseconds since 1970")
+        raise ValueError(f"{given!r} is not an instant; write ISO 8601, or milliseconds since 1970")
     if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
         raise ValueError(f"received_at {given!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)

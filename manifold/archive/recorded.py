@@ -92,7 +92,7 @@ class RecordedSegments:
         try:
             return self.read(path)
         except Unreadable as exc:
-            log.warning("file in the archive passed by; the ingest puts it into quarantine", path=path, reason=str(exc))
+            log.warning("unreadable archive file skipped; ingest quarantines it", path=path, reason=str(exc))
             return []
 
     def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:

@@ -10,13 +10,13 @@ import msgspec
 from manifold.lake.storage import sync_folder
 
 
-class DoorState(msgspec.Struct):
+class ServiceState(msgspec.Struct):
     """The state that every ingress service needs at its next start; each service adds its own."""
 
     last_seq: int = 0  # no seq up to here may be assigned again; the journal may have greater ones
 
 
-S = TypeVar("S", bound=DoorState)
+S = TypeVar("S", bound=ServiceState)
 
 
 class StateFile(Generic[S]):

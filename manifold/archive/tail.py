@@ -46,11 +46,14 @@ class Tail:
     """The end of a journal, for readers over HTTP."""
 
     def __init__(self, journal: Journal, node: int) -> None:
+        self.recovered = False  # whether the journal is known to be complete; until then nothing is shown
         self._journal, self._node = journal, node
         self._places: OrderedDict[int, _Place] = OrderedDict()  # seq → what follows it
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer `GET /journal?after=<seq>` with a `Page`."""
+        """Answer `GET /journal?after=<seq>` with a `Page`; 503 until the journal is recovered."""
+        if not self.recovered:
+            return web.json_response({"problem": "the recorder has not recovered its journal yet"}, status=503)
         after = request.query.get("after", "0")
         if not after.isascii() or not after.isdigit():
             return web.json_response({"problem": f"after={after[:20]!r} must be a seq, or 0"}, status=400)

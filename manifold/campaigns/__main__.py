@@ -3,14 +3,14 @@
 import sys
 
 from manifold.campaigns.service import Campaigner
-from manifold.runtime.gc_tuning import look_at_what_is_new
+from manifold.runtime.gc_tuning import freeze_heap
 from manifold.runtime.service import run_service, stop_event
 from manifold.settings import Settings
 
 
 async def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
-    look_at_what_is_new()
+    freeze_heap()
     await Campaigner(settings).run(stop_event())
 
 

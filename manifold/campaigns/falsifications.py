@@ -4,7 +4,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from manifold.campaigns.facts import Answered, Ended
 from manifold.contracts.campaigns import Counts
 
 
@@ -44,8 +43,3 @@ class Sent(Struct, frozen=True, gc=False):
 def words_of(counts: Counts) -> str:
     """Counts as a sentence has them."""
     return ", ".join(f"{name} {number}" for name, number in counts.items()) or "nothing"
-
-
-def word_of(outcome: Ended | Answered) -> str:
-    """How an entry ended, or what its vehicle answered."""
-    return str(outcome.ending if isinstance(outcome, Ended) else outcome.answer)

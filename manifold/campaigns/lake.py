@@ -1,7 +1,7 @@
 """Reads the facts of a campaign from the lake: the same facts as from the archive, for whoever has only the tables."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -10,12 +10,12 @@ from msgspec import Struct
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
-from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Sent
 from manifold.contracts.campaigns import decode
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.contracts.tables import CAMPAIGN_EVENTS, IDS, OUTCOMES
+from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, IDS, OUTCOMES
 from manifold.lake.catalog import where
 
 RELEASE = ("seq", "vin", "wave", "step", "until")
@@ -36,7 +36,7 @@ def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
     """
     releases = list(_releases(catalog, campaign))
     outcomes = _outcomes(catalog, releases)
-    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes)]
+    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign)]
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )
@@ -81,11 +81,17 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
     return found
 
 
+def _answers(catalog: Catalog, campaign: str) -> Iterator[Answered]:
+    table = catalog.load_table(CAMPAIGN_ANSWERS.identifier)
+    for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
+        yield Answered(row["seq"], row["vin"], row["release"], Answer(row["status"]))
+
+
 def _ended(row: dict[str, Any]) -> Ended:
     """The fact of an outcome. What the platform ended in the lake has no record: the time at which it did stands for its seq."""
     seq = row["recorded_seq"] if row["recorded_seq"] is not None else seq_of(_unix_ms(row["ended_at"]), 0, 0)
     return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
 
 
-def _unix_ms(instant: Any) -> int:
+def _unix_ms(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)

@@ -37,6 +37,7 @@ _CODE_OF = np.array([WAITING, WAITING, RELEASED, WAITING, *(CODES[Status(str(end
 _BY_ANSWER = np.array([STRENGTH[ENDING_OF[answer]] for answer in _ANSWERS], np.int8)
 _SUCCESS = STRENGTH[Ending.DELIVERED]
 _NO_SILENCE = Silence(0, 1 << 62)  # later than every acknowledgement
+_TABLES = ("_several", "_others", "_claims")
 _COLUMNS = ("status", "since", "not_before_ms", "_release", "_ending", "_ended", "_answer", "_answered")
 
 
@@ -59,6 +60,7 @@ class Ledger:
         self._answered: Numbers = np.zeros(size, np.int64)
         self._several: dict[int, tuple[Attempt, ...]] = {}  # all attempts of a target that has more than one
         self._others: dict[str, tuple[Attempt, ...]] = {}
+        self._claims: dict[str, tuple[Attempt, ...]] = {}  # answers to messages that the vehicle was not sent, as far as known
         self._touched = bytearray(size)
 
     def __eq__(self, other: object) -> bool:
@@ -68,13 +70,13 @@ class Ledger:
 
     def _content(self) -> tuple[object, ...]:
         columns = (self.status, self.since, self.not_before_ms)
-        return self.roster, *(column.tobytes() for column in columns), dict(self._attempts()), self._others
+        return self.roster, *(column.tobytes() for column in columns), dict(self._attempts()), self._others, self._claims
 
     def copy(self) -> Self:
         """A ledger that may be changed."""
         made = object.__new__(type(self))
         made.roster = self.roster
-        for name in (*_COLUMNS, "_several", "_others"):
+        for name in (*_COLUMNS, *_TABLES):
             setattr(made, name, getattr(self, name).copy())
         made._touched = bytearray(len(self.roster))
         return made
@@ -85,6 +87,7 @@ class Ledger:
         for vin, attempts in self._attempts():
             for attempt in attempts:
                 made._add(vin, attempt)
+        made._claims = self._claims.copy()
         return made
 
     def release(self, fact: Released) -> None:
@@ -97,6 +100,8 @@ class Ledger:
                 release[number], ending[number], touched[number] = seq, _UNDER_WAY, 1
             else:
                 self._add(vin, Attempt(seq))
+            if vin in self._claims:
+                self._grant(vin, seq)
 
     def end(self, fact: Ended) -> None:
         """Note how an entry ended."""
@@ -105,10 +110,18 @@ class Ledger:
             self._ending[number], self._ended[number], self._touched[number] = STRENGTH[fact.ending], fact.seq, 1
         else:
             self._add(fact.vin, Attempt(fact.release, fact.ending, fact.seq))
+        if fact.vin in self._claims:
+            self._grant(fact.vin, fact.release)
 
     def answer(self, fact: Answered) -> None:
-        """Note what a vehicle answered."""
-        self._add(fact.vin, Attempt(fact.release, answer=fact.answer, answered=fact.seq))
+        """Note what a vehicle answered. It may name any seq; only answers to its own releases count, whatever is known first."""
+        word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
+        number = self.roster.number_of.get(fact.vin)
+        known = self._others.get(fact.vin, ()) if number is None else self._of(number)
+        if any(attempt.release == fact.release for attempt in known):
+            self._add(fact.vin, word)
+        else:
+            self._claims[fact.vin] = joined(self._claims.get(fact.vin, ()), word)
 
     def judge(self, terms: Terms, *, anew: bool) -> None:
         """Conclude the standing of all targets if `anew`, else of those of which something new was noted."""
@@ -167,6 +180,14 @@ class Ledger:
         counts = np.bincount(self.roster.waves * width + self.status, minlength=self.roster.wave_count * width)
         for wave in counts.reshape(-1, width).tolist() if len(self.roster) else ():
             yield dict(zip(STATUSES, wave, strict=True))
+
+    def _grant(self, vin: str, release: int) -> None:
+        """Count a vehicle's answer to a release that has become known."""
+        for claim in self._claims.pop(vin):
+            if claim.release == release:
+                self._add(vin, claim)
+            else:
+                self._claims[vin] = (*self._claims.get(vin, ()), claim)
 
     def _add(self, vin: str, attempt: Attempt) -> None:
         number = self.roster.number_of.get(vin)

@@ -37,9 +37,9 @@ def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
         "authors": sorted(decided.authors),
         "approved_by": sorted(decided.approved_by),
         "targets": len(campaign.roster),
-        "waves": waves_told(campaign),
+        "waves": wave_counts(campaign),
         "orders": [
-            order_told(fact.seq, fact.command, dict(decided.ignored))
+            order_summary(fact.seq, fact.command, dict(decided.ignored))
             for fact in ordered
             if isinstance(fact, Recorded) and not isinstance(fact.command, r.AddTargets)
         ],
@@ -71,7 +71,7 @@ def most_in_a_minute(releases: Sequence[Released]) -> int:
     return most
 
 
-def waves_told(campaign: Campaign) -> list[dict[str, Any]]:
+def wave_counts(campaign: Campaign) -> list[dict[str, Any]]:
     """The targets of each wave by state; nothing before the list is frozen by the first approval."""
     plan = campaign.decided.plan
     if plan is None:
@@ -86,7 +86,7 @@ def waves_told(campaign: Campaign) -> list[dict[str, Any]]:
     return waves
 
 
-def order_told(seq: int, command: r.Command, ignored: Mapping[int, str]) -> dict[str, Any]:
+def order_summary(seq: int, command: r.Command, ignored: Mapping[int, str]) -> dict[str, Any]:
     """An order, without its plan and its list; and why it had no effect, if it had none."""
     order = msgspec.to_builtins(command)
     kept = {

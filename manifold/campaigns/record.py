@@ -174,19 +174,16 @@ class CampaignRecord:
 
     def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
         seq, stream, topic, payload = message
+        answer = None if stream == Stream.OUTCOME else parse_answer(topic, payload)
+        if isinstance(answer, Refused):
+            return
         try:
-            if stream == Stream.OUTCOME:
-                release = _decode_released(payload).seq
-            else:
-                answer = parse_answer(topic, payload)
-                if isinstance(answer, Refused):
-                    return
-                release = answer.release
+            release = _decode_released(payload).seq if answer is None else answer.release
             name = self._campaign_of.get(release)
             if name is None:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
-            elif stream == Stream.OUTCOME:
+            elif answer is None:
                 yield name, wire.ended(seq, OutcomeRecord.from_wire(payload))
             elif answer.campaign == name:
                 yield name, wire.answered(seq, answer)

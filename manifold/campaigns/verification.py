@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from manifold.campaigns import gates
 from manifold.campaigns.decided import Decided, Stage
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
-from manifold.campaigns.falsifications import Falsification, Kind, Sent, word_of, words_of
+from manifold.campaigns.falsifications import Falsification, Kind, Sent, words_of
 from manifold.campaigns.fold import UNSETTLED, Campaign, fold
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster
@@ -48,7 +48,7 @@ class _Replay:
         self._former = deque[tuple[int, Decided]]()  # states, and until when they were in force
         self._recent, self._spent = deque[tuple[int, int]](), 0
         self._releases: dict[int, Released] = {}
-        self._outcomes: defaultdict[int, list[Ended | Answered]] = defaultdict(list)
+        self._outcomes: defaultdict[int, list[Ended]] = defaultdict(list)
         self._tripping: dict[str, int] = {}  # rule → since when it trips
         self._brakes: list[tuple[int, bool]] = [(0, False)]  # when a brake was put on or off
 
@@ -66,8 +66,7 @@ class _Replay:
                 self._campaign.ledger.end(fact)
                 self._outcomes[fact.release].append(fact)
             elif isinstance(fact, Answered):
-                self._campaign.ledger.answer(fact)
-                self._outcomes[fact.release].append(fact)
+                self._campaign.ledger.answer(fact)  # what a vehicle claims of other messages proves nothing
             elif isinstance(fact, Released):
                 self._release(fact)
             elif is_judged:
@@ -239,7 +238,7 @@ class _Replay:
             for outcome in outcomes:
                 if outcome.vin not in vins:
                     self._find(
-                        Kind.LOST, outcome.seq, f"is {word_of(outcome)}, and its release {seq} is not on record", outcome.vin
+                        Kind.LOST, outcome.seq, f"is {outcome.ending}, and its release {seq} is not on record", outcome.vin
                     )
 
 

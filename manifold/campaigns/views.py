@@ -15,7 +15,7 @@ from manifold.campaigns.gates import SUCCESSES, counts_of
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
 from manifold.campaigns.plan import Plan
-from manifold.campaigns.proof import order_told, waves_told
+from manifold.campaigns.proof import order_summary, wave_counts
 from manifold.campaigns.rate import MINUTE_MS
 from manifold.campaigns.standing import CODES, STATUSES, WAITING, Status
 from manifold.contracts.campaigns import Command
@@ -27,7 +27,7 @@ def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
     """Where a campaign is, and why; its counts by wave and state; its rate."""
     decided = campaign.decided
     plan = decided.plan
-    waves = waves_told(campaign)
+    waves = wave_counts(campaign)
     states = Counter[str]()
     for wave in waves:
         states.update(wave["states"])
@@ -109,7 +109,7 @@ def with_targets(campaign: Campaign) -> Campaign:
     return campaign if len(campaign.roster) else replace(campaign, ledger=Ledger(drawn(campaign)))
 
 
-def forecast_told(found: Forecast) -> dict[str, Any]:
+def forecast_view(found: Forecast) -> dict[str, Any]:
     """A forecast with instants."""
     delivered = {str(percent): _quantiles(times) for percent, times in found.delivered.items()}
     return {"delivered": delivered, "end": _quantiles(found.end), "never": found.never, "draws": found.draws}
@@ -125,10 +125,10 @@ def drawn(campaign: Campaign) -> Roster:
 
 
 def _event(seq: int, order: Command, ignored: Mapping[int, str]) -> dict[str, Any]:
-    told = order_told(seq, order, ignored)
-    known = {name: told.pop(name, None) for name in ("seq", "do", "by", "why", "without_effect")}
-    del told["at_ms"]
-    return known | {"at": datetime_of(seq), "details": told}
+    view = order_summary(seq, order, ignored)
+    known = {name: view.pop(name, None) for name in ("seq", "do", "by", "why", "without_effect")}
+    del view["at_ms"]
+    return known | {"at": datetime_of(seq), "details": view}
 
 
 def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[str, Any]]:
@@ -139,8 +139,8 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
         elif campaign.decided.stage is Stage.PROPOSED and _may_be_listed(campaign, vin):
             roster = drawn(campaign)
         if vin in roster:
-            told = _target(campaign, roster, roster.number_of[vin], str(state))
-            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | told
+            view = _target(campaign, roster, roster.number_of[vin], str(state))
+            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | view
 
 
 def _may_be_listed(campaign: Campaign, vin: str) -> bool:

@@ -29,6 +29,6 @@ def ended(seq: int, record: OutcomeRecord) -> Ended:
     return Ended(seq, record.vin, record.seq, Ending(record.outcome.value))
 
 
-def answered(seq: int, said: VehicleAnswer) -> Answered:
+def answered(seq: int, answer: VehicleAnswer) -> Answered:
     """The fact of an answer that is recorded as `seq`."""
-    return Answered(seq, said.vin, said.release, said.answer)
+    return Answered(seq, answer.vin, answer.release, answer.answer)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from manifold.runtime.gc_tuning import look_seldom
+from manifold.runtime.gc_tuning import collect_rarely
 
 NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable with which a shell requests completions from Typer
 RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
@@ -110,7 +110,7 @@ def silent(_version: Version = False) -> None:
 
 def main() -> None:
     """Run the console script."""
-    look_seldom()
+    collect_rarely()
     if isinstance(sys.stderr, TextIOWrapper):  # a separate descriptor, because jobs redirect 2 (libraries' output)
         sys.stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w", 1, sys.stderr.encoding)
     for stream in (sys.stdout, sys.stderr):

@@ -48,7 +48,7 @@ PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At m
 @vin_app.command("show")
 @handle_errors
 def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
-    """The newest entries of a vehicle, oldest first: where each stands and when what happened to it."""
+    """The newest entries of a vehicle, oldest first, with state and event times."""
     settings = _checked(vin)
     page = _vehicle_page(settings, vin, _page(limit, before))
     _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
@@ -57,7 +57,7 @@ def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_j
 @vin_app.command("pending")
 @handle_errors
 def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
-    """What is pending, parked or in flight, oldest first: from the queues alone."""
+    """Pending, parked and in-flight entries, oldest first, from the queues alone."""
     settings = _checked(vin)
     from manifold.history.from_queues import waiting_of
 
@@ -69,7 +69,7 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 @vin_app.command("history")
 @handle_errors
 def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
-    """What has ended of the newest entries, oldest first: how, and when what happened to it."""
+    """The ended ones of the newest entries, oldest first, with outcome and event times."""
     settings = _checked(vin)
     page = _vehicle_page(settings, vin, _page(limit, before))
     entries = [entry for entry in page.entries if not entry.is_open]
@@ -131,11 +131,11 @@ def batch_cancel(
 ) -> None:
     """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
-    from manifold.console._cancel import Standing, cancel
+    from manifold.console._cancel import Progress, cancel
 
-    last = Standing(before=before)
+    last = Progress(before=before)
 
-    def tell(standing: Standing) -> None:
+    def tell(standing: Progress) -> None:
         nonlocal last
         last = standing
         say(f"{standing.triggers} triggers, {_counted(standing.entries)}")
@@ -146,7 +146,7 @@ def batch_cancel(
             last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=tell)
     except KeyboardInterrupt:
         goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
-        fail(f"broken off after {last.triggers} triggers; to go on: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
+        fail(f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
     if as_json:
         standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
         print_json({"request_id": request_id, **standing})

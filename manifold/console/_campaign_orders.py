@@ -161,7 +161,7 @@ def carry_out(
     return asyncio.run(run(lambda _: asyncio.to_thread(read), publish))
 
 
-def tell(order: r.Command, found: "Taken | Declined", as_json: bool) -> None:
+def print_outcome(order: r.Command, found: "Taken | Declined", as_json: bool) -> None:
     """Print what has come of an order; exit unless it has an effect."""
     from manifold.campaigns.intake import Declined, Effect
 
@@ -187,11 +187,11 @@ def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> Non
         fail(f"campaign {name!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
     settings = settings_or_fail()
     try:
-        order = r.made(kind, fields | {"by": who(by), "token": secrets.token_hex(16)})
+        order = r.build_order(kind, fields | {"by": who(by), "token": secrets.token_hex(16)})
     except ValueError as exc:
         fail(str(exc), USAGE)
     try:
         found = carry_out(settings, name, lambda read, publish: take(order, read, publish))
     except Retryable as exc:
         fail(f"{exc}; {NOT_ON if kind in BRAKES else UNKNOWN}", AWAY)
-    tell(order, found, as_json)
+    print_outcome(order, found, as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import AWAY, UNKNOWN, By, Why, carry_out, tell, who
+from manifold.console._campaign_orders import AWAY, UNKNOWN, By, Why, carry_out, print_outcome, who
 from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, policy_of, read_document, read_or_fail
 from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import campaigns as r
@@ -45,12 +45,12 @@ def propose(
             _show(proposals.dry_run(campaign, size, now_ms), as_json)
             return
         fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document}
-        proposal = r.made(r.Propose, fields | {"token": secrets.token_hex(16)})
+        proposal = r.build_order(r.Propose, fields | {"token": secrets.token_hex(16)})
         assert isinstance(proposal, r.Propose)
         found = carry_out(settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish))
     except Retryable as exc:
         fail(f"{exc}; {UNKNOWN}", AWAY)
-    tell(proposal, found, as_json)
+    print_outcome(proposal, found, as_json)
 
 
 def _listed(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":

@@ -31,7 +31,7 @@ def ls(state: State = "", as_json: AsJson = False) -> None:
     from manifold.campaigns.decided import Stage
     from manifold.campaigns.record import read_campaigns
 
-    _known("--state", state, Stage)
+    _require_word("--state", state, Stage)
     known = read_campaigns(settings_or_fail(), also_over=True)
     found = [views.summary(name, each, wall_clock_ms()) for name, each in views.in_order(known)]
     found = [each for each in found if state in ("", each["state"])]
@@ -65,18 +65,18 @@ def show(
 
     found = read()
     if not watch:
-        told = summary(campaign, found, wall_clock_ms())
-        print_json(told) if as_json else out.print(_shown(told))
+        view = summary(campaign, found, wall_clock_ms())
+        print_json(view) if as_json else out.print(_shown(view))
         return
     try:
         with Live(console=out, auto_refresh=False) as live:
             while True:
-                told = summary(campaign, found, wall_clock_ms())
+                view = summary(campaign, found, wall_clock_ms())
                 if as_json:
-                    sys.stdout.write(json.dumps(told, default=str) + "\n")
+                    sys.stdout.write(json.dumps(view, default=str) + "\n")
                     sys.stdout.flush()
                 else:
-                    live.update(_shown(told), refresh=True)
+                    live.update(_shown(view), refresh=True)
                 if found.decided.stage in ENDED:
                     return
                 time.sleep(EVERY_S)
@@ -100,7 +100,7 @@ def targets(
     from manifold.campaigns import views
     from manifold.campaigns.standing import Status
 
-    _known("--state", state, Status)
+    _require_word("--state", state, Status)
     known = _campaign(campaign)
     try:
         page, more = views.targets(known, state=Status(state) if state else None, wave=wave, after=after, limit=limit)
@@ -154,14 +154,14 @@ def verify(campaign: CampaignId, as_json: AsJson = False) -> None:
     from manifold.campaigns.verification import verify as verification
 
     found = verification(_facts(campaign))
-    told = [{"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail} for each in found]
+    view = [{"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail} for each in found]
     if as_json:
-        print_json({"campaign": campaign, "is_proved": not told, "falsifications": told})
-    elif told:
-        out.print(table(f"{campaign}: NOT PROVED", ("what", "seq", "vin", "detail"), [tuple(each.values()) for each in told]))
+        print_json({"campaign": campaign, "is_proved": not view, "falsifications": view})
+    elif view:
+        out.print(table(f"{campaign}: NOT PROVED", ("what", "seq", "vin", "detail"), [tuple(each.values()) for each in view]))
     else:
         out.print(f"{campaign}: the record explains every release, decision and end", highlight=False, markup=False)
-    if told:
+    if view:
         raise typer.Exit(FAILED)
 
 
@@ -192,35 +192,35 @@ def _facts(name: str) -> "list[Fact]":
     return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls")
 
 
-def _known(option: str, word: str, words: Any) -> None:
+def _require_word(option: str, word: str, words: Any) -> None:
     if word and word not in set(words):
         fail(f"{option} {word!r} must be one of {', '.join(words)}", USAGE)
 
 
-def _shown(told: Mapping[str, Any]) -> Any:
+def _shown(view: Mapping[str, Any]) -> Any:
     from rich.console import Group
 
-    rate, allowed = told["rate"]["last_60_s"], told["rate"]["per_minute"]
+    rate, allowed = view["rate"]["last_60_s"], view["rate"]["per_minute"]
     facts = [
-        ("state", told["state"]),
-        ("because", told["because"]),
-        ("version", told["version"]),
-        ("data", told["data_id"]),
-        ("targets", told["targets"]),
-        ("approved by", ", ".join(told["approved_by"]) or f"nobody; {told['approvals_needed']} have to"),
+        ("state", view["state"]),
+        ("because", view["because"]),
+        ("version", view["version"]),
+        ("data", view["data_id"]),
+        ("targets", view["targets"]),
+        ("approved by", ", ".join(view["approved_by"]) or f"nobody; {view['approvals_needed']} have to"),
         ("released in the last 60 s", rate if allowed is None else f"{rate} of {allowed}"),
     ]
-    facts += [("rules to accept", ", ".join(told["tripped"]))] if told["tripped"] else []
-    if told["amendment"]:
+    facts += [("rules to accept", ", ".join(view["tripped"]))] if view["tripped"] else []
+    if view["amendment"]:
         facts += [
-            ("waits for approval", f"an amendment by {told['amendment']['by']} of {', '.join(told['amendment']['widens'])}")
+            ("waits for approval", f"an amendment by {view['amendment']['by']} of {', '.join(view['amendment']['widens'])}")
         ]
     waves = [
         (place, w["name"], w["targets"], w["released"], w["known"], w["success"], _details(w["states"]))
-        for place, w in enumerate(told["waves"])
+        for place, w in enumerate(view["waves"])
     ]
     columns = ("wave", "name", "targets", "released", "known", "success", "states")
-    tables = [table(told["campaign"], ("what", "value"), facts)]
+    tables = [table(view["campaign"], ("what", "value"), facts)]
     return Group(*tables, *([table("", columns, waves)] if waves else []))
 
 

@@ -23,7 +23,7 @@ REASON = "cancelled by manifold batch cancel"
 
 
 @dataclass(slots=True)
-class Standing:
+class Progress:
     """The progress of a cancellation."""
 
     triggers: int = 0
@@ -40,8 +40,8 @@ def cancel(
     *,
     before: int = MAX_SEQ,
     limit: int | None = None,
-    tell: Callable[[Standing], object] = lambda _: None,
-) -> Standing:
+    tell: Callable[[Progress], object] = lambda _: None,
+) -> Progress:
     """Cancel the entries of `vins` (empty: all vehicles) in the triggers of this request_id, newest first.
 
     Triggers older than the retention are skipped, because their entries are no longer sent. `limit`: maximum number of triggers,
@@ -53,11 +53,11 @@ def cancel(
         Permanent: no trigger has this request_id, or one of `vins` is in none of them; nothing was cancelled.
         Retryable: a recorder does not answer, so the newest triggers are unknown.
     """
-    standing = Standing(before=before)
+    standing = Progress(before=before)
     batches = History(settings, redis).of_request(request_id)
     batches.flush()
     loader = Loader(redis, Policy.of(settings))
-    ender = _Ender(loader)
+    ender = _Canceller(loader)
     named: list[EntryHistory] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
         left = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
@@ -77,7 +77,7 @@ def cancel(
     _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
     for _ in ender.end(iter(named), standing.entries):
         tell(standing)
-    standing.spoilt = [f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loader.spoilt)]
+    standing.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
     return standing
 
 
@@ -86,7 +86,7 @@ def _still_sent(settings: Settings) -> int:
     return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
 
 
-def _require(standing: Standing, request_id: str, strangers: Set[str], settings: Settings) -> None:
+def _require(standing: Progress, request_id: str, strangers: Set[str], settings: Settings) -> None:
     if not standing.triggers:
         raise Permanent(
             f"no trigger had the request_id {request_id!r} in the last {settings.retention_days:g} days; "
@@ -96,7 +96,7 @@ def _require(standing: Standing, request_id: str, strangers: Set[str], settings:
         raise Permanent(f"VIN {min(strangers)!r} is in no batch of {request_id!r}; name vehicles of the batch")
 
 
-class _Ender:
+class _Canceller:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 

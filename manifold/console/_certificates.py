@@ -94,7 +94,7 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
         fail(f"{state}: {exc} (MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY, MANIFOLD_EMQX_API_SECRET); do it again then")
     except RedisError as exc:
         state = "bans it no longer, but it may still be on record as revoked" if undo else "bans it, but it is not on record"
-        fail(f"EMQX {state}: Redis cannot be asked ({exc}); do it again when MANIFOLD_REDIS_URL answers")
+        fail(f"EMQX {state}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")
     if as_json:
         print_json({"name": vin, "changed": is_changed, "banned_until": None if undo else until})
     elif undo:

@@ -18,7 +18,7 @@ DELIVERY_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Result:
     """The result of the step."""
 
     recorded: int  # accepted writes
@@ -27,7 +27,7 @@ class Seen:
     right: int  # clients that received the newest message of each key, once, in write order
 
 
-async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Seen:
+async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Result:
     """Write to offline clients, then connect them."""
     clients = [Owner(f"climate-{run}-{n:02}") for n in range(CLIENTS)]
     began = time.monotonic()
@@ -42,7 +42,7 @@ async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Seen:
         for message in fleet.received:
             got[message.vin].append((message.key, message.payload_sha1))
     right = sum(got[client] == wanted for client in clients)
-    return Seen(recorded, seconds, sum(map(len, got.values())), right)
+    return Result(recorded, seconds, sum(map(len, got.values())), right)
 
 
 async def _write(platform: Publisher, clients: list[Owner]) -> int:

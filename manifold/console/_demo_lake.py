@@ -16,7 +16,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog, where
-from manifold.lake.reports import open_reports, run_page, run_verdict, validation_result
+from manifold.lake.reports import audit_result_path, open_reports, run_page, validation_result
 from manifold.runtime.redis import connect
 from manifold.sandbox.platform.airflow import url
 from manifold.sandbox.platform.airflow_users import logged_in
@@ -65,7 +65,7 @@ def rows_of(settings: Settings, request_id: str) -> Rows:
 def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     """Return the audit's verdict on a run, and the address of its report."""
     reports = open_reports(settings)
-    found = reports.read(run_verdict(run_id))
+    found = reports.read(audit_result_path(run_id))
     if found is None:
         return "not judged", reports.address(run_page(run_id))
     return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))

@@ -217,12 +217,12 @@ def _healthz(settings: Settings, port: int) -> str:
 
 def _recorders(settings: Settings) -> str:
     """Check that jobs know every recorder that holds a node number, so that they can ask it to close its segments."""
-    from manifold.archive.lease_holders import unasked
+    from manifold.archive.lease_holders import unqueried_holders
 
     nodes = {_told(settings, url).json().get("node") for url in settings.recorders}
     nodes |= {settings.signals_node} if settings.with_signals else set()
-    if others := unasked(settings, nodes):
-        raise ValueError("nobody asks " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
+    if others := unqueried_holders(settings, nodes):
+        raise ValueError("no job knows " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
     return f"each of {len(nodes)} is asked"
 
 

@@ -24,7 +24,7 @@ ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client wh
 @app.command()
 @handle_errors
 def show(client_id: ClientId, as_json: AsJson = False) -> None:
-    """The newest message of each key, oldest first, and how it stands; and up to where all was acknowledged."""
+    """The newest message of each key, oldest first, with its state, and the acknowledged seq."""
     settings = _checked(client_id)
     from manifold.console._history import history_of
 
@@ -72,7 +72,7 @@ def rewind(
     to: Annotated[str, typer.Option("--to", metavar="earliest|SEQ|TIME", help="The first message that is sent again.")],
     as_json: AsJson = False,
 ) -> None:
-    """Have a queue sent again, from one message on; wait for the recorder's receipt. Only what is live comes again."""
+    """Rewind a queue to a message and wait for the recorder's receipt. Only live messages are sent again."""
     settings = _checked(client_id)
     topic, word = ecq_rewind_topic(client_id), to.strip().encode(errors="replace")
     refused = parse_ecq(topic, word, max_data_bytes=settings.max_data_bytes)

@@ -13,7 +13,7 @@ from pipelines.erasure.run import erase_vehicle
 SHOWN = 20
 
 
-def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool, letters: int | None = None) -> None:
+def erase_and_print(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool, letters: int | None = None) -> None:
     """Erase, and print the result. `letters`: number of dead letters already removed; None: they were not searched.
 
     Raises:

@@ -33,6 +33,6 @@ def erase(
     """
     if not yes:
         typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)
-    from manifold.console._erase import erase_and_tell
+    from manifold.console._erase import erase_and_print
 
-    erase_and_tell(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)
+    erase_and_print(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)

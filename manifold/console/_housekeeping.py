@@ -59,7 +59,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
         "data": [result.data],
         "messages of compacted queues": [result.messages],
         "refused messages": [result.quarantine],
-        "history": [result.history],
+        "history": [result.history, result.campaigns],
         "segments of the archive": [result.segments],
         "rows of segments that are gone": [result.ledger],
         "snapshots": list(result.snapshots.values()),

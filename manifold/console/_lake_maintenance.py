@@ -39,7 +39,7 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
     if as_json:
         _print(result)
     else:
-        from pipelines.maintenance.check_plan import REMEDIES, Trouble
+        from pipelines.maintenance.check_plan import REMEDIES, Disagreement
 
         verdict = "agree" if result.agree else "DISAGREE"
         out.print(f"archive, ledger and tables {verdict}: {result.segments} segments, {result.messages} messages")
@@ -49,7 +49,7 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
         if rows:
             out.print(table("", ("segment", "trouble", "table", "rows expected", "rows found"), rows))
         for trouble, count in result.troubles.items():
-            out.print(f"{trouble}: {count}; {REMEDIES[Trouble(trouble)]}")
+            out.print(f"{trouble}: {count}; {REMEDIES[Disagreement(trouble)]}")
     if not result.agree:
         raise typer.Exit(FAILED)
 

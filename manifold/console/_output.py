@@ -68,7 +68,7 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
                 fail(advice(load_settings().redis, exc))
             if "WRONGTYPE" in str(exc):
                 fail(f"a key in Redis holds what Manifold does not write there ({exc}); delete it, then run `manifold rebuild`")
-            fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
+            fail(f"Redis is unavailable ({exc}); is the platform up? See `manifold status`")
 
     return run
 

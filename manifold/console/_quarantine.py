@@ -107,7 +107,7 @@ def replay(
 @app.command(context_settings=NUMBERS)
 @handle_errors
 def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: AsJson = False) -> None:
-    """Say that nothing is to be done about messages. Their rows stay until their retention passes, marked as dropped."""
+    """Mark messages as dropped. Their rows stay until their retention passes."""
     catalog = open_catalog(settings_or_fail())
     dropped = quarantine.drop(catalog, _named(catalog, seqs, matching), note=note, now=datetime.now(UTC))
     if as_json:

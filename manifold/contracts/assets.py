@@ -6,7 +6,7 @@ One asset per table, emitted by every task that may have changed its rows. The t
 
 SCHEME = "manifold"
 NAMESPACE = "sdv"
-# Tables published by a run; its audit results are in JUDGED.
+# Tables published by a run; its audit results are in QUALITY_RESULTS.
 PUBLISHED = (
     "sdv_fanout_data",
     "sdv_fanout_meta",
@@ -19,13 +19,14 @@ PUBLISHED = (
     "sdv_campaigns",
     "sdv_campaign_events",
     "sdv_campaign_targets",
+    "sdv_campaign_answers",
     "xray_raw_signals",
     "xray_processed_signals",
     "xray_device_status",
     "quarantine",
     "ingested_segments",
 )
-JUDGED = "quality_results"
+QUALITY_RESULTS = "quality_results"
 QUEUES = "queues"  # pending entries of the lake were offered to the queues
 REBUILT = "rebuilt"  # the queues were rebuilt from the lake
 

@@ -202,7 +202,7 @@ def encode(command: Command) -> bytes:
     return _encode(command)
 
 
-def made(kind: type[Order], fields: Mapping[str, Any]) -> Command:
+def build_order(kind: type[Order], fields: Mapping[str, Any]) -> Command:
     """Make a record from plain values.
 
     Raises:

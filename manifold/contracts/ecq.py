@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from manifold.contracts.keys import OUTCOMES
-from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
+from manifold.contracts.messages import LATEST_MS, NAME_RULE, SHOWN, Refused, shown
 from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
-from manifold.contracts.outcomes import LATEST_MS, Outcome
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import Flavour
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
 from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
@@ -68,7 +68,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
-    def to_be_completed(self) -> bytes:
+    def to_wire_prefix(self) -> bytes:
         """Return the JSON without `epoch` and the closing brace: the queue knows its epoch, and appends it."""
         return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
 
@@ -151,7 +151,7 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
     if _NOT_IN_PER_KEY.search(key):
         return Refused(
-            f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
+            f"key {shown(key)} contains +, #, a control character or a Unicode noncharacter; choose one that a topic may end in"
         )
     return None
 

@@ -12,7 +12,7 @@ UNDEFINED = "undefined"  # EMQX writes a missing value as this word
 MAX_REASON = 256  # characters kept of a vehicle's reason string; MQTT allows 65,535 in every acknowledgement
 
 
-class Heard(Struct, frozen=True):
+class PresenceSign(Struct, frozen=True):
     """The vehicle sent an online or heartbeat message."""
 
 
@@ -23,7 +23,7 @@ class Connected(Struct, frozen=True):
     at_ms: int
     clean_start: bool
     expiry_s: int  # session expiry interval in seconds
-    takes: int | None = None  # maximum packet size in bytes; None: unlimited, or not in the event
+    max_packet_bytes: int | None = None  # maximum packet size in bytes; None: unlimited, or not in the event
 
 
 class Disconnected(Struct, frozen=True):
@@ -108,8 +108,8 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
             case BrokerEvent.CONNECTED:
-                began, clean, takes = int(fields["connected_at"]), bool(fields["clean_start"]), fields.get("max_packet_size")
-                return Connected(owner, began, clean, int(fields["expiry_interval"]), takes if isinstance(takes, int) else None)
+                began, clean, limit = int(fields["connected_at"]), bool(fields["clean_start"]), fields.get("max_packet_size")
+                return Connected(owner, began, clean, int(fields["expiry_interval"]), limit if isinstance(limit, int) else None)
             case BrokerEvent.DISCONNECTED:
                 expiry = (fields.get("disconn_props") or {}).get("Session-Expiry-Interval")
                 connected_at, gone_at = int(fields["connected_at"]), int(fields["disconnected_at"])

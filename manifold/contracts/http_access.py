@@ -23,6 +23,6 @@ def require_token(host: str, token: str, setting: str = "HOST") -> None:
     """
     if not token and not is_loopback(host):
         raise Permanent(
-            f"MANIFOLD_{setting}={host!r} is not loopback: whoever reaches it could read and command the services; "
+            f"MANIFOLD_{setting}={host!r} is not loopback: anyone who can reach it could read and control the services; "
             f"set MANIFOLD_HTTP_TOKEN, or leave MANIFOLD_{setting}={LOOPBACK}"
         )

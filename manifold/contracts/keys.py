@@ -19,7 +19,7 @@ RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the br
 REVOKED_VEHICLES = "revoked"  # hash VIN → Unix seconds until which EMQX bans it
 POPULATE_LOCK = "lock:populate"  # lock of the process that compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which every pending entry was offered to the queues
-TAKEN = "queues:taken"  # hash node → seq: how far the lake had each recorder when the queues were last rebuilt from it
+REBUILT_UP_TO = "queues:taken"  # hash node → seq: how far the lake had each recorder when the queues were last rebuilt from it
 ECQ_POPULATED = "populated:"  # + table: as POPULATED, for index and state of compacted queues
 BRAKES = "brakes"  # hash campaign → `<seq> <order>`: whether its entries may be sent
 BRAKES_VERSION = "{brakes}:version"  # string: changes with each change of BRAKES, and is missing while they are not loaded
@@ -37,7 +37,7 @@ def loaded_marks(*, of_cluster: bool) -> list[str]:
     return _in_each_part(LOADED, of_cluster)
 
 
-def handed_marks(node: int, *, of_cluster: bool) -> list[str]:
+def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     """Return the watermark keys `handed:<node>`; in a cluster, also one per slot range, in the order of `loaded_marks`.
 
     Each holds `<loading> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
@@ -93,7 +93,7 @@ def owner_keys(owner: Owner | str) -> list[str]:
 
 
 def taken_field(node: int, *, of_ecq: bool = False) -> str:
-    """Return a recorder's field in TAKEN, for its triggers or for its ECQ stream."""
+    """Return a recorder's field in REBUILT_UP_TO, for its triggers or for its ECQ stream."""
     return f"ecq/{node}" if of_ecq else str(node)
 
 

@@ -60,7 +60,7 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         """Return the JSON for the outcomes stream and the archive."""
         return _ENCODE(self)
 
-    def to_be_completed(self) -> bytes:
+    def to_wire_prefix(self) -> bytes:
         """Return the JSON without `dispatched_ms`, `attempts` and the closing brace: the queues know both, and append them."""
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]

@@ -34,7 +34,7 @@ def _s(default: Any, meaning: str) -> Any:
 
 
 class TlsSettings(BaseSettings):
-    """Who is believed at the front door, and by what a service is known there."""
+    """TLS: trusted CAs, and the certificates of services."""
 
     tls: bool = _s(
         False,

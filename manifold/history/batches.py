@@ -11,8 +11,8 @@ from redis import Redis
 from manifold.archive.flush import close_segments
 from manifold.contracts.errors import Retryable
 from manifold.history.entry import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory
-from manifold.history.from_archive import BACK, RecordedInArchive, read_recorded, triggers_recorded
-from manifold.history.from_queues import stand_now
+from manifold.history.from_archive import UNINGESTED_WINDOW, RecordedInArchive, read_recorded, triggers_recorded
+from manifold.history.from_queues import with_current_states
 from manifold.history.lake_half import LakeHalf
 from manifold.settings import Settings
 
@@ -41,7 +41,7 @@ class Batches:
             Retryable: a recorder does not answer.
         """
         if close_segments(self._settings):
-            raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
+            raise Retryable("the recorder did not close its open segments; is the platform up? See `manifold status`")
 
     def shown(self, bounds: Bounds) -> BatchPage:
         """Return a page of triggers with the states of their entries.
@@ -52,7 +52,7 @@ class Batches:
         found = self.page(bounds)
         recorded = self.recorded(found, found.entries.keys())
         few = map(recorded.ended, chain.from_iterable(found.entries.values()))
-        known = stand_now(self._redis, few, self._settings.retention_days)
+        known = with_current_states(self._redis, few, self._settings.retention_days)
         states: dict[int, Counter[str]] = {seq: Counter() for seq in found.entries}
         for entry in known:
             states[entry.seq][str(entry.state)] += 1
@@ -61,7 +61,7 @@ class Batches:
 
     def page(self, bounds: Bounds) -> Found:
         """Return the newest triggers within the bounds, without querying the queues."""
-        in_lake, ingested = self._half.batch_page(self._request_id, datetime.now(UTC) - BACK, bounds)
+        in_lake, ingested = self._half.batch_page(self._request_id, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
         known = {batch.seq: batch for batch in in_lake.batches}
         floor = bounds.since if in_lake.before is None else in_lake.before
         recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=floor))
@@ -70,9 +70,9 @@ class Batches:
             known[seq] = BatchHistory(seq, recorded[seq].data_id, recorded[seq].vehicles, {OPEN: recorded[seq].vehicles})
         seqs = sorted(known)[-bounds.limit :]
         batches = [known[seq] for seq in seqs]
-        wanted = bounds.told(batches)
+        wanted = bounds.within_entry_limit(batches)
         entries: dict[int, list[EntryHistory]] = {seq: [] for seq in wanted}
-        for entry in [*in_lake.entries, *self._more(wanted - in_lake.told - archived)]:
+        for entry in [*in_lake.entries, *self._more(wanted - in_lake.complete_seqs - archived)]:
             if entry.seq in entries:
                 entries[entry.seq].append(entry)
         for seq in wanted & archived:
@@ -101,9 +101,9 @@ class Batches:
         return (EntryHistory(vin, batch.seq, self._request_id, batch.data_id) for vin in vins)
 
     def _of_lake(self, batch: BatchHistory, vins: Set[str]) -> Iterator[EntryHistory]:
-        for vin, state in self._half.here.vehicles(batch.seq, vins):
+        for vin, state in self._half.local.vehicles(batch.seq, vins):
             yield EntryHistory(vin, batch.seq, self._request_id, batch.data_id, state)
 
     def _more(self, seqs: Set[int]) -> list[EntryHistory]:
         """Read entries that are within our limit, but above the API's."""
-        return self._half.here.of_triggers(seqs) if seqs else []
+        return self._half.local.of_triggers(seqs) if seqs else []

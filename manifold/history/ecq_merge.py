@@ -18,7 +18,7 @@ from manifold.history.ecq import CompactedQueue, LiveMessage, Page
 from manifold.history.ecq_from_archive import RecordedQueue, read_recorded_queue
 from manifold.history.ecq_from_queues import Queued, read_page, read_queue
 from manifold.history.entry import instant_of
-from manifold.history.from_archive import BACK
+from manifold.history.from_archive import UNINGESTED_WINDOW
 from manifold.history.lake_half import LakeHalf
 from manifold.queues import Policy
 from manifold.settings import Settings
@@ -39,13 +39,14 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
     if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page, pending_retention)) is not None:
         return told
     close_segments(settings)  # flush the recorders' journals
-    ingested = half.here.ingested(datetime.now(UTC) - BACK)  # before the tables: segments may be read twice, never missed
-    in_lake = half.here.compacted_queue(client_id)
+    # Before the tables: segments may be read twice, never missed.
+    ingested = half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)
+    in_lake = half.local.compacted_queue(client_id)
     recorded = read_recorded_queue(settings, ingested, client_id)
     queued = read_queue(redis, policy, client_id)  # last, because it is the newest source
     found = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
     unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
-    sizes = half.here.sizes(client_id, unknown) if unknown else {}
+    sizes = half.local.sizes(client_id, unknown) if unknown else {}
     return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
 
 

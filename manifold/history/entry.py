@@ -93,7 +93,7 @@ class Bounds:
     before: int = MAX_SEQ  # upper bound of seqs, exclusive
     since: int = 0  # lower bound of seqs, inclusive
 
-    def told(self, batches: Iterable[BatchHistory]) -> set[int]:
+    def within_entry_limit(self, batches: Iterable[BatchHistory]) -> set[int]:
         """Return the seqs of the newest triggers whose entries fit into `entries`."""
         left = self.entries
         found = set()
@@ -112,7 +112,7 @@ class BatchPage:
     batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # `before` of the next page; None: no older triggers
     entries: list[EntryHistory] = field(default_factory=list)
-    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all in `entries`
+    complete_seqs: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all in `entries`
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from manifold.contracts.topics import data_topic
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.settings import Settings
 
-BACK = timedelta(days=1)  # how far back to look for segments that were not ingested
+UNINGESTED_WINDOW = timedelta(days=1)  # how far back to look for segments that were not ingested
 READERS = 4  # segments read concurrently
 Choose = Callable[[pa.Table], pa.ChunkedArray]  # returns a mask of the wanted messages
 MAX_NAMES = 200  # names searched per segment; above this, parsing every message is faster
@@ -108,7 +108,7 @@ def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set
     """Yield the messages that may contain one of `names`, reading a few segments at a time."""
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
-    segments = archive.segments(Interval(now - BACK, now + BACK)) if names else []
+    segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + UNINGESTED_WINDOW)) if names else []
     paths = [segment.path for segment in segments if segment.stream is stream and segment.path not in ingested]
     with ThreadPoolExecutor(READERS, "segments") as pool:
         for some in _in_groups(paths):
@@ -138,7 +138,7 @@ def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose:
     """
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
-    for segment in archive.segments(Interval(now - BACK, now + BACK)):
+    for segment in archive.segments(Interval(now - UNINGESTED_WINDOW, now + UNINGESTED_WINDOW)):
         if segment.stream is not stream or segment.path in ingested:
             continue
         try:

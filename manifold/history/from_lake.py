@@ -7,7 +7,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 
-from manifold.contracts.outcomes import EntryState
+from manifold.contracts.outcomes import EntryState, Outcome
 from manifold.contracts.tables import IDS, META, OUTCOMES
 from manifold.history.ecq_from_lake import QueueInLake, read_queue_in_lake, read_sizes
 from manifold.history.entry import BatchPage, Bounds, EntryHistory, VehiclePage
@@ -95,7 +95,7 @@ def read_vehicle_page(catalog: Catalog, vin: str, bounds: Bounds) -> VehiclePage
 def read_page(catalog: Catalog, request_id: str, bounds: Bounds) -> BatchPage:
     """Return the newest triggers of this request_id within the bounds, and the entries of those within the entry limit."""
     batches, before = newest_triggers(catalog, request_id, bounds)
-    told = frozenset(bounds.told(batches))
+    told = frozenset(bounds.within_entry_limit(batches))
     return BatchPage(batches, before, read_triggers(catalog, told), told)
 
 
@@ -104,7 +104,9 @@ def _with_ends(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpres
     if not ids:
         return []
     outcomes = rows_of(catalog, OUTCOMES, And(whose, triggers_filter("accepted_at", {row["seq"] for row in ids})))
-    ended = {(row["seq"], row["vin"]): row for row in outcomes}
+    # An entry that was withdrawn may have been delivered all the same; then it counts as delivered.
+    by_strength = sorted(outcomes, key=lambda row: row["outcome"] != Outcome.WITHDRAWN)
+    ended = {(row["seq"], row["vin"]): row for row in by_strength}
     entries = {}
     for row in ids:
         key = (row["seq"], row["vin"])

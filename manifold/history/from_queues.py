@@ -28,7 +28,7 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
     aside = set(map(int, parked))
     flying, published_at, tries = (inflight.get(name) for name in (b"seq", b"published_at", b"attempts"))
     waiting = []
-    for entry in named(redis, vin, sorted([*map(int, pending), *aside])[:count]):
+    for entry in with_trigger_ids(redis, vin, sorted([*map(int, pending), *aside])[:count]):
         if flying is not None and int(flying) == entry.seq:
             waiting.append(_in_flight(entry, published_at, tries))
             continue
@@ -37,7 +37,7 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
     return pending_count + parked_count, waiting
 
 
-def named(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
+def with_trigger_ids(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
     """Return the entries with these seqs, in order, with request_id and data_id of their triggers."""
     wanted = list(seqs)
     pipe = redis.pipeline(transaction=False)
@@ -64,7 +64,7 @@ def done_seqs(redis: Redis, vin: str) -> set[int]:
     return set(map(int, ended))
 
 
-def stand_now(redis: Redis, entries: Iterable[EntryHistory], retention_days: float) -> list[EntryHistory]:
+def with_current_states(redis: Redis, entries: Iterable[EntryHistory], retention_days: float) -> list[EntryHistory]:
     """Return the entries with their current states, by seq and VIN. Ended ones are not looked up."""
     known = list(entries)
     open_ones = [entry for entry in known if entry.is_open]

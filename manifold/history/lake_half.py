@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class LakeHalf:
-    """The lake's half of answers. With a catalog, it never asks the API; otherwise it falls back to `here`."""
+    """The lake's half of answers. With a catalog, it never asks the API; otherwise it falls back to `local`."""
 
     def __init__(self, settings: Settings, catalog: "Catalog | None" = None) -> None:
         self._settings, self._catalog = settings, catalog
 
     @cached_property
-    def here(self) -> "Lake":
+    def local(self) -> "Lake":
         """The lake, opened in this process on first use, which takes a second."""
         from manifold.history.from_lake import Lake
         from manifold.lake.catalog import open_catalog
@@ -35,14 +35,14 @@ class LakeHalf:
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
         """Return every entry of a vehicle, oldest first, and the segments ingested since."""
         answer = self._ask("entries", since=since.isoformat(), vin=vin)
-        return self.here.entries_of(vin, since) if answer is None else (entries_of(vin, answer), set(answer["ingested"]))
+        return self.local.entries_of(vin, since) if answer is None else (entries_of(vin, answer), set(answer["ingested"]))
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
         """Return the newest entries of a vehicle within the bounds, and the segments ingested since."""
         asked = {"limit": bounds.limit, "rows": bounds.rows, "before": bounds.before, "since_seq": bounds.since}
         answer = self._ask("entries", since=since.isoformat(), vin=vin, **asked)
         if answer is None or "before" not in answer:  # an API of an earlier release returns all entries
-            return self.here.vehicle_page(vin, since, bounds)
+            return self.local.vehicle_page(vin, since, bounds)
         return VehiclePage(entries_of(vin, answer), answer["before"]), set(answer["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
@@ -50,7 +50,7 @@ class LakeHalf:
         asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
         answer = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
         if answer is None:
-            return self.here.batch_page(request_id, since, bounds)
+            return self.local.batch_page(request_id, since, bounds)
         batches = [BatchHistory(**fields) for fields in answer["batches"]]
         return BatchPage(batches, answer["before"], _entries_of_all(answer), frozenset(answer["told"])), set(answer["ingested"])
 

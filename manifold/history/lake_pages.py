@@ -21,7 +21,7 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import LongType
 
-from manifold.contracts.outcomes import EntryState
+from manifold.contracts.outcomes import EntryState, Outcome
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.history.entry import OPEN, BatchHistory, Bounds
@@ -128,7 +128,9 @@ def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> I
     """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given): `pending`, or its entry's outcome."""
     ended: dict[str, str] = {}
     for rows in _Files(catalog, OUTCOMES, _of(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
-        ended.update(zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True))
+        for vin, outcome in zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True):
+            if outcome != Outcome.WITHDRAWN or vin not in ended:
+                ended[vin] = outcome
     for rows in _Files(catalog, IDS, _of(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
         yield from ((vin, ended.get(vin, EntryState.PENDING)) for vin in rows["vin"].to_pylist())
 
@@ -150,4 +152,18 @@ def _ended(catalog: Catalog, seqs: Iterable[int]) -> dict[int, Counter[str]]:
         grouped = rows.group_by(["seq", "outcome"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
         for seq, outcome, count in zip(grouped["seq"], grouped["outcome"], grouped["count_all"], strict=True):
             ended[seq][outcome] += count
+    return _without_late(catalog, ended)
+
+
+def _without_late(catalog: Catalog, ended: dict[int, Counter[str]]) -> dict[int, Counter[str]]:
+    """The counts without those of entries that were delivered after they had been withdrawn: these count as delivered."""
+    withdrawn = {seq for seq, counts in ended.items() if counts[Outcome.WITHDRAWN] and counts[Outcome.DELIVERED]}
+    vins = {seq: Counter[str]() for seq in withdrawn}
+    if withdrawn:
+        for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", withdrawn)).all_rows("seq", "vin"):
+            for seq, vin in zip(rows["seq"].to_pylist(), rows["vin"].to_pylist(), strict=True):
+                vins[seq][vin] += 1
+    for seq, rows_of in vins.items():
+        ended[seq][Outcome.WITHDRAWN] -= sum(number > 1 for number in rows_of.values())
+        ended[seq] = +ended[seq]
     return ended

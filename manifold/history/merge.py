@@ -15,8 +15,8 @@ from manifold.history.batches import Batches
 from manifold.history.ecq import CompactedQueue, Page
 from manifold.history.ecq_merge import compacted_queue
 from manifold.history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
-from manifold.history.from_archive import BACK, RecordedInArchive, data_recorded, read_recorded
-from manifold.history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
+from manifold.history.from_archive import UNINGESTED_WINDOW, RecordedInArchive, data_recorded, read_recorded
+from manifold.history.from_queues import done_seqs, waiting_of, waiting_seqs, with_current_states, with_trigger_ids
 from manifold.history.lake_half import LakeHalf
 from manifold.settings import Settings
 
@@ -42,13 +42,13 @@ class History:
 
     def vin(self, vin: str) -> list[EntryHistory]:
         """Return every entry of a vehicle, oldest first."""
-        entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - BACK)
+        entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - UNINGESTED_WINDOW)
         known, recorded = self._merged(vin, entries, ingested, None)
         return self._now(known.values(), recorded)
 
     def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
         """Return the newest entries of a vehicle within the bounds, oldest first. The cost does not depend on older entries."""
-        page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - BACK, bounds)
+        page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
         within = bounds if page.before is None else replace(bounds, since=page.before)
         known, recorded = self._merged(vin, page.entries, ingested, within)
         seqs = sorted(known)[-bounds.limit :]
@@ -78,11 +78,11 @@ class History:
         """Return what is known of `data_id`; None if nothing is."""
         payload = cast(bytes | None, self._redis.get(keys.data(data_id)))
         close_segments(self._settings)  # flush the recorders' journals
-        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)  # before the tables: read twice, never missed
-        in_lake = self._half.here.data_seen(data_id)
+        ingested = self._half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)  # before the tables: read twice, never missed
+        in_lake = self._half.local.data_seen(data_id)
         first, seen = _published(data_recorded(self._settings, ingested, data_id))
         if payload is None:
-            payload = first if first is not None and in_lake is None else self._half.here.payload(data_id)
+            payload = first if first is not None and in_lake is None else self._half.local.payload(data_id)
         if payload is None:
             return None
         instants = seen[sha1_hex(payload)]
@@ -108,11 +108,11 @@ class History:
                 entries.setdefault(seq, EntryHistory(vin, seq, trigger.request_id, trigger.data_id))
         waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if within.since <= seq < within.before}
         # The triggers of these entries are still in the recorder's journal.
-        entries |= {entry.seq: entry for entry in named(self._redis, vin, (done | waiting) - entries.keys())}
+        entries |= {entry.seq: entry for entry in with_trigger_ids(self._redis, vin, (done | waiting) - entries.keys())}
         return entries, recorded
 
     def _now(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
-        return stand_now(self._redis, map(recorded.ended, entries), self._settings.retention_days)
+        return with_current_states(self._redis, map(recorded.ended, entries), self._settings.retention_days)
 
 
 def _published(recorded: Iterable[tuple[int, datetime, bytes]]) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:

@@ -40,11 +40,11 @@ BUSY_SECONDS = 30  # how long a writer waits for another's lock on the SQLite fi
 
 
 # Two processes may create the catalog's file, its own tables or the namespace at the same moment: one of them retries.
-def _looking_again(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def _retry_on(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return retry(retry=retry_if_exception_type(error), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True)
 
 
-@_looking_again(DatabaseError)
+@_retry_on(DatabaseError)
 def open_catalog(settings: Settings) -> Catalog:
     """Open the Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
 
@@ -95,7 +95,7 @@ def login_refused(settings: Settings, exc: Exception) -> Permanent:
     )
 
 
-@_looking_again(sqlite3.OperationalError)
+@_retry_on(sqlite3.OperationalError)
 def _prepare_sqlite(file: Path) -> None:
     """Create the folder, and enable WAL, so that readers and a writer work concurrently (the file keeps the mode)."""
     if file.exists() and file.stat().st_size:  # an empty one was just created by another process, maybe without the mode
@@ -108,7 +108,7 @@ def _prepare_sqlite(file: Path) -> None:
         connection.close()
 
 
-@_looking_again(DatabaseError)
+@_retry_on(DatabaseError)
 def ensure_tables(catalog: Catalog) -> list[str]:
     """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Idempotent, also concurrently.
 
@@ -128,14 +128,14 @@ def ensure_tables(catalog: Catalog) -> list[str]:
     return older
 
 
-@_looking_again(DatabaseError)
+@_retry_on(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
     """Create the missing tables, and leave existing ones as they are."""
     for existing, table in _made(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 
 
-@_looking_again(DatabaseError)
+@_retry_on(DatabaseError)
 def make_signal_tables(catalog: Catalog) -> None:
     """Create the missing tables of signals. Idempotent, also concurrently."""
     for existing, table in _made(catalog, SIGNAL_TABLES):

@@ -28,10 +28,12 @@ def _lost_a_race(exc: BaseException) -> bool:
     )
 
 
-patiently = retry(retry=retry_if_exception(_lost_a_race), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True)
+retry_conflicts = retry(
+    retry=retry_if_exception(_lost_a_race), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True
+)
 
 
-@patiently
+@retry_conflicts
 def append_rows(catalog: Catalog, table: Table, rows: pa.Table, properties: Mapping[str, str], *, branch: str = MAIN) -> None:
     """Append to a branch in one commit, beside other writers of the table; to main only for tables outside runs."""
     with Change(catalog.load_table(table.identifier)) as change:

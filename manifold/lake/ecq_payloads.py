@@ -16,7 +16,7 @@ from pyiceberg.table import FileScanTask
 
 from manifold.contracts.seq import unix_ms_of
 from manifold.contracts.tables import ECQ_PAYLOAD
-from manifold.lake.retry_reads import look_again
+from manifold.lake.retry_reads import retry_missing_files
 from manifold.lake.row_groups import Places
 
 PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single row group may be larger
@@ -45,7 +45,7 @@ def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Want
     Raises:
         Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
     """
-    return look_again(wanted, partial(_look, catalog))
+    return retry_missing_files(wanted, partial(_look, catalog))
 
 
 def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:

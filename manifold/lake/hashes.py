@@ -11,7 +11,7 @@ HASH_BATCH_SIZE = 1 << 24
 Hashes = npt.NDArray[np.int64]
 
 
-def standing_twice(hashes: pa.ChunkedArray) -> Hashes:
+def find_duplicates(hashes: pa.ChunkedArray) -> Hashes:
     """The hashes (int64) that occur several times, each once, sorted."""
     found = _in_one(hashes)
     found.sort()

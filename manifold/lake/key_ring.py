@@ -110,7 +110,7 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
         except (binascii.Error, ValueError):
             key = b""
         if not _ID.fullmatch(name) or len(key) != KEY_BYTES or len(set(key)) < KEY_BYTES // 4:
-            raise SettingsError(f"{source}: entry {place} is no key; {_HOW}")
+            raise SettingsError(f"{source}: entry {place} is not a key; {_HOW}")
         if name in keys:
             raise SettingsError(f"{source}: two keys have the id {name}; give each its own")
         keys[name] = key

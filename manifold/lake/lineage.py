@@ -31,23 +31,23 @@ log = logging.getLogger(__name__)
 Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 
-def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
+def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     """Queue these events for sending; whether they were queued. Returns at once; the log names events that were not sent."""
     told = [json.dumps(event).encode() for event in events]
     if any(len(event) > MAX_BYTES for event in told):
-        log.warning("the lineage of a run was not told: an event has more than %d bytes", MAX_BYTES)
+        log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)
         return False
-    return _teller(settings).take(told)
+    return _emitter(settings).take(told)
 
 
 def settle(within_s: float | None = None) -> bool:
     """Wait until every event is sent or dropped; False if that takes longer than `within_s` (None: `TIMEOUT_S`)."""
     until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
-    settled = [teller.settle(until - time.monotonic()) for teller in list(_tellers.values())]
+    settled = [emitter.settle(until - time.monotonic()) for emitter in list(_emitters.values())]
     return all(settled)
 
 
-class _Teller:
+class _Emitter:
     """Sends events to one address."""
 
     def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
@@ -60,7 +60,7 @@ class _Teller:
         try:
             self._waiting.put_nowait(events)
         except Full:
-            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
+            log.warning("lineage events dropped: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
             return False
         return True
 
@@ -69,23 +69,23 @@ class _Teller:
         with waiting.all_tasks_done:
             done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
         if not done:
-            log.warning("the lineage of %d runs was not told: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
+            log.warning("lineage events of %d runs dropped: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
         return done
 
     def _run(self) -> None:
         while True:
             events = self._waiting.get()
             try:
-                self._tell(events)
+                self._emit(events)
                 self._answers = True
             except Exception as exc:  # noqa: BLE001  # the next may succeed
                 if self._answers:  # its text may contain the URL, which may contain a password
-                    log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+                    log.warning("lineage events dropped: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
                 self._answers = False
             finally:
                 self._waiting.task_done()
 
-    def _tell(self, events: list[bytes]) -> None:
+    def _emit(self, events: list[bytes]) -> None:
         if self._url.startswith(FILE):
             _append(Path(self._url.removeprefix(FILE)), b"".join(event + b"\n" for event in events))
             return
@@ -106,7 +106,7 @@ def _append(file: Path, lines: bytes) -> None:
         os.close(to)
 
 
-_tellers: dict[Address, _Teller] = {}
+_emitters: dict[Address, _Emitter] = {}
 _making = Lock()
 
 
@@ -114,18 +114,18 @@ def _forked() -> None:
     """Forget the senders in a forked child, where threads do not survive; its parent sends the queued events."""
     global _making
     _making = Lock()
-    _tellers.clear()
+    _emitters.clear()
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
-def _teller(settings: Settings) -> _Teller:
+def _emitter(settings: Settings) -> _Emitter:
     url, token = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
     address = url, token, str(settings.tls_ca)
     with _making:
-        if not _tellers:
+        if not _emitters:
             atexit.register(settle)
-        if address not in _tellers:
-            _tellers[address] = _Teller(url, token, partial(outside_context, settings))
-        return _tellers[address]
+        if address not in _emitters:
+            _emitters[address] = _Emitter(url, token, partial(outside_context, settings))
+        return _emitters[address]

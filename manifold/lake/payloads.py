@@ -18,7 +18,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import DATA, META, Table
-from manifold.lake.retry_reads import look_again
+from manifold.lake.retry_reads import retry_missing_files
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
 
 PIECE_BYTES = 4 << 20  # of payloads yielded together, and of what is decoded at once; a single one may be larger
@@ -62,7 +62,7 @@ class StoredPayloads:
         Raises:
             Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
         """
-        return look_again(data_ids, partial(self._look, bytes_=bytes_), self._renew)
+        return retry_missing_files(data_ids, partial(self._look, bytes_=bytes_), self._renew)
 
     def _renew(self) -> None:
         self._names = _loaded(self._catalog, META)
@@ -127,7 +127,7 @@ def _walk(
         except FileNotFoundError as exc:
             failures.append(exc)
         except Exception as exc:  # files fail in many ways, each by itself
-            log.exception("file of the lake not readable", table=DATA.name, file=task.file.file_path)
+            log.exception("lake file unreadable", table=DATA.name, file=task.file.file_path)
             failures.append(exc)
             failing_s += time.monotonic() - began
 

@@ -20,7 +20,7 @@ from manifold.lake.data_files import read_files
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
 RULES = 64  # per audit, with room to spare
 # How far back to look, in turn, until there are enough rows; None is without limit.
-BACK = (timedelta(days=7), timedelta(days=90), None)
+LOOKBACKS = (timedelta(days=7), timedelta(days=90), None)
 Row = dict[str, Any]
 
 
@@ -55,7 +55,7 @@ def _table(catalog: Catalog, table: Table) -> IcebergTable | None:
 def _newest_files(table: IcebergTable, judgements: int, now: datetime) -> list[FileScanTask]:
     """Enough files for that many audits: each file has at least one, and compaction merges those of a day."""
     tasks: list[FileScanTask] = []
-    for back in BACK:
+    for back in LOOKBACKS:
         since = AlwaysTrue() if back is None else where(GreaterThanOrEqual, "at", now - back)
         tasks = sorted(table.scan(since).plan_files(), key=lambda task: _newest_at(table, task), reverse=True)
         taken = list(_until_enough(tasks, judgements))

@@ -14,8 +14,7 @@ from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import where
 from manifold.lake.versions import require_known
 
-_OF_TRIGGER = ("request_id", "data_id", "campaign", "until")
-TRIGGER_COLUMNS = tuple(name for name in _OF_TRIGGER if name in {column.name for column in IDS.columns})
+TRIGGER_COLUMNS = ("request_id", "data_id", "campaign", "until")
 
 
 def read_trigger(catalog: Catalog, vin: str, seq: int) -> EntryTrigger | None:

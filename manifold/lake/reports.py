@@ -52,7 +52,7 @@ def validation_result(run_id: str, table: str) -> str:
     return f"{RUNS}/{run_id}/results/{table}.json"
 
 
-def run_verdict(run_id: str) -> str:
+def audit_result_path(run_id: str) -> str:
     """The path in the store of the audit result of one run, a JSON file for programs."""
     return f"{RUNS}/{run_id}/{AUDIT}"
 

@@ -50,5 +50,5 @@ class RestCatalogWithTimeouts(RestCatalog):
         except ValueError:
             limit_ms = 0
         if not 0 < limit_ms < float("inf"):
-            raise Permanent(f"{name}={given} in MANIFOLD_CATALOG_PROPERTIES is no number of milliseconds: 60000 is a minute")
+            raise Permanent(f"{name}={given} in MANIFOLD_CATALOG_PROPERTIES is not a number of milliseconds: 60000 is a minute")
         return limit_ms / 1000

@@ -10,7 +10,7 @@ V = TypeVar("V")
 Look = Callable[[set[K], list[Exception]], Iterator[dict[K, V]]]
 
 
-def look_again(wanted: Iterable[K], look: Look[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
+def retry_missing_files(wanted: Iterable[K], look: Look[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
     """Yield the pieces that `look` finds; if a file is gone, look for the rest again, after `renew`.
 
     `look` gets the keys that are left, and a list to which it adds the failures that did not stop it.

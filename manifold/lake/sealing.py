@@ -68,7 +68,7 @@ def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
 def _named(sealed: bytes) -> tuple[str, int]:
     """The key's id, and the offset at which it ends."""
     if len(sealed) <= len(MAGIC) or not sealed.startswith(MAGIC):
-        raise Broken("these bytes are not sealed; they do not begin as such do")
+        raise Broken("these bytes are not sealed: the magic number is missing")
     end = len(MAGIC) + 1 + sealed[len(MAGIC)]
     if len(sealed) < end + NONCE + TAG:
         raise Broken("sealed bytes are cut off")

@@ -23,7 +23,7 @@ def version_of(loaded: IcebergTable) -> int:
     if not version.isascii() or not version.isdigit():
         name = ".".join(loaded.name())
         raise Permanent(
-            f"{name} has the property {SCHEMA_VERSION}={version!r}, which is no version: set it to a number, 1 or greater"
+            f"{name} has the property {SCHEMA_VERSION}={version!r}, which is not a version: set it to a number, 1 or greater"
         )
     return int(version)
 

@@ -19,8 +19,8 @@ _KEEPALIVE_LOOK_S = 1.0
 # Two clients with the same id disconnect each other, and a broker may disconnect a client that sends unsupported packets. The
 # pause before reconnecting, which grows while connections are short-lived, prevents a reconnect storm.
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_SOON_S = 10.0
-LARGEST = (1 << 28) + 4  # maximum packet size of MQTT, in bytes
+SHORT_LIVED_S = 10.0
+MAX_PACKET_BYTES = (1 << 28) + 4  # maximum packet size of MQTT, in bytes
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class Reconnector:
         self.endpoint, self.connected = endpoint, asyncio.Event()
         self.number = 0  # of the connection; increments with each one
         self.connection: Connection | None = None  # None unless connected
-        self.largest = LARGEST  # the broker's maximum packet size in bytes
+        self.largest = MAX_PACKET_BYTES  # the broker's maximum packet size in bytes
         self._options, self._take, self._take_raw, self._up, self._down = options, take, take_raw, up, down
         self._clean_start = options.clean_start
         self._opened: Connection | None = None  # open, perhaps before its CONNACK
@@ -120,7 +120,9 @@ class Reconnector:
         pause_s = _LEAST_PAUSE_S
         while True:
             pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
-            async for attempt in AsyncRetrying(wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._say_why):
+            async for attempt in AsyncRetrying(
+                wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._log_attempt
+            ):
                 with attempt:
                     await self._connect()
             began = time.monotonic()
@@ -150,7 +152,7 @@ class Reconnector:
             if self.connection is not None:
                 self.connection.keepalive(self._options.keepalive_s)
 
-    def _say_why(self, state: RetryCallState) -> None:
+    def _log_attempt(self, state: RetryCallState) -> None:
         self.problem = str(state.outcome.exception() if state.outcome else None)
         log.warning("mqtt not connected", client=self._options.client_id, attempt=state.attempt_number, reason=self.problem)
 
@@ -180,7 +182,7 @@ class Reconnector:
             return
         self._clean_start = False
         self.number += 1
-        self.connection, self.largest = self._opened, answer.max_packet_size or LARGEST
+        self.connection, self.largest = self._opened, answer.max_packet_size or MAX_PACKET_BYTES
         self.connected.set()
         log.info("mqtt connected", client=self._options.client_id, session_present=answer.session_present)
         self._up(answer.session_present)
@@ -199,4 +201,4 @@ class Reconnector:
 
 def pause_after_loss(before_s: float, lived_s: float) -> float:
     """Return the seconds before the next connection; `lived_s`: lifetime of the lost one, `before_s`: the previous pause."""
-    return _LEAST_PAUSE_S if lived_s > _SOON_S else min(2 * before_s, _LONGEST_PAUSE_S)
+    return _LEAST_PAUSE_S if lived_s > SHORT_LIVED_S else min(2 * before_s, _LONGEST_PAUSE_S)

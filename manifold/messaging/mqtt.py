@@ -16,13 +16,13 @@ from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.messaging import _message, _raw
 from manifold.messaging._connection import Endpoint
 from manifold.messaging._message import Message as Message
-from manifold.messaging._reconnector import LARGEST, ConnectOptions, Reconnector
+from manifold.messaging._reconnector import MAX_PACKET_BYTES, ConnectOptions, Reconnector
 from manifold.messaging._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from manifold.messaging._subscriptions import QOS, Subscriptions
 from manifold.messaging._unconfirmed import Unconfirmed
 
 NO_SUBSCRIBERS = 16  # PUBACK reason code: accepted, but no subscriber matched
-_LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves room for topic and properties
+_LONGEST_PAYLOAD = MAX_PACKET_BYTES - (1 << 20)  # leaves room for topic and properties
 log = structlog.get_logger(__name__)
 
 
@@ -131,12 +131,12 @@ class Mqtt:
         response_topic: str | None = None,
         expiry_s: int | None = None,
         retain: bool = False,
-        vehicle_takes: int = 0,
+        recipient_max_packet_bytes: int = 0,
     ) -> "asyncio.Future[int]":
         """Queue a PUBLISH ahead of everything sent later, including acknowledgements.
 
-        `vehicle_takes` is the recipient's Maximum Packet Size; 0: unknown. A broker silently discards larger packets; it forwards
-        others unchanged, except that a subscription identifier adds up to 5 bytes.
+        `recipient_max_packet_bytes` is the vehicle's Maximum Packet Size; 0: unknown. A broker discards larger packets silently;
+        it forwards others unchanged, except that a subscription identifier adds up to 5 bytes.
 
         Returns a future with the PUBACK's reason code (0, 16, …); for QoS 0 it is completed with 0.
 
@@ -166,8 +166,8 @@ class Mqtt:
         if not written or len(written) > self._reconnector.largest:  # the broker would close the connection
             answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
             return answer
-        if 0 < vehicle_takes < len(written):
-            taken = f"the {vehicle_takes} that the vehicle takes (its Maximum Packet Size)"
+        if 0 < recipient_max_packet_bytes < len(written):
+            taken = f"the {recipient_max_packet_bytes} that the vehicle takes (its Maximum Packet Size)"
             answer.set_exception(Permanent(f"a packet of {len(written)} bytes is over {taken}; raise its limit, or send less"))
             return answer
         connection.send(written)

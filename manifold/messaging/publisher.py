@@ -95,9 +95,7 @@ class Publisher:
             async with asyncio.timeout(RECEIPT_WAIT_S):
                 return await answer
         except TimeoutError as exc:
-            raise Retryable(
-                f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Sending the same again is safe"
-            ) from exc
+            raise Retryable(f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Resending is safe") from exc
         finally:
             del self._waiting[correlation]
 

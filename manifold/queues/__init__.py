@@ -10,7 +10,7 @@ from manifold.queues._bulk import LoadResult
 from manifold.queues._cluster import is_cluster
 from manifold.queues._commands import TriggerName, store_trigger
 from manifold.queues._connection import connect, exchange
-from manifold.queues._corrupt_keys import is_spoilt
+from manifold.queues._corrupt_keys import DELETE_KEYS, is_corrupt
 from manifold.queues._drivers import AsyncBatch, BlockingBatch, execute
 from manifold.queues._ecq_loader import EcqLoader, LakeQueue
 from manifold.queues._loader import Ended, Forgotten, Loader
@@ -18,15 +18,16 @@ from manifold.queues._notifications import Wake
 from manifold.queues._policy import Policy
 from manifold.queues._queue_stats import NAMED_QUEUES, QueueStats, walk
 from manifold.queues._queues import Queues
-from manifold.queues._scripts import NOBODYS, Script
-from manifold.queues._watermarks import NOT_LOADED, Marks
+from manifold.queues._scripts import NO_SHARED_CODE, Script
+from manifold.queues._watermarks import NOT_LOADED, Watermarks
 
 __all__ = [
+    "DELETE_KEYS",
     "FIRST",
     "LAST",
     "NAMED_QUEUES",
-    "NOBODYS",
     "NOT_LOADED",
+    "NO_SHARED_CODE",
     "AsyncBatch",
     "Batch",
     "BlockingBatch",
@@ -37,18 +38,18 @@ __all__ = [
     "LakeQueue",
     "LoadResult",
     "Loader",
-    "Marks",
     "Policy",
     "QueueStats",
     "Queues",
     "Script",
     "TriggerName",
     "Wake",
+    "Watermarks",
     "connect",
     "exchange",
     "execute",
     "is_cluster",
-    "is_spoilt",
+    "is_corrupt",
     "store_trigger",
     "walk",
 ]

@@ -1,4 +1,4 @@
-"""Many verbs in one round trip, without I/O: `Batch.talk` yields commands and is sent their raw replies.
+"""Many verbs in one round trip, without I/O: `Batch.exchanges` yields commands and is sent their raw replies.
 
 The order of commands, the loading of missing scripts and the parsing of replies are implemented once, here. The two drivers
 (`_drivers`) do the I/O.
@@ -13,17 +13,17 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, Respon
 from manifold.contracts import keys
 from manifold.queues import _commands
 from manifold.queues._commands import TriggerName
-from manifold.queues._corrupt_keys import is_spoilt, unreadable
+from manifold.queues._corrupt_keys import is_corrupt, unreadable
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import LOADS, Args
+from manifold.queues._scripts import LOAD_COMMANDS, Args
 from manifold.queues.verbs.claims import Park
 from manifold.queues.verbs.verb import Recorded, Verb
 
 T = TypeVar("T")
-Talk = Generator[list[Args], list[Any], T]
+Exchange = Generator[list[Args], list[Any], T]
 Read = Callable[[Any], Any]
 QUEUES_PER_WAKE = 1000
-FIRST, THEN, LAST = range(3)  # a single Redis keeps the order of a batch; a cluster runs it in stages
+FIRST, MIDDLE, LAST = range(3)  # a single Redis keeps the order of a batch; a cluster runs it in stages
 
 
 @dataclass(slots=True)
@@ -62,14 +62,14 @@ class Batch:
             plan.commands.append(verb.command(self._policy, queue, now_ms))
             plan.reads.append(verb.read)
 
-    def call(self, command: Args, read: Read | None, *, stage: int = THEN, run_despite_oom: bool = False) -> None:
+    def call(self, command: Args, read: Read | None, *, stage: int = MIDDLE, run_despite_oom: bool = False) -> None:
         """Add any other command. `read` parses its raw reply; a command without `read` has no result.
 
         In a cluster, the commands of one stage run side by side, and the stages one after the other. `run_despite_oom` is for a
         small command whose only key follows its name: it runs even if Redis is out of memory.
         """
         plan, place = self._plan, len(self._plan.commands)
-        if stage != THEN:
+        if stage != MIDDLE:
             plan.stages[place] = stage
         if run_despite_oom:
             plan.despite_oom.append(place)
@@ -93,11 +93,11 @@ class Batch:
             for start in range(0, len(some), QUEUES_PER_WAKE):
                 self.call(_commands.wake(shard, some[start : start + QUEUES_PER_WAKE], trigger), bytes, run_despite_oom=True)
 
-    def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
+    def exchanges(self, *, tolerant: bool = False) -> Exchange[list[Any]]:
         """Send everything and empty the batch; returns one reply for each verb and command.
 
         Missing scripts are loaded. With `tolerant`, a corrupt key (of another type, or with an unreadable value) does not raise:
-        its error (`is_spoilt`) replaces that one reply.
+        its error (`is_corrupt`) replaces that one reply.
 
         Raises:
             redis.RedisError: Redis rejected a command.
@@ -117,7 +117,7 @@ class Batch:
             if read is None:
                 continue
             if isinstance(reply, RedisError):
-                if not (tolerant and is_spoilt(reply)):
+                if not (tolerant and is_corrupt(reply)):
                     raise reply
                 replies.append(reply)
                 continue
@@ -141,7 +141,7 @@ class Batch:
             self._plan.notes[len(self._plan.commands)] = place
             self.call(note, None, stage=stage, run_despite_oom=True)
 
-    def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
+    def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Exchange[None]:
         """Send outcomes to the recorder before their verbs run: in a cluster, no script reaches both entry and outcomes stream.
 
         A crash in between repeats an outcome and loses none.
@@ -149,7 +149,7 @@ class Batch:
         reads, records = (Batch(self._policy, of_cluster=True) for _ in range(2))
         for _, queue, now_ms, recorded in plan.record_first:
             reads.add(queue, recorded.question, now_ms)
-        found = yield from reads.talk(tolerant=tolerant)
+        found = yield from reads.exchanges(tolerant=tolerant)
         for (place, queue, now_ms, recorded), known in zip(plan.record_first, found, strict=True):
             if isinstance(known, RedisError):  # the question replaces the verb, so that it reports the same error
                 plan.commands[place] = recorded.question.command(self._policy, queue, now_ms)
@@ -159,20 +159,20 @@ class Batch:
             if record is not None:
                 records.call(_commands.record_outcome(record), bytes, run_despite_oom=True)
         try:
-            yield from records.talk()
+            yield from records.exchanges()
         except ResponseError as exc:
             raise ResponseError(f"OUTCOMES cannot be recorded: {exc}") from exc
 
 
-def _in_stages(plan: _Plan) -> Talk[list[Any]]:
+def _in_stages(plan: _Plan) -> Exchange[list[Any]]:
     raw: list[Any] = [None] * len(plan.commands)
-    for stage in (FIRST, THEN, LAST):
-        places = [place for place in range(len(raw)) if plan.stages.get(place, THEN) == stage]
+    for stage in (FIRST, MIDDLE, LAST):
+        places = [place for place in range(len(raw)) if plan.stages.get(place, MIDDLE) == stage]
         _put(raw, places, (yield from sent([plan.commands[place] for place in places])))
     return raw
 
 
-def sent(commands: list[Args]) -> Talk[list[Any]]:
+def sent(commands: list[Args]) -> Exchange[list[Any]]:
     """Send commands and return the raw replies. If Redis, or a node of a cluster, lacks a script, all scripts are loaded.
 
     Only the rejected commands are sent again, so each command takes effect once.
@@ -182,7 +182,7 @@ def sent(commands: list[Args]) -> Talk[list[Any]]:
     raw = yield commands
     unknown = [place for place, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
     if unknown:
-        yield LOADS
+        yield LOAD_COMMANDS
         _put(raw, unknown, (yield [commands[place] for place in unknown]))
     return raw
 

@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 # While one task reloads the topology, others may find no node to use, or their connection closed.
-_TORN = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeError)
-_MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is down, or its slots have moved
+_TOPOLOGY_ERRORS = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeError)
+_NODE_ERRORS = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is down, or its slots have moved
 
 
 _known: dict[type, bool] = {}  # by class of client: issubclass on redis-py's abstract classes takes microseconds
@@ -50,10 +50,10 @@ class Cluster(RedisCluster):
         """
         try:
             return await super().execute_command(*args, **kwargs)
-        except _TORN as exc:
+        except _TOPOLOGY_ERRORS as exc:
             raise RedisConnectionError(repr(exc)) from exc
-        except _MOVED_AWAY:
-            await self.look_again()
+        except _NODE_ERRORS:
+            await self.reload_topology()
             raise
 
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
@@ -61,7 +61,7 @@ class Cluster(RedisCluster):
         del transaction, shard_hint
         return _Pipeline(self, None)  # type: ignore[abstract]  # redis-py's own is abstract too, by its annotations
 
-    async def look_again(self) -> None:
+    async def reload_topology(self) -> None:
         """Reload the topology.
 
         Raises:
@@ -70,7 +70,7 @@ class Cluster(RedisCluster):
         try:
             await self.nodes_manager.initialize()
             self.commands_parser.node = self.nodes_manager.default_node  # the parser asks this node where a command has its keys
-        except _TORN as exc:
+        except _TOPOLOGY_ERRORS as exc:
             raise RedisConnectionError(repr(exc)) from exc
 
 
@@ -81,13 +81,13 @@ class _Pipeline(ClusterPipeline):
         assert isinstance(client, Cluster)
         try:
             replies = await super().execute(raise_on_error, allow_redirections)
-        except _TORN as exc:
+        except _TOPOLOGY_ERRORS as exc:
             raise RedisConnectionError(repr(exc)) from exc
-        except _MOVED_AWAY:
-            await client.look_again()
+        except _NODE_ERRORS:
+            await client.reload_topology()
             raise
-        lost = next((reply for reply in replies if isinstance(reply, (*_MOVED_AWAY, *_TORN))), None)
+        lost = next((reply for reply in replies if isinstance(reply, (*_NODE_ERRORS, *_TOPOLOGY_ERRORS))), None)
         if lost is not None:
-            await client.look_again()
+            await client.reload_topology()
             raise RedisConnectionError(repr(lost)) from lost
         return replies

@@ -7,12 +7,12 @@ from manifold.contracts.brakes import Brake, EntryTrigger
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import NOBODYS, Args, Script
+from manifold.queues._scripts import NO_SHARED_CODE, Args, Script
 
-QUEUE_STATS = Script("queue_stats", shares=NOBODYS)
+QUEUE_STATS = Script("queue_stats", prepends=NO_SHARED_CODE)
 TriggerName = tuple[int, str, str]  # seq, request_id, data_id
 _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP, _BRAKE, _READ_BRAKES = (
-    Script(name, shares=NOBODYS)
+    Script(name, prepends=NO_SHARED_CODE)
     for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap", "brake", "read_brakes")
 )
 

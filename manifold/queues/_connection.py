@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from manifold.contracts.redis_url import split_redis_url
 from manifold.queues._cluster import Cluster, is_cluster
 from manifold.queues._compat import NOT_ENOUGH_DATA, buffered_reply, parser, stream_reader, stream_writer
-from manifold.queues._scripts import LOADS
+from manifold.queues._scripts import LOAD_COMMANDS
 
 IDLE_CONNECTIONS = 4  # kept open in the pool; a service runs few exchanges at once
 
@@ -171,7 +171,7 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
         redis.RedisError: the connection failed; the commands may have taken effect.
     """
     if is_cluster(redis) or not isinstance(redis.connection_pool, _Pool):
-        if commands is LOADS and is_cluster(redis):  # a cluster pipeline cannot address every master
+        if commands is LOAD_COMMANDS and is_cluster(redis):  # a cluster pipeline cannot address every master
             return [await redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
         for command in commands:

@@ -7,18 +7,22 @@ from redis.exceptions import ResponseError
 from manifold.contracts import keys
 from manifold.contracts.queue_names import is_ecq, owner_of_queue
 
-SPOILT = ("WRONGTYPE", "user_script:")  # error prefixes: wrong type, or a script read something that is no seq and no number
+DELETE_KEYS = "delete them, then run `manifold rebuild`"  # the remedy
+CORRUPT_KEY_ERRORS = (
+    "WRONGTYPE",
+    "user_script:",
+)  # error prefixes: wrong type, or neither a seq nor a number
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of manifold.contracts.keys.owner_keys
 ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # in the order of manifold.contracts.keys.ecq_keys
 
 
-def is_spoilt(reply: object) -> bool:
+def is_corrupt(reply: object) -> bool:
     """Whether this reply is the error of a corrupt key. Retrying does not help."""
-    return isinstance(reply, ResponseError) and str(reply).startswith(SPOILT)
+    return isinstance(reply, ResponseError) and str(reply).startswith(CORRUPT_KEY_ERRORS)
 
 
 def unreadable(exc: ValueError) -> ResponseError:
-    """Build the error that replaces an unreadable reply; `is_spoilt` is true of it."""
+    """Build the error that replaces an unreadable reply; `is_corrupt` is true of it."""
     return ResponseError(f"WRONGTYPE {exc}")
 
 
@@ -27,7 +31,7 @@ def keys_of(queue: str) -> list[str]:
     return keys.ecq_keys(owner_of_queue(queue)) if is_ecq(queue) else keys.owner_keys(queue)
 
 
-def spoilt_among(queue: str, types: Sequence[bytes]) -> str | None:
+def find_corrupt_key(queue: str, types: Sequence[bytes]) -> str | None:
     """Describe the queue's first key with a wrong type, naming the key and its type; None if there is none.
 
     `types` are the replies to TYPE, in the order of `keys_of`.

@@ -9,11 +9,11 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 
-from manifold.queues._batch import Batch, Talk, sent
+from manifold.queues._batch import Batch, Exchange, sent
 from manifold.queues._cluster import is_cluster
 from manifold.queues._connection import exchange
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import LOADS, Args
+from manifold.queues._scripts import LOAD_COMMANDS, Args
 
 T = TypeVar("T")
 
@@ -26,12 +26,12 @@ class AsyncBatch(Batch):
         self._redis = redis
 
     async def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything once and empty the batch; returns the replies as `talk` describes them.
+        """Send everything once and empty the batch; returns the replies as `exchanges` describes them.
 
         Raises:
             redis.RedisError: the connection failed (the commands may have taken effect), or Redis rejected a command.
         """
-        return await converse(self.talk(tolerant=tolerant), partial(exchange, self._redis))
+        return await drive(self.exchanges(tolerant=tolerant), partial(exchange, self._redis))
 
 
 class BlockingBatch(Batch):
@@ -42,17 +42,17 @@ class BlockingBatch(Batch):
         self._redis = redis
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything and empty the batch; returns the replies as `talk` describes them. A failed connection is retried.
+        """Send everything and empty the batch; returns the replies as `exchanges` describes them. A failed connection is retried.
 
         Raises:
             redis.RedisError: Redis is unavailable (the commands may have taken effect, even more than once), or rejected a
                 command.
         """
-        talk = self.talk(tolerant=tolerant)
+        exchanges = self.exchanges(tolerant=tolerant)
         try:
-            commands = next(talk)
+            commands = next(exchanges)
             while True:
-                commands = talk.send(_exchange(self._redis, commands))
+                commands = exchanges.send(_exchange(self._redis, commands))
         except StopIteration as ended:
             replies: list[Any] = ended.value
             return replies
@@ -64,15 +64,15 @@ async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
     Raises:
         redis.RedisError: the connection failed; the commands may have taken effect. A Redis error is returned as a reply.
     """
-    return await converse(sent(commands), partial(exchange, redis))
+    return await drive(sent(commands), partial(exchange, redis))
 
 
-async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """Drive `talk`, sending its commands with `execute`, and return its result."""
+async def drive(exchanges: Exchange[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
+    """Drive `exchanges`, sending its commands with `execute`, and return its result."""
     try:
-        commands = next(talk)
+        commands = next(exchanges)
         while True:
-            commands = talk.send(await execute(commands))
+            commands = exchanges.send(await execute(commands))
     except StopIteration as ended:
         result: T = ended.value
         return result
@@ -81,7 +81,7 @@ async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list
 def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
     """Send commands and return the raw replies. Packing and parsing in C halves the cost of redis-py's pipeline."""
     if is_cluster(redis):
-        if commands is LOADS:  # a cluster pipeline cannot address every master
+        if commands is LOAD_COMMANDS:  # a cluster pipeline cannot address every master
             return [redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
         for command in commands:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.queues._bulk import BulkQueues, LoadResult
-from manifold.queues._corrupt_keys import is_spoilt
+from manifold.queues._corrupt_keys import is_corrupt
 from manifold.queues.verbs.ecq import Erase, Expire, LiveMessage, Load, Prune
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from manifold.queues.verbs.verb import Verb
@@ -43,7 +43,9 @@ class EcqLoader(BulkQueues):
         gone = 0
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
-            gone += sum(reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_spoilt(reply))
+            gone += sum(
+                reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_corrupt(reply)
+            )
         return gone
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
@@ -55,7 +57,7 @@ class EcqLoader(BulkQueues):
         while some := list(islice(left, QUEUES_PER_FLUSH)):
             replies = self._ask([(client_id, Expire(seqs)) for client_id, seqs in some], now_ms)
             for (client_id, _), reply in zip(some, replies, strict=True):
-                yield from ((client_id, seq) for seq in (() if is_spoilt(reply) else reply))
+                yield from ((client_id, seq) for seq in (() if is_corrupt(reply) else reply))
 
     def erase(self, client_id: str, before: int) -> int:
         """Remove everything of a queue that was accepted before this seq; returns the number of messages."""
@@ -67,7 +69,7 @@ class EcqLoader(BulkQueues):
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
             for client_id, reply in zip(some, self._ask([(each, Read()) for each in some], 0), strict=True):
-                yield client_id, None if is_spoilt(reply) else self._rest(client_id, reply)
+                yield client_id, None if is_corrupt(reply) else self._rest(client_id, reply)
 
     def read_one(self, client_id: str) -> ReadReply:
         """Read one queue from Redis.
@@ -94,7 +96,7 @@ class EcqLoader(BulkQueues):
         ready: dict[str, None] = {}  # an ordered set, since a queue may have come in several calls
         replies = self._ask([(each.client_id, each.load) for each in some], now_ms)
         for each, reply in zip(some, replies, strict=True):
-            if is_spoilt(reply):
+            if is_corrupt(reply):
                 result.spoilt.append(each.client_id)
                 continue
             result.queued += reply.queued

@@ -13,7 +13,7 @@ from manifold.contracts.seq import MAX_SEQ, node_of
 from manifold.queues import _commands
 from manifold.queues._bulk import BulkQueues, LoadResult
 from manifold.queues._cluster import is_cluster
-from manifold.queues._corrupt_keys import is_spoilt, spoilt_among
+from manifold.queues._corrupt_keys import find_corrupt_key, is_corrupt
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
 from manifold.queues.verbs.ends import End
@@ -72,7 +72,7 @@ class Loader(BulkQueues):
             ends = [(owner, tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)) for owner, seqs in some]
             verbs = ((owner, End(records, claim=False, recorded=True)) for owner, records in ends)
             for (owner, seqs), reply in zip(some, self._run(verbs, now_ms, tolerant=True), strict=True):
-                if is_spoilt(reply):
+                if is_corrupt(reply):
                     self.spoilt.add(owner)
                     continue
                 for seq, how in zip(seqs, reply.outcomes, strict=True):
@@ -101,7 +101,7 @@ class Loader(BulkQueues):
         for some in _in_flushes(triggers.items()):
             sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, said)]
             replies = self._send((command for _, command in sent), tolerant=True)
-            spoilt |= dict.fromkeys(keys.trigger(seq) for (seq, _), reply in zip(sent, replies, strict=True) if is_spoilt(reply))
+            spoilt |= dict.fromkeys(keys.trigger(seq) for (seq, _), reply in zip(sent, replies, strict=True) if is_corrupt(reply))
         return list(spoilt)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
@@ -118,19 +118,19 @@ class Loader(BulkQueues):
                         by_owner.setdefault(owner, []).append(seq)
             for owners in _in_flushes(by_owner.items()):
                 commands: list[Args] = [("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]
-                forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_spoilt(reply))
+                forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_corrupt(reply))
         return Forgotten(forgotten, kept)
 
-    def spoilt_key(self, owner: str) -> str:
+    def corrupt_key(self, owner: str) -> str:
         """Describe the owner's first key with a wrong type, naming the key and its type."""
-        found = spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
+        found = find_corrupt_key(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
         return found or f"what one of its keys holds cannot be read, of {', '.join(keys.owner_keys(owner))}"
 
     def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
         """By recorder, the seq up to which it offers nothing again; recorders that hand nothing over are missing."""
         found = {}
         for node in nodes:
-            marks = keys.handed_marks(node, of_cluster=is_cluster(self._redis))
+            marks = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
             seqs = [int(raw.split()[1]) for raw in self._send([("GET", mark) for mark in marks]) if raw]
             if seqs:
                 found[node] = min(seqs) if len(seqs) == len(marks) else 0
@@ -150,11 +150,11 @@ class Loader(BulkQueues):
         """
         if self.is_loaded():
             return
-        self._redis.delete(keys.TAKEN)
+        self._redis.delete(keys.REBUILT_UP_TO)
         known: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
         known |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
         if known:
-            self._redis.hset(keys.TAKEN, mapping=known)
+            self._redis.hset(keys.REBUILT_UP_TO, mapping=known)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 
@@ -164,7 +164,7 @@ class Loader(BulkQueues):
         result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
         ready = []
         for (owner, _), reply in zip(some, replies, strict=True):
-            if is_spoilt(reply):
+            if is_corrupt(reply):
                 result.spoilt.append(owner)
                 continue
             result.queued += reply.queued

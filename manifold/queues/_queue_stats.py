@@ -17,7 +17,7 @@ from manifold.contracts.seq import MAX_SEQ, seq_of
 from manifold.queues._batch import Batch
 from manifold.queues._cluster import is_cluster
 from manifold.queues._commands import QUEUE_STATS, save_queue_stats
-from manifold.queues._drivers import AsyncBatch, converse
+from manifold.queues._drivers import AsyncBatch, drive
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
 
@@ -150,7 +150,7 @@ async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) 
 
     batch = Batch(policy, of_cluster=False)  # each node is addressed on its own
     batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
-    return (await converse(batch.talk(), execute))[0]
+    return (await drive(batch.exchanges(), execute))[0]
 
 
 def _most(known: Named, found: list[Any]) -> Named:

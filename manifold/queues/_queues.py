@@ -8,14 +8,14 @@ from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import _commands
 from manifold.queues._batch import LAST
 from manifold.queues._brakes import BrakedQueues
-from manifold.queues._corrupt_keys import is_spoilt, keys_of, spoilt_among
+from manifold.queues._corrupt_keys import find_corrupt_key, is_corrupt, keys_of
 from manifold.queues._drivers import AsyncBatch
 from manifold.queues._outcomes import OutcomeStream
 from manifold.queues._waiting import WaitingForData
-from manifold.queues._watermarks import MarkedQueues
+from manifold.queues._watermarks import WatermarkedQueues
 
 
-class Queues(WaitingForData, OutcomeStream, MarkedQueues, BrakedQueues):
+class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
     """The pending queues. `redis` must not decode responses: payloads are bytes.
 
     Raises:
@@ -34,7 +34,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues, BrakedQueues):
         batch = self.batch()
         for seq in seqs:
             batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id", "campaign", "until"), _trigger)
-        return [None if is_spoilt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
+        return [None if is_corrupt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
         """Store a payload, and queue the entries that waited for it.
@@ -63,7 +63,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues, BrakedQueues):
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("STRLEN", keys.data(data_id)), int)
-        return [0 if is_spoilt(size) else size for size in await batch.run(tolerant=True)]
+        return [0 if is_corrupt(size) else size for size in await batch.run(tolerant=True)]
 
     async def put_data(self, payloads: Mapping[str, bytes]) -> list[str]:
         """Restore payloads that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
@@ -80,16 +80,16 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues, BrakedQueues):
         """Run a batch with one command per data_id; returns replies (None for an error) and the data_ids with parked entries."""
         for data_id in data_ids:
             batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
-        replies = [None if is_spoilt(reply) else reply for reply in await batch.run(tolerant=True)]
+        replies = [None if is_corrupt(reply) else reply for reply in await batch.run(tolerant=True)]
         waits = replies[len(data_ids) :]
         return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
 
-    async def spoilt_key(self, queue: str) -> str | None:
+    async def corrupt_key(self, queue: str) -> str | None:
         """Describe the queue's first key with a wrong type, naming the key and its type; None if there is none."""
         batch = self.batch()
         for key in keys_of(queue):
             batch.call(("TYPE", key), bytes)
-        return spoilt_among(queue, await batch.run())
+        return find_corrupt_key(queue, await batch.run())
 
 
 def _bytes_or_none(reply: bytes | None) -> bytes | None:

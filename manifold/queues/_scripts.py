@@ -6,13 +6,13 @@ from typing import Any
 
 Args = tuple[Any, ...]
 
-LOADS: list[Args] = []  # commands that load all scripts into a Redis, or into each master of a cluster
+LOAD_COMMANDS: list[Args] = []  # commands that load all scripts into a Redis, or into each master of a cluster
 
 
 class Script:
-    """A `.lua` file. Only a script that `adds` is rejected when Redis is out of memory, because delivering frees memory.
+    """A `.lua` file. Only a script that `needs_memory` is rejected when Redis is out of memory, because delivering frees memory.
 
-    `shares` names the files that precede it: `_owner` for a fanout queue, `_owner` and `_ecq` for a compacted one. `calls` names
+    `prepends` names the files that precede it: `_owner` for a fanout queue, also `_ecq` for a compacted one. `calls` names
     another verb, which becomes a function of its arguments. `before` names a file that precedes all others: a shortcut. `package`
     is the package whose folder `lua` has the verb's own file.
     """
@@ -21,24 +21,24 @@ class Script:
         self,
         name: str,
         *,
-        shares: tuple[str, ...] = ("_owner",),
-        adds: bool = False,
+        prepends: tuple[str, ...] = ("_owner",),
+        needs_memory: bool = False,
         calls: str = "",
         before: str = "",
         package: str = "manifold.queues",
     ) -> None:
-        head = ("" if adds else "#!lua flags=allow-oom\n") + "".join(map(_text, shares)) if shares else ""
+        head = ("" if needs_memory else "#!lua flags=allow-oom\n") + "".join(map(_text, prepends)) if prepends else ""
         if calls:
             head += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
         if before:
             head = _text(before) + head
         text = head + _text(name, package)
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        LOADS.append(("SCRIPT", "LOAD", text))
+        LOAD_COMMANDS.append(("SCRIPT", "LOAD", text))
 
 
-NOBODYS: tuple[str, ...] = ()  # no shared code: its keys belong to no owner
-OF_ECQ = ("_owner", "_ecq")
+NO_SHARED_CODE: tuple[str, ...] = ()  # no shared code: its keys belong to no owner
+ECQ_SHARED_CODE = ("_owner", "_ecq")
 
 
 def _text(name: str, package: str = "manifold.queues") -> str:

@@ -2,7 +2,7 @@
 
 from manifold.contracts import keys
 from manifold.queues._batch import FIRST, LAST
-from manifold.queues._corrupt_keys import is_spoilt
+from manifold.queues._corrupt_keys import is_corrupt
 from manifold.queues._notifications import WakeStreams
 from manifold.queues._streams import texts
 from manifold.queues.verbs.fills import Unpark
@@ -50,7 +50,7 @@ class WaitingForData(WakeStreams):
         for owner, seqs in entries.items():
             batch.add(owner, Unpark(() if owner in whole else seqs), now_ms)
         found = zip(entries, await batch.run(tolerant=True), strict=True)
-        replies = {owner: reply for owner, reply in found if not is_spoilt(reply)}
+        replies = {owner: reply for owner, reply in found if not is_corrupt(reply)}
         await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
         await self._strike(key, notes, {owner: seqs for owner, seqs in entries.items() if seqs})
         return sum(reply.queued for reply in replies.values())
@@ -62,7 +62,7 @@ class WaitingForData(WakeStreams):
         for owner, seqs in entries.items():
             batch.call(("ZMSCORE", keys.parked(owner), *seqs), list)
         found = zip(entries.items(), (await batch.run(tolerant=True))[1:], strict=True)
-        sound = [(owner, seqs, scores) for (owner, seqs), scores in found if not is_spoilt(scores)]
+        sound = [(owner, seqs, scores) for (owner, seqs), scores in found if not is_corrupt(scores)]
         again = [f"{o} {s}" for o, seqs, scores in sound for s, parked in zip(seqs, scores, strict=True) if parked is not None]
         if again:
             batch.call(("SADD", key, *again), int)

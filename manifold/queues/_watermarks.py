@@ -10,17 +10,17 @@ from manifold.queues._cluster import is_cluster
 from manifold.queues._streams import Streams
 
 NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
-CHANGED = "the queues are not what they were a second ago: they went back to an older state, or were loaded anew"
+CHANGED = "the queues changed since the last watermark: Redis rolled back, or the queues were reloaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Watermarks:
     """The watermarks of one recorder as stored in Redis: one of each kind, or in a cluster one per part of the slots."""
 
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
-    handed: tuple[bytes, ...]  # `<loading> <seq>`; empty: missing
-    taken: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
-    taken_ecq: int | None = None  # the same for its stream ecq, of which the lake may know less or more
+    enqueued_marks: tuple[bytes, ...]  # `<loading> <seq>`; empty: missing
+    loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
+    loaded_ecq_seq: int | None = None  # the same for its stream ecq, of which the lake may know less or more
 
     @property
     def loading(self) -> bytes | None:
@@ -28,49 +28,49 @@ class Marks:
         return self.loaded[0] if all(self.loaded) else None
 
     @property
-    def joined(self) -> int | None:
+    def enqueued_seq(self) -> int | None:
         """The seq up to which this recorder has handed everything over since the queues were loaded; None if it has not."""
-        parts = [mark.split(b" ") for mark in self.handed]
+        parts = [mark.split(b" ") for mark in self.enqueued_marks]
         if any(len(part) != 2 or part[0] != self.loading for part in parts):
             return None
         return min(int(seq) for _, seq in parts)
 
     @property
-    def upto(self) -> int | None:
+    def complete_seq(self) -> int | None:
         """The seq up to which the queues hold everything that this recorder has recorded; None if unknown."""
-        return self.taken if self.joined is None else self.joined
+        return self.loaded_seq if self.enqueued_seq is None else self.enqueued_seq
 
     @property
-    def upto_ecq(self) -> int | None:
-        """As `upto`, for compacted queues."""
-        return self.taken_ecq if self.joined is None else self.joined
+    def complete_ecq_seq(self) -> int | None:
+        """As `complete_seq`, for compacted queues."""
+        return self.loaded_ecq_seq if self.enqueued_seq is None else self.enqueued_seq
 
     @property
     def is_rebuilt(self) -> bool:
         """Whether the queues were filled from the lake and this recorder has handed over nothing since."""
-        return self.joined is None and not (self.taken is None and self.taken_ecq is None)
+        return self.enqueued_seq is None and not (self.loaded_seq is None and self.loaded_ecq_seq is None)
 
 
-class MarkedQueues(Streams):
+class WatermarkedQueues(Streams):
     """Reads and moves watermarks. A watermark is written after the entries it covers, so losing entries loses it too.
 
     Raises:
         redis.RedisError: from every method, if Redis is unavailable or rejects a command.
     """
 
-    async def marks(self, node: int) -> Marks:
+    async def marks(self, node: int) -> Watermarks:
         """Read the watermarks of the recorder `node`."""
         loaded, handed = self._keys(node)
         batch = self.batch()
         for key in (*loaded, *handed):
             batch.call(("GET", key), _or_empty)
         for field in (keys.taken_field(node), keys.taken_field(node, of_ecq=True)):
-            batch.call(("HGET", keys.TAKEN, field), _or_empty)
+            batch.call(("HGET", keys.REBUILT_UP_TO, field), _or_empty)
         *found, taken, taken_ecq = await batch.run()
         of_lake = (int(seq) if seq else None for seq in (taken, taken_ecq))
-        return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
+        return Watermarks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
 
-    async def move_handed(self, node: int, marks: Marks, seq: int) -> Marks:
+    async def advance_watermark(self, node: int, marks: Watermarks, seq: int) -> Watermarks:
         """Advance this recorder's watermark: the queues hold everything up to `seq`. Returns the new watermarks.
 
         Raises:
@@ -81,24 +81,24 @@ class MarkedQueues(Streams):
         batch = self.batch()
         for key in loaded:
             batch.call(("GET", key), _or_empty)
-        for key, before in zip(handed, marks.handed, strict=True):
+        for key, before in zip(handed, marks.enqueued_marks, strict=True):
             batch.call(_commands.swap(key, before, new), int)
         found = await batch.run()
         if tuple(found[: len(loaded)]) != marks.loaded or not all(found[len(loaded) :]):
             raise Retryable(CHANGED)
-        return Marks(marks.loaded, (new,) * len(handed), marks.taken, marks.taken_ecq)
+        return Watermarks(marks.loaded, (new,) * len(handed), marks.loaded_seq, marks.loaded_ecq_seq)
 
-    async def unload(self, marks: Marks) -> None:
+    async def mark_incomplete(self, marks: Watermarks) -> None:
         """Mark the queues as incomplete, so that they need a rebuild, unless they were loaded since `marks`."""
         batch = self.batch()
         for key, value in zip(keys.loaded_marks(of_cluster=is_cluster(self.redis)), marks.loaded, strict=True):
             batch.call(_commands.swap(key, value, b""), int)
         await batch.run()
 
-    async def drop_handed(self, node: int) -> None:
+    async def drop_watermark(self, node: int) -> None:
         """Delete the watermark of this recorder, which hands nothing over and so will not offer anything again."""
         batch = self.batch()
-        for key in keys.handed_marks(node, of_cluster=is_cluster(self.redis)):
+        for key in keys.watermark_keys(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
@@ -111,7 +111,7 @@ class MarkedQueues(Streams):
 
     def _keys(self, node: int) -> tuple[list[str], list[str]]:
         of_cluster = is_cluster(self.redis)
-        return keys.loaded_marks(of_cluster=of_cluster), keys.handed_marks(node, of_cluster=of_cluster)
+        return keys.loaded_marks(of_cluster=of_cluster), keys.watermark_keys(node, of_cluster=of_cluster)
 
 
 def _or_empty(reply: Any) -> bytes:

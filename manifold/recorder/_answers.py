@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from manifold.contracts import topics
 from manifold.contracts.answers import VehicleAnswer, is_answer, parse_answer
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.contracts.messages import Refused
+from manifold.contracts.messages import SHOWN, Refused
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
@@ -20,6 +22,8 @@ from manifold.settings import Settings
 
 IN_FLIGHT = 200  # answers that the broker may send before the first is on disk; as many are recorded with one group
 MAX_HELD_BYTES = 4 << 20
+
+log = structlog.get_logger(__name__)
 
 
 class Answers:
@@ -38,7 +42,7 @@ class Answers:
     async def __aenter__(self) -> Self:
         if self._settings.campaign_answers:
             self._mqtt.on_message = self._mqtt.on_unreadable = self._put
-            self._mqtt.on_resumed = self._forget_resent
+            self._mqtt.on_resumed = self._forget_redelivered
             name = topics.response_filter(self._settings.topic_prefix)
             shares = self._settings.shares_subscriptions
             self._mqtt.subscribe(topics.shared(topics.RECORDER_GROUP, name) if shares else name)
@@ -92,7 +96,7 @@ class Answers:
             self._waiting.append((message, admission))
             self.on_arrived()
 
-    def _forget_resent(self) -> None:
+    def _forget_redelivered(self) -> None:
         """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
         waiting, self._waiting = self._waiting, deque()
         for message, admission in waiting:
@@ -102,20 +106,26 @@ class Answers:
                 self._window.release(message)
 
     def _incoming(self, message: Message, admission: Admission) -> Incoming:
-        said, seq = self._judge(message, admission), self._next_seq()
+        content, seq = self._parse(message, admission), self._next_seq()
         payload, properties = cut(message)
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
-        refused = plain(said.reason) if isinstance(said, Refused) else None
+        refused = plain(content.reason) if isinstance(content, Refused) else None
         kept = payload if refused else message.payload
         envelope = Envelope(
             seq, datetime.now(UTC), Stream.ANSWER, message.topic, kept, message.qos, headers, refused_because=refused
         )
         return Incoming(envelope, message, refused_because=refused)
 
-    def _judge(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
+    def _parse(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
         if message.unreadable is not None:
             return Refused(f"the packet cannot be read ({message.unreadable}); send it as MQTT 5 says, all texts in UTF-8")
         if admission is Admission.REFUSED:
             limit = f"campaign_answers_per_hour={self._settings.campaign_answers_per_hour}"
             return Refused(f"answers of this vehicle come faster than {limit}; wait, or raise the setting")
-        return parse_answer(message.topic, message.payload)
+        try:
+            return parse_answer(message.topic, message.payload)
+        except Exception as exc:  # one answer must not end the recorder, on every redelivery again
+            log.exception("answer could not be parsed", topic=message.topic[:SHOWN], size=len(message.payload))
+            return Refused(
+                f"parsing it failed ({type(exc).__name__}), which is a fault of the recorder; its first bytes are kept"
+            )

@@ -14,7 +14,7 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
-from manifold.queues import NOT_LOADED, Marks, Queues
+from manifold.queues import NOT_LOADED, Queues, Watermarks
 from manifold.recorder import _metrics
 from manifold.recorder._direct_enqueuer import NO_OUTCOMES, DirectEnqueuer, Ended
 from manifold.recorder._ecq_enqueuer import Known
@@ -57,7 +57,7 @@ class CatchUp:
     ) -> None:
         self._direct_enqueuer, self._queues, self._lake, self._recorded = direct_enqueuer, queues, lake, recorded
         self._parser, self._journal, self._node = parser, journal, node
-        self._marks: Marks | None = None  # as last read or written here
+        self._marks: Watermarks | None = None  # as last read or written here
 
     async def mark(self, seq: int) -> None:
         """Advance the watermark: everything up to `seq` is in the queues.
@@ -66,11 +66,11 @@ class CatchUp:
             Retryable: the queues have changed since; they lack something.
         """
         assert self._marks is not None
-        self._marks = await self._queues.move_handed(self._node, self._marks, seq)
+        self._marks = await self._queues.advance_watermark(self._node, self._marks, seq)
 
     async def leave(self) -> None:
         """Delete the watermark, because this recorder hands nothing over."""
-        await self._queues.drop_handed(self._node)
+        await self._queues.drop_watermark(self._node)
 
     async def close(self, gap: Gap, passed: Callable[[], int]) -> None:
         """Replay what the queues lack, and advance the watermark to the seq that `passed` returns.
@@ -78,14 +78,14 @@ class CatchUp:
         Raises:
             Retryable: the queues are not loaded, or lost so much that they count as not loaded from now on.
         """
-        left = self._marks.joined if self._marks is not None else None
+        left = self._marks.enqueued_seq if self._marks is not None else None
         self._marks = marks = await self._queues.marks(self._node)
         self._direct_enqueuer.loading = marks.loading
         if marks.loading is None:
             raise Retryable(NOT_LOADED)
-        same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
-        since = await self._since(marks.upto, marks, gap, Stream.TRIGGER)
-        since_ecq = await self._since(marks.upto_ecq, marks, gap, Stream.ECQ)
+        same = gap.same_redis and marks.enqueued_seq is not None and marks.enqueued_seq >= (left or 0)
+        since = await self._since(marks.complete_seq, marks, gap, Stream.TRIGGER)
+        since_ecq = await self._since(marks.complete_ecq_seq, marks, gap, Stream.ECQ)
         rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
         await self.mark(max(0, min(since, since_ecq) - 1))  # from now on, the queues keep later ended entries
         if min(since, since_ecq) <= gap.upto:
@@ -96,14 +96,14 @@ class CatchUp:
             await self._offer_triggers(since, gap.upto, ended)
         await self.mark(passed())
 
-    async def _since(self, marked: int | None, marks: Marks, gap: Gap, stream: Stream) -> int:
+    async def _since(self, marked: int | None, marks: Watermarks, gap: Gap, stream: Stream) -> int:
         """The first seq of a stream that the queues may lack."""
         if marked is None and marks.is_rebuilt:  # the lake has none: replay all, but from the first recorded seq
             first = await asyncio.to_thread(self._recorded.first, 0, gap.upto, (stream,))
             return gap.upto + 1 if first is None else first
         return _since(marked, gap, self._journal.last_seq)
 
-    async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
+    async def _make_up(self, marks: Watermarks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
         """Repeat ended entries, acknowledgements and rewinds: this Redis may have rolled back, or was loaded from the lake.
 
         Returns the changes to compacted queues that were rewound, which must be repeated once their messages are there.
@@ -111,15 +111,15 @@ class CatchUp:
         first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
         far = _is_too_far(marks, gap, first)
         otherwise = None if far else first
-        ended_since = since if marks.upto is not None else otherwise
-        changed_since = since_ecq if marks.upto_ecq is not None else otherwise
+        ended_since = since if marks.complete_seq is not None else otherwise
+        changed_since = since_ecq if marks.complete_ecq_seq is not None else otherwise
         if ended_since is not None:
             await self._end_again(ended_since)
         rewound = [] if changed_since is None else await self._change_again(changed_since)
         if ended_since is not None or changed_since is not None:
             await self._queues.forget_populated()
         if far:
-            await self._queues.unload(marks)
+            await self._queues.mark_incomplete(marks)
             raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
         return rewound
 
@@ -130,7 +130,7 @@ class CatchUp:
             await self._direct_enqueuer.end(records, wall_clock_ms())
             ended += len(records)
         if ended:
-            log.info("ended again", outcomes=ended, since=since)
+            log.info("outcomes replayed", outcomes=ended, since=since)
 
     async def _change_again(self, since: int) -> list[Known]:
         """Repeat acknowledgements and rewinds. Their order matters only in queues that were rewound, which come last."""
@@ -147,7 +147,7 @@ class CatchUp:
             changed += len(acks)
         await self._direct_enqueuer.ecq.replay(rewound)
         if changed or rewound:
-            log.info("acknowledged and rewound again", acknowledgements=changed, since=since)
+            log.info("acknowledgements and rewinds replayed", acknowledgements=changed, since=since)
         return rewound
 
     async def _offer_data(self, since: int, upto: int) -> None:
@@ -177,7 +177,7 @@ class CatchUp:
             offered += len(group)
         _metrics.OFFERED_AGAIN.inc(offered)
         if offered:
-            log.info("offered again", stream=stream, messages=offered, since=since)
+            log.info("messages replayed", stream=stream, messages=offered, since=since)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
         return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
@@ -203,7 +203,7 @@ def _since(marked: int | None, gap: Gap, newest: int) -> int:
     return marked + 1
 
 
-def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
+def _is_too_far(marks: Watermarks, gap: Gap, first: int | None) -> bool:
     """Whether replaying the lost messages would take longer than a rebuild. `first` is the first seq that is lacking."""
     lost_upto = gap.since or gap.upto
     if first is None or first >= lost_upto or marks.is_rebuilt:

@@ -7,7 +7,7 @@ import structlog
 
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import QueueName, fanout_queue
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import DELETE_KEYS, Queues, is_corrupt
 from manifold.queues.verbs.fills import EnqueueReply
 from manifold.queues.verbs.verb import Verb
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Spoilt:
+class CorruptQueues:
     """Tracks the queues with corrupt keys until the keys are repaired.
 
     Raises:
@@ -47,20 +47,20 @@ class Spoilt:
     async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
         sound = []
         for queue, asked, reply in answers:
-            if is_spoilt(reply):
-                log.error("keys of this queue in Redis are spoilt: delete them, then `manifold rebuild`", queue=queue)
-                await self._look_at(queue)
+            if is_corrupt(reply):
+                log.error("corrupt keys in redis; queue skipped", queue=queue, remedy=DELETE_KEYS)
+                await self._check(queue)
             else:
                 sound.append((asked, reply))
         return sound
 
-    async def look_again(self) -> None:
+    async def recheck(self) -> None:
         """Check the tracked queues again and forget those that were repaired."""
         for queue in list(self._what):
-            await self._look_at(queue)
+            await self._check(queue)
 
-    async def _look_at(self, queue: QueueName) -> None:
-        what = await self._queues.spoilt_key(queue)
+    async def _check(self, queue: QueueName) -> None:
+        what = await self._queues.corrupt_key(queue)
         if what is None:
             self._what.pop(queue, None)
         elif queue in self._what or len(self._what) < MAX_NAMED:

@@ -13,11 +13,11 @@ from manifold.contracts.messages import Data, Trigger
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_spoilt, store_trigger
+from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_corrupt, store_trigger
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from manifold.recorder import _metrics
-from manifold.recorder._corrupt_keys import Spoilt
+from manifold.recorder._corrupt_keys import CorruptQueues
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._ecq_enqueuer import EcqEnqueuer
 from manifold.recorder._lake import Lake
@@ -41,8 +41,8 @@ class DirectEnqueuer:
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
         self.loading: bytes | None = None  # the load that `offer` adds to; after a newer load, older messages may be missing
-        self.spoilt = Spoilt(queues)
-        self.ecq = EcqEnqueuer(queues, self.spoilt)
+        self.corrupt = CorruptQueues(queues)
+        self.ecq = EcqEnqueuer(queues, self.corrupt)
 
     async def offer(self, group: Sequence[Incoming], *, skip: Ended = NO_OUTCOMES) -> None:
         """Enqueue a group in seq order and set the result on each message.
@@ -76,7 +76,7 @@ class DirectEnqueuer:
         for record in records:
             batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
         found = zip(records, await batch.run(tolerant=True), strict=True)
-        await self._queues.wake({record.vin for record, reply in found if not is_spoilt(reply) and reply.word == "ended"})
+        await self._queues.wake({record.vin for record, reply in found if not is_corrupt(reply) and reply.word == "ended"})
 
     async def _offer_alone(self, incoming: Incoming) -> bool:
         """Enqueue a small single trigger in one round trip, for low latency at light load; False if it does not qualify."""
@@ -94,9 +94,9 @@ class DirectEnqueuer:
         for owner in trigger.ids:
             batch.add(owner, verb, now_ms)
         first, *answers = await batch.run(tolerant=True)
-        if is_spoilt(first):
+        if is_corrupt(first):
             return False
-        replies = await self.spoilt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
+        replies = await self.corrupt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
         if any(reply.word == "unloaded" for reply in replies.values()):
             raise Retryable(NOT_LOADED)
         self._note_first(incoming, first)
@@ -124,13 +124,13 @@ class DirectEnqueuer:
                 pipe.exists(keys.data(incoming.data.data_id))
                 data_ids.append(incoming.data.data_id)
         loading, *answers = await pipe.execute(raise_on_error=False)
-        refused = (a for a in (loading, *answers) if isinstance(a, RedisError) and not is_spoilt(a))
+        refused = (a for a in (loading, *answers) if isinstance(a, RedisError) and not is_corrupt(a))
         if (problem := next(refused, None)) is not None:
             raise problem
         if loading is None or loading != self.loading:
             raise Retryable(NOT_LOADED)
         for incoming, first in zip(registering, answers, strict=False):
-            self._note_first(incoming, None if is_spoilt(first) else _number(first))
+            self._note_first(incoming, None if is_corrupt(first) else _number(first))
         found = zip(data_ids, answers[len(registering) :], strict=True)
         return {data_id for data_id, exists in found if not exists}
 
@@ -150,10 +150,10 @@ class DirectEnqueuer:
         try:
             return await self._queues.store_data(data.data_id, data.payload, wall_clock_ms())
         except ResponseError as exc:
-            if not is_spoilt(exc):
+            if not is_corrupt(exc):
                 raise
-            log.warning("a key in Redis is spoilt: delete it", key=keys.data(data.data_id), reason=str(exc))
-            return "spoilt"
+            log.warning("corrupt key in redis", key=keys.data(data.data_id), reason=str(exc), remedy="delete it")
+            return "corrupt"
 
     async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:
         """Enqueue all entries of all triggers; those of one owner in one call, in seq order."""
@@ -172,7 +172,7 @@ class DirectEnqueuer:
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
-            replies = await self.spoilt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
+            replies = await self.corrupt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], named)
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
 

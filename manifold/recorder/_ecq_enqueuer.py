@@ -7,11 +7,11 @@ from manifold.contracts.ecq import Append, EcqAck, Rewind
 from manifold.contracts.errors import Retryable
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import NOT_LOADED, Queues, is_cluster, is_spoilt
+from manifold.queues import NOT_LOADED, Queues, is_cluster, is_corrupt
 from manifold.queues.verbs import ecq as verbs
 from manifold.queues.verbs.verb import Verb
 from manifold.recorder import _metrics
-from manifold.recorder._corrupt_keys import Sent, Spoilt
+from manifold.recorder._corrupt_keys import CorruptQueues, Sent
 from manifold.recorder._parser import Incoming
 
 MESSAGES_PER_FLUSH = 1000
@@ -25,8 +25,8 @@ class EcqEnqueuer:
         redis.RedisError, Retryable: from every method. Part of it may be enqueued: offer all of it again.
     """
 
-    def __init__(self, queues: Queues, spoilt: Spoilt) -> None:
-        self._queues, self._spoilt = queues, spoilt
+    def __init__(self, queues: Queues, corrupt: CorruptQueues) -> None:
+        self._queues, self._corrupt = queues, corrupt
 
     async def offer(self, asked: Sequence[Incoming], loading: bytes | None) -> None:
         """Enqueue writes and rewinds in seq order into the queues loaded as `loading`; up to 1,000 per round trip."""
@@ -41,7 +41,7 @@ class EcqEnqueuer:
             for queue, verb in some:
                 batch.add(queue, verb, wall_clock_ms())
             replies = zip(some, await batch.run(tolerant=True), strict=True)
-            changed = {sent[0] for sent, reply in replies if not is_spoilt(reply) and reply.word in ("ready", "ended")}
+            changed = {sent[0] for sent, reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
             await self._queues.wake(changed)
 
     async def _offer(self, asked: Sequence[Incoming], loading: bytes) -> None:
@@ -57,7 +57,7 @@ class EcqEnqueuer:
         loaded, *answers = await batch.run(tolerant=True)
         if loaded != loading:
             raise Retryable(NOT_LOADED)
-        replies = await self._spoilt.sound_ones(zip(sent, answers, strict=True))
+        replies = await self._corrupt.sound_ones(zip(sent, answers, strict=True))
         if any(reply.word == "unloaded" for _, reply in replies):
             raise Retryable(NOT_LOADED)
         await self._queues.wake({queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes(verb)})

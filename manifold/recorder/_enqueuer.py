@@ -147,7 +147,7 @@ class Enqueuer:
         try:
             await self._brakes.look()
             await self._catch_up.mark(self._passed())
-            await self._direct_enqueuer.spoilt.look_again()
+            await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
             await self._suspend(why(exc))
 

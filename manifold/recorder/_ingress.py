@@ -10,7 +10,7 @@ from manifold.recorder import _metrics
 from manifold.recorder._answers import Answers
 from manifold.recorder._parser import Incoming, Parsed, Parser
 from manifold.recorder._poison_messages import PoisonGuard
-from manifold.recorder._redelivered import ResentMessages
+from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # bytes of messages written as one group
@@ -29,15 +29,15 @@ class IngressWriter:
         parser: Parser,
         journal: Journal,
         window: Window,
-        hazards: PoisonGuard,
-        resent: ResentMessages,
+        poison_guard: PoisonGuard,
+        redelivered: RedeliveredMessages,
         answers: Answers,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         answer: Callable[[Incoming], None],
         may_record: Callable[[], Awaitable[None]],
     ) -> None:
-        self._parser, self._journal, self._window, self._hazards, self._resent = parser, journal, window, hazards, resent
-        self._answers = answers
+        self._parser, self._journal, self._window = parser, journal, window
+        self._poison_guard, self._redelivered, self._answers = poison_guard, redelivered, answers
         self._hand_over, self._answer, self._may_record = hand_over, answer, may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
@@ -51,7 +51,7 @@ class IngressWriter:
             self._waiting.append(message)
             self._arrived.set()
 
-    def forget_resent(self) -> None:
+    def forget_redelivered(self) -> None:
         """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
         waiting, self._waiting = self._waiting, deque()
         for message in waiting:
@@ -90,7 +90,7 @@ class IngressWriter:
         await self._may_record()
         outcomes, recorded = self._take_outcomes()
         taken = await self._take_messages()
-        messages = [incoming for incoming in taken if not (incoming.is_resent or incoming.is_dropped)]
+        messages = [incoming for incoming in taken if not (incoming.is_redelivered or incoming.is_dropped)]
         answers = self._answers.take()
         if outcomes or messages or answers:
             file = await self._journal.append([incoming.envelope for incoming in outcomes + messages + answers])
@@ -101,7 +101,7 @@ class IngressWriter:
                 file.unsettled += len(messages)
                 self._hand_over(file, messages)
         for incoming in taken:
-            if incoming.is_resent or incoming.is_dropped:
+            if incoming.is_redelivered or incoming.is_dropped:
                 self._answer(incoming)
         self._answers.settle(answers)
         _count(outcomes + taken + answers)
@@ -121,20 +121,20 @@ class IngressWriter:
         while self._waiting and size < GROUP_BYTES:
             message = self._waiting.popleft()
             size += weight(message)
-            parsed = await self._hazards.judge(message) if self._hazards.knows(message) else None
+            parsed = await self._poison_guard.parse(message) if self._poison_guard.knows(message) else None
             if len(message.payload) > LARGE:
                 group.append(await asyncio.to_thread(self._take, message, parsed))
             else:
                 group.append(self._take(message, parsed))
-            self._resent.note(group[-1])
+            self._redelivered.note(group[-1])
         return group
 
     def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
-        self._hazards.hold(message)
+        self._poison_guard.hold(message)
         try:
-            return self._parser.take(message, parsed, self._resent.find(message))
+            return self._parser.take(message, parsed, self._redelivered.find(message))
         finally:
-            self._hazards.release()
+            self._poison_guard.release()
 
 
 def _count(group: Sequence[Incoming]) -> None:
@@ -151,7 +151,7 @@ def _count(group: Sequence[Incoming]) -> None:
 
 
 def _status(incoming: Incoming) -> str:
-    if incoming.is_resent:
+    if incoming.is_redelivered:
         return "resent"
     if incoming.is_dropped:
         return "dropped"

@@ -45,7 +45,7 @@ class Lake:
         """
         ended = await self.ask(lambda catalog: read_ended(catalog, instant), None)
         if ended is None:
-            raise Retryable(f"what has ended meanwhile is not known: {self.problem}")
+            raise Retryable(f"ended entries cannot be read from the lake: {self.problem}")
         return ended
 
     async def keep_fresh(self) -> None:

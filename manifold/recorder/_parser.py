@@ -35,8 +35,8 @@ from manifold.settings import Settings
 
 DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; the same when the broker redelivers it
-Said = Trigger | Data | Append | Rewind | Command | Refused
-Parsed = tuple[Stream, Said]
+Content = Trigger | Data | Append | Rewind | Command | Refused
+Parsed = tuple[Stream, Content]
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Incoming:
     digest: str | None = None
     ecq: Append | Rewind | None = None
     braking: Braking | None = None
-    is_resent: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
+    is_redelivered: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
     is_dropped: bool = False  # too soon after others and not recorded; its seq is that of the recorded refusal
     applied: bool = False
     duplicate_of: int | None = None
@@ -92,22 +92,22 @@ class Parser:
         self._rewinds = RateLimit(settings.ecq_rewinds_per_hour, rewound_queue)
         self.seqs = SeqSource(settings.node)  # replaced at start by the leased seqs
 
-    def take(self, message: Message, parsed: Parsed | None = None, resent: Recorded | None = None) -> Incoming:
-        """Build the record of a message; `parsed` if it was validated elsewhere, `resent` if it was recorded before.
+    def take(self, message: Message, parsed: Parsed | None = None, redelivered: Recorded | None = None) -> Incoming:
+        """Build the record of a message; `parsed` if it was validated elsewhere, `redelivered` if it was recorded before.
 
         Invalid input is refused, never raised, and so is a message whose validation raises any exception.
         """
-        admission = self._rewinds.judge(message) if resent is None else Admission.ADMITTED
-        stream, said = (parsed or self._judge(message)) if admission is Admission.ADMITTED else self._limited(message)
-        answered = said if resent is None else self._as_recorded(message, said, resent)
+        admission = self._rewinds.judge(message) if redelivered is None else Admission.ADMITTED
+        stream, content = (parsed or self._validate(message)) if admission is Admission.ADMITTED else self._limited(message)
+        answered = content if redelivered is None else self._as_recorded(message, content, redelivered)
         payload, properties = bounded(message)
         # Drop headers with Manifold's own prefix: a publisher must not forge them.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         if stream is Stream.ECQ and message.qos:
             headers[PACKET_ID] = str(message.mid)
-        seq = self._seq_for(message, admission) if resent is None else resent.seq
+        seq = self._seq_for(message, admission) if redelivered is None else redelivered.seq
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
-        incoming = Incoming(envelope, message, is_resent=resent is not None)
+        incoming = Incoming(envelope, message, is_redelivered=redelivered is not None)
         incoming.is_dropped = admission is Admission.DROPPED
         match answered:
             case Refused(reason):
@@ -121,7 +121,7 @@ class Parser:
             case Trigger():
                 self._take_trigger(incoming, answered, headers)
         if incoming.is_dropped:
-            incoming.refused_because = f"{incoming.refused_because}; of such as this one only the first is kept, under this seq"
+            incoming.refused_because = f"{incoming.refused_because}; only the first such refusal is recorded, under this seq"
         if incoming.refused_because is not None:
             incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
@@ -166,15 +166,15 @@ class Parser:
         try:
             return stream, self._parse(topic, payload, inline)
         except Exception as exc:
-            log.exception("a message could not be judged", topic=topic[:SHOWN], size=len(payload))
+            log.exception("message validation failed", topic=topic[:SHOWN], size=len(payload))
             return stream, Refused(
-                f"judging it failed ({type(exc).__name__}), which is a fault of the recorder; its bytes are kept"
+                f"validation failed ({type(exc).__name__}), a bug in the recorder; the payload is in quarantine"
             )
 
-    def _judge(self, message: Message) -> Parsed:
+    def _validate(self, message: Message) -> Parsed:
         if message.unreadable is None:
             return self.parse(message.topic, message.payload)
-        remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
+        remedy = "the raw packet is kept; publish valid MQTT 5 with UTF-8 strings"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
@@ -185,21 +185,21 @@ class Parser:
             self._rewinds.told(message, seq)
         return seq
 
-    def _as_recorded(self, message: Message, said: Said, resent: Recorded) -> Said | None:
-        """The answer as it was recorded, whatever the limits are by now; `said` is the new judgement."""
-        if resent.refused == isinstance(said, Refused):
-            return said
-        if not resent.refused:
+    def _as_recorded(self, message: Message, content: Content, redelivered: Recorded) -> Content | None:
+        """The answer as it was recorded, whatever the limits are by now; `content` is the new judgement."""
+        if redelivered.refused == isinstance(content, Refused):
+            return content
+        if not redelivered.refused:
             return None
         if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # it is valid otherwise
             return self._limited(message)[1]
-        return Refused("it was refused when it came; the reason lies with its bytes in quarantine")
+        return Refused("it was refused on its first delivery; see the reason in quarantine")
 
     def _limited(self, message: Message) -> Parsed:
         limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"
         return stream_of(message.topic), Refused(f"rewinds of this queue come faster than {limit}; wait, or raise the setting")
 
-    def _parse(self, topic: str, payload: bytes, inline: str) -> Said:
+    def _parse(self, topic: str, payload: bytes, inline: str) -> Content:
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)

@@ -24,7 +24,7 @@ from manifold.settings import Settings
 
 DIGEST_BYTES = 16
 MAX_REMEMBERED = 64  # messages that have killed a process
-KILLED = "it ended the process that judged it, twice; its bytes are kept, look at them before they are sent again"
+KILLED = "parsing it crashed the process twice; inspect its payload in quarantine before publishing it again"
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class PoisonGuard:
         if places[0] != nothing:
             places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + MAX_REMEMBERED]
             self._memory[:] = b"".join(places).ljust(size, b"\0")
-            log.warning("the process before this one died of a message, or while it had one in hand; it is judged apart")
+            log.warning("previous process died while parsing a message; that message is parsed in a child process")
         self._known = set(places) - {nothing}
 
     def hold(self, message: Message) -> None:
@@ -63,18 +63,18 @@ class PoisonGuard:
         """Whether an earlier process may have died of this message."""
         return bool(self._known) and _digest(message) in self._known
 
-    async def judge(self, message: Message) -> Parsed:
+    async def parse(self, message: Message) -> Parsed:
         """Parse the message in another process; refused if that one dies, too."""
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            judged = pool.submit(_judge, self._settings, message.topic, message.payload)
+            parsed = pool.submit(_parse, self._settings, message.topic, message.payload)
             try:
-                return await asyncio.wrap_future(judged)
+                return await asyncio.wrap_future(parsed)
             except BrokenProcessPool:
-                log.exception("a message ends whoever judges it", topic=message.topic[:100], size=len(message.payload))
+                log.exception("message crashed its parser", topic=message.topic[:100], size=len(message.payload))
                 return stream_of(message.topic), Refused(KILLED)
 
 
-def _judge(settings: Settings, topic: str, payload: bytes) -> Parsed:
+def _parse(settings: Settings, topic: str, payload: bytes) -> Parsed:
     return Parser(settings, DedupeWindow(1)).parse(topic, payload)
 
 

@@ -36,13 +36,13 @@ from manifold.recorder._outcomes import Outcomes
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._receipts import Receipts
-from manifold.recorder._redelivered import ResentMessages
+from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.recorder._redis import RestartGuard, open_guarded, open_plain
 from manifold.recorder._replay import ReplaySource
 from manifold.recorder._state import RecorderState
 from manifold.recorder._stopping import done_before, until
 from manifold.recorder._window import Window
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -91,15 +91,15 @@ class Recorder:
         archive = ArchiveClaims(settings.archive, settings.s3, node)
         self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
-        self._hazards = PoisonGuard(settings.journal_folder / "in-hand", settings)
-        self._resent = ResentMessages()
+        self._poison_guard = PoisonGuard(settings.journal_folder / "in-hand", settings)
+        self._redelivered = RedeliveredMessages()
         self._answers = Answers(settings, _client(settings, f"sdv-{name}-answers", IN_FLIGHT), lambda: self._parser.seqs.next())
         self._ingress = IngressWriter(
             self._parser,
             self._journal,
             self._window,
-            self._hazards,
-            self._resent,
+            self._poison_guard,
+            self._redelivered,
             self._answers,
             self._enqueuer.put,
             self._answer,
@@ -118,11 +118,11 @@ class Recorder:
         settings = self._settings
         told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
-            tell_expiry(settings, settings.mqtt_username_recorder)
+            export_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
             async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
-                self._place.enter()
+                self._place.lock()
                 if not await done_before(told, self._start()):
                     return
                 async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
@@ -132,8 +132,8 @@ class Recorder:
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
                     self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
-                    self._mqtt.on_resumed = self._ingress.forget_resent
-                    self._mqtt.on_session_began = self._resent.session_began
+                    self._mqtt.on_resumed = self._ingress.forget_redelivered
+                    self._mqtt.on_session_began = self._redelivered.session_began
                     self._mqtt.subscribe(*self._filters())
                     await done_before(told, self._lease.keep())
                     outcomes.cancel()  # unsettled outcomes are delivered again
@@ -147,7 +147,7 @@ class Recorder:
             told.cancel()
             self._lake.close()
             self._journal.stop()
-            self._place.leave()
+            self._place.unlock()
             await self._guarded_redis.aclose()
             await self._redis.aclose()
 
@@ -156,7 +156,7 @@ class Recorder:
         accepting = self._mqtt.ready and self._journal.problem is None
         parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake, self._answers)
         problems = [part.problem for part in parts if part.problem is not None]
-        problems += self._direct_enqueuer.spoilt.problems
+        problems += self._direct_enqueuer.corrupt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
         suspended = self._enqueuer.suspended
@@ -175,14 +175,15 @@ class Recorder:
 
     async def _start(self) -> None:
         recovered = self._journal.recover()
-        self._hazards.load()
+        self._poison_guard.load()
         known = self._state.load().last_seq
         last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
         first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
         self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
+        self._tail.recovered = True
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
-        await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)
+        await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, self._archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
         log.info(
             "recorder started",
@@ -205,7 +206,7 @@ class Recorder:
                 self._journal.rotate()
                 await until(lambda: not self._journal.files)
         except TimeoutError:
-            log.warning("stopping with work left", journal_files=len(self._journal.files))
+            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files))
 
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
         file.unsettled -= 1

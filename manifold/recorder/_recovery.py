@@ -14,7 +14,7 @@ from manifold.contracts.seq import seq_of
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import needs_handoff
 from manifold.recorder._parser import DIGEST
-from manifold.recorder._redelivered import MAX_REMEMBERED, ResentMessages
+from manifold.recorder._redelivered import MAX_REMEMBERED, RedeliveredMessages
 
 NO_LIMIT = 1 << 62
 
@@ -27,19 +27,19 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
     try:
         _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since))
     except (OSError, pa.ArrowException) as exc:
-        log.warning("duplicates of archived triggers will not be known", reason=str(exc))
+        log.warning("archive unreadable; duplicate triggers may be recorded twice", reason=str(exc))
     for file, content in recovered:
         _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
 
 
-def recall_resent(resent: ResentMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
+def restore_redelivered(redelivered: RedeliveredMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
     """Restore the messages that the broker may redeliver: this recorder's last ones in the archive and in the journal."""
     try:
-        resent.recall(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
+        redelivered.restore(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
     except (OSError, pa.ArrowException) as exc:
-        log.warning("what is archived and sent again will not be known", reason=str(exc))
+        log.warning("archive unreadable; redelivered messages may be recorded twice", reason=str(exc))
     for _, content in recovered:
-        resent.recall(content.envelopes())
+        redelivered.restore(content.envelopes())
 
 
 def first_unsettled(recovered: Recovered) -> int | None:

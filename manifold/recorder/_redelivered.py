@@ -21,7 +21,7 @@ _IDS = 1 << 16
 _DIGEST_BYTES = 16
 
 
-class ResentMessages:
+class RedeliveredMessages:
     """Digest and seq (negative: refused) of recorded messages of the stream `ecq`, by packet id.
 
     Always 1.5 MiB in memory.
@@ -51,7 +51,7 @@ class ResentMessages:
         if message is not None and message.qos and message.connection >= self._connection:
             self._note(message.mid, None if incoming.is_dropped else incoming.envelope)
 
-    def recall(self, envelopes: Iterable[Envelope]) -> None:
+    def restore(self, envelopes: Iterable[Envelope]) -> None:
         """Note what an earlier process recorded, in seq order."""
         for envelope in envelopes:
             packet_id = envelope.headers.get(PACKET_ID, "")

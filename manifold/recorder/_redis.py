@@ -69,7 +69,7 @@ async def run_id(redis: Redis) -> str:
 def why(exc: Exception) -> str:
     """Describe an error to the operator of Redis."""
     if isinstance(exc, OutOfMemoryError):
-        return "Redis is out of memory: raise its maxmemory, or let vehicles take what is queued; it goes on by itself"
+        return "Redis is out of memory: raise maxmemory or let vehicles drain their queues; enqueueing resumes automatically"
     return str(exc)
 
 

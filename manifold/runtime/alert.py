@@ -19,13 +19,13 @@ def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
     """Send an alert, and log it in any case. Return False if `alert_url` is empty or does not answer."""
     url = settings.alert_url.get_secret_value()
     if not url:
-        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)
+        log.warning("%s (alert not sent: MANIFOLD_ALERT_URL is empty)", text)
         return False
     try:
         said = {"text": text, "what": what, **more}
         httpx.post(url, json=said, timeout=TIMEOUT_S, verify=outside_context(settings)).raise_for_status()
     except (OSError, httpx.HTTPError) as exc:
-        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
+        log.warning("%s (alert not sent: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
         return False
-    log.warning("%s (told)", text)
+    log.warning("%s (alert sent)", text)
     return True

@@ -32,7 +32,7 @@ EXPIRES = Gauge(
 )
 
 
-def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
+def export_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
     """Export the expiry of this service's files at /metrics. Each scrape reads the files, so that a renewal shows at once.
 
     `user` is its user name at the broker, empty if it does not connect; `others` are additional files.

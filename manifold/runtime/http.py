@@ -64,7 +64,7 @@ async def serve(
 
     async def healthz(request: web.Request) -> web.Response:
         now = health()
-        details = now.details if shows(request.headers.get("Authorization", ""), token) else {}
+        details = now.details if has_token(request.headers.get("Authorization", ""), token) else {}
         return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
 
     async def livez(_: web.Request) -> web.Response:
@@ -72,7 +72,7 @@ async def serve(
 
     @web.middleware
     async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        if handler in (healthz, livez) or shows(request.headers.get("Authorization", ""), token):
+        if handler in (healthz, livez) or has_token(request.headers.get("Authorization", ""), token):
             return await handler(request)
         return web.Response(status=401, headers=REFUSED)
 
@@ -94,7 +94,7 @@ async def serve(
 
 
 @contextmanager
-def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
+def serve_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
     """Serve /metrics alone, in a thread, within the block: for a process without an event loop.
 
     Raises:
@@ -104,7 +104,7 @@ def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_
     tell = make_wsgi_app()
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if shows(environ.get("HTTP_AUTHORIZATION", ""), token):
+        if has_token(environ.get("HTTP_AUTHORIZATION", ""), token):
             page: Iterable[bytes] = tell(environ, start_response)
             return page
         start_response("401 Unauthorized", list(REFUSED.items()))
@@ -143,7 +143,7 @@ class _Silent(WSGIRequestHandler):
         """Suppress the log line of each scrape."""
 
 
-def shows(authorization: str, token: str) -> bool:
+def has_token(authorization: str, token: str) -> bool:
     """Whether the Authorization header has the token, compared in constant time. An empty token allows everything."""
     scheme, _, shown = authorization.partition(" ")
     right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())

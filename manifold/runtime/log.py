@@ -17,12 +17,10 @@ def configure_logging(service: str, *, json: bool = False, level: str = "info") 
         level: minimum level.
     """
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    structlog.contextvars.bind_contextvars(service=service)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -32,10 +30,17 @@ def configure_logging(service: str, *, json: bool = False, level: str = "info") 
     render: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if not json:
         render = structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "service", "event"], drop_missing=True)
+
+    def name_service(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """Add the field `service`. Not a context variable: threads that a library starts, as for micro-batches, lack these."""
+        event["service"] = service
+        return event
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, name_service, render],
         )
     )
     root = logging.getLogger()

@@ -28,7 +28,7 @@ def read(home: Path, name: str) -> str:
     return read_secret(folder(home) / name)
 
 
-def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:
+def get_or_create(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:
     """Return the secret; generate it if there is none."""
     if found := read(home, name):
         return found

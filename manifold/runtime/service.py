@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from manifold.contracts.errors import Permanent
-from manifold.runtime.gc_tuning import look_not_at_the_end
+from manifold.runtime.gc_tuning import skip_final_collection
 from manifold.runtime.log import configure_logging
 from manifold.settings import Settings, load_settings
 
@@ -21,7 +21,7 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
     Returns:
         The exit status: 0 after an orderly stop, 2 for a problem that the operator must fix, which is written to stderr.
     """
-    look_not_at_the_end()
+    skip_final_collection()
     try:
         settings = load_settings()
         log_name = f"{name}-{settings.node}" if node else name

@@ -20,7 +20,7 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.lineage import RunName
 from manifold.contracts.signals.bounds import read_bounds
 from manifold.settings.derived import DerivedSettings
-from manifold.settings.plaintext_endpoints import in_the_clear
+from manifold.settings.plaintext_endpoints import plaintext_errors
 from manifold.settings.signals import CONTRACT_NAMES
 from manifold.settings.urls import SCHEMES, check_url
 
@@ -170,7 +170,7 @@ def load_settings(**overrides: Any) -> Settings:
         raise SettingsError("; ".join(unknown + [_problem(dict(error)) for error in exc.errors()])) from exc
     except ValueError as exc:  # the file is not valid TOML
         raise SettingsError(f"{settings_file()}: {exc}; correct the file") from exc
-    if wrong := unknown + (in_the_clear(settings) if settings.require_tls else []):
+    if wrong := unknown + (plaintext_errors(settings) if settings.require_tls else []):
         raise SettingsError("; ".join(wrong))
     return settings
 

@@ -102,7 +102,7 @@ class HousekeepingSettings(BaseSettings):
     archive_retention_days: Days = _s(400, "how long the archive keeps a segment that is in the lake; others stay")
     quarantine_retention_days: Days = _s(90, "how long refused messages stay in the table quarantine")
     history_retention_days: DaysOrNone = _s(
-        0, "how long entries that have ended stay in the tables of ids and outcomes, at least retention_days; 0: for good"
+        0, "how long ended entries and campaigns that are over stay in the tables, at least retention_days; 0: for good"
     )
     check_schedule: str = _s("23 3 * * 0", "cron expression (UTC) of the DAG check_lake; empty: only when triggered")
     verify_schedule: str = _s("47 4 * * *", "cron expression (UTC) of the DAG verify_queues; empty: only when triggered")

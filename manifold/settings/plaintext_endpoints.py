@@ -8,13 +8,17 @@ from manifold.contracts.http_access import is_loopback
 from manifold.contracts.redis_url import split_redis_url
 from manifold.settings.derived import DerivedSettings
 
-SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # TLS scheme by plaintext scheme
+# TLS scheme by plaintext scheme.
+TLS_SCHEME_OF = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}
 VERIFIED = {"verify-ca", "verify-full"}  # sslmode values with which PostgreSQL's client verifies the server
 # URL options that disable certificate verification in the clients of Redis and RabbitMQ, and their safe values.
-BELIEVES = {"rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}}, "amqps": {"no_verify_ssl": {"0"}}}
+UNVERIFIED_OPTIONS = {
+    "rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}},
+    "amqps": {"no_verify_ssl": {"0"}},
+}
 
 
-def in_the_clear(settings: DerivedSettings) -> list[str]:
+def plaintext_errors(settings: DerivedSettings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
     found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
     if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
@@ -57,7 +61,7 @@ def _said(url: str) -> str:
     if parts.scheme.startswith("postgresql"):
         modes = {*query.get("sslmode", [])}
         return "" if modes and modes <= VERIFIED else "must ask for sslmode=verify-full"
-    for option, right in BELIEVES.get(parts.scheme, {}).items():
+    for option, right in UNVERIFIED_OPTIONS.get(parts.scheme, {}).items():
         if not {value.lower() for value in query.get(option, [])} <= right:
-            return f"must not have {option}, or whoever answers is believed"
-    return f"must begin with {SAFE[parts.scheme]}://" if parts.scheme in SAFE else ""
+            return f"must not set {option}, which disables certificate verification"
+    return f"must begin with {TLS_SCHEME_OF[parts.scheme]}://" if parts.scheme in TLS_SCHEME_OF else ""

@@ -17,8 +17,8 @@ from pamqp.exceptions import UnmarshalingException
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-AROUND = FRAME_HEADER_SIZE + 1  # frame overhead in bytes: header and end octet
-SIGN_OF_LIFE_S = 1.0  # how often aiormq is fed a heartbeat while we handle the frames
+FRAME_OVERHEAD_BYTES = FRAME_HEADER_SIZE + 1  # frame overhead in bytes: header and end octet
+KEEPALIVE_S = 1.0  # how often aiormq is fed a heartbeat while we handle the frames
 _HEARTBEAT = Heartbeat().marshal()
 
 
@@ -30,7 +30,7 @@ class Delivery(NamedTuple):
     body: bytes
 
 
-class Wire:
+class FrameStream:
     """The byte stream of one connection, which handles the messages of one channel. Set the callbacks before use."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Wire:
         self._transport.writelines(frames)
 
     def pause(self) -> None:
-        """Stop reading until `go_on`; messages stay at the server."""
+        """Stop reading until `resume`; messages stay at the server."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -83,21 +83,21 @@ class Wire:
 class Frames(asyncio.StreamReaderProtocol):
     """Splits the byte stream into frames; passes everything but the messages of our channel to aiormq unchanged."""
 
-    def __init__(self, reader: asyncio.StreamReader, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reader: asyncio.StreamReader, wire: FrameStream, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(reader, loop=loop)
-        self._wire, self._clock, self._told_at = wire, loop.time, 0.0
+        self._wire, self._clock, self._fed_at = wire, loop.time, 0.0
         self._rest = b""
-        self._coming: Basic.Deliver | Basic.Return | None = None  # the method whose header and body are being received
-        self._header, self._missing, self._parts = ContentHeader(), 0, list[bytes]()
+        self._method: Basic.Deliver | Basic.Return | None = None  # the method whose header and body are being received
+        self._header, self._remaining, self._parts = ContentHeader(), 0, list[bytes]()
         self._found: list[Delivery] = []
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
             data = self._rest + data
         at, length, handled = 0, len(data), False
-        while length - at >= AROUND:
+        while length - at >= FRAME_OVERHEAD_BYTES:
             kind, channel, size = frame.frame_parts(data[at : at + FRAME_HEADER_SIZE])
-            end = at + AROUND + (size or 0)
+            end = at + FRAME_OVERHEAD_BYTES + (size or 0)
             if kind > FRAME_HEARTBEAT:  # not an AMQP frame: the server speaks another protocol
                 end = length
             if end > length:
@@ -108,8 +108,8 @@ class Frames(asyncio.StreamReaderProtocol):
                 super().data_received(data[at:end])
             at = end
         self._rest = data[at:]
-        if handled and self._clock() - self._told_at > SIGN_OF_LIFE_S:
-            self._told_at = self._clock()
+        if handled and self._clock() - self._fed_at > KEEPALIVE_S:
+            self._fed_at = self._clock()
             super().data_received(_HEARTBEAT)
         if self._found:
             found, self._found = self._found, []
@@ -122,15 +122,15 @@ class Frames(asyncio.StreamReaderProtocol):
     def _handle(self, kind: int, raw: bytes) -> bool:
         """Consume a frame; return whether it is part of a message."""
         if kind == FRAME_BODY:
-            if self._coming is None:
+            if self._method is None:
                 return False
             content = raw[FRAME_HEADER_SIZE:-1]
             self._parts.append(content)
-            self._missing -= len(content)
+            self._remaining -= len(content)
         elif not self._read(raw):
             return False
-        if self._coming is not None and self._missing <= 0:
-            self._whole(self._coming)
+        if self._method is not None and self._remaining <= 0:
+            self._complete(self._method)
         return True
 
     def _read(self, raw: bytes) -> bool:
@@ -141,18 +141,18 @@ class Frames(asyncio.StreamReaderProtocol):
             return False
         match found:
             case Basic.Deliver() | Basic.Return():
-                self._coming, self._missing = found, 1  # nonzero until the header sets the body size
+                self._method, self._remaining = found, 1  # nonzero until the header sets the body size
             case Basic.Ack() | Basic.Nack():
                 self._wire.confirmed(found.delivery_tag or 0, found.multiple, isinstance(found, Basic.Ack))
-            case ContentHeader() if self._coming is not None:
-                self._header, self._missing = found, found.body_size
+            case ContentHeader() if self._method is not None:
+                self._header, self._remaining = found, found.body_size
             case _:
                 return False
         return True
 
-    def _whole(self, method: Basic.Deliver | Basic.Return) -> None:
+    def _complete(self, method: Basic.Deliver | Basic.Return) -> None:
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._coming, self._parts = None, []
+        self._method, self._parts = None, []
         if isinstance(method, Basic.Deliver):
             self._found.append(Delivery(method, self._header.properties, body))
         else:

@@ -44,14 +44,14 @@ class Checks:
         body = inflated(received, self.max_bytes)
         if isinstance(body, Refusal):
             return body
-        said = parse_status(body) if received.is_status else parse_raw(body)
-        if isinstance(said, Refusal):
-            return said
-        if isinstance(said, RawSignal) and len(said.payload) > self.max_payload:
+        parsed = parse_status(body) if received.is_status else parse_raw(body)
+        if isinstance(parsed, Refusal):
+            return parsed
+        if isinstance(parsed, RawSignal) and len(parsed.payload) > self.max_payload:
             return Refusal(Code.SIZE_ERROR, "the payload is too large", f"payload: at most {self.max_payload} characters")
-        if refusal := check_headers(received, said) or self._sender(received, said.device_id, now):
+        if refusal := check_headers(received, parsed) or self._sender(received, parsed.device_id, now):
             return refusal
-        return _accepted(received, said, body, signed=bool(self.secrets))
+        return _accepted(received, parsed, body, signed=bool(self.secrets))
 
     def _sender(self, received: Received, device_id: str, now: datetime) -> Refusal | None:
         if not self.secrets:
@@ -61,7 +61,7 @@ class Checks:
         waited_s = received.waited_s + (now - received.at) / timedelta(seconds=1)
         if received.redelivered:  # a door held it for an unknown time; the flag is set by the server
             waited_s = self.nonce_s
-        limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "most_s": self.nonce_s}
+        limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "max_age_s": self.nonce_s}
         return check_freshness(received.header(TIMESTAMP) or "", now, **limits)
 
 
@@ -77,11 +77,15 @@ def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
             try:
                 body = unzip.decompress(received.body, max_bytes + 1)
             except zlib.error:
-                return Refusal(Code.MALFORMED_JSON, "the body is no gzip", "content_encoding: gzip, or none")
+                return Refusal(Code.MALFORMED_JSON, "the body is not gzip", "content_encoding: gzip, or none")
             if len(body) > max_bytes:
                 return _too_large(max_bytes)
             if not unzip.eof or unzip.unused_data:
-                return Refusal(Code.MALFORMED_JSON, "the body is no whole gzip", "body: one member of gzip, and nothing after it")
+                return Refusal(
+                    Code.MALFORMED_JSON,
+                    "the gzip body is incomplete or has trailing data",
+                    "body: one member of gzip, and nothing after it",
+                )
             return body
         case _:
             return Refusal(Code.SCHEMA_ERROR, "the content encoding is not known", "content_encoding: gzip, or none")
@@ -91,35 +95,35 @@ def _too_large(max_bytes: int) -> Refusal:
     return Refusal(Code.SIZE_ERROR, "the message is too large", f"body: at most {max_bytes} bytes, inflated or not")
 
 
-def check_headers(received: Received, said: RawSignal | DeviceStatus) -> Refusal | None:
+def check_headers(received: Received, parsed: RawSignal | DeviceStatus) -> Refusal | None:
     """Return why the headers contradict the body, or None. Missing headers are accepted here; the signature needs its own."""
     content_type = (received.content_type or received.header("content-type") or JSON_TYPES[0]).partition(";")[0].strip().lower()
     if content_type not in JSON_TYPES:
         return Refusal(Code.SCHEMA_ERROR, "the content type is not JSON", f"content-type: {JSON_TYPES[0]}")
-    if (device := received.header(DEVICE)) is not None and device != said.device_id:
+    if (device := received.header(DEVICE)) is not None and device != parsed.device_id:
         return Refusal(Code.SCHEMA_ERROR, "header and body name different devices", f"{DEVICE}: the body's deviceId")
-    version = said.schema_version if isinstance(said, RawSignal) else None
+    version = parsed.schema_version if isinstance(parsed, RawSignal) else None
     if version is not None and received.header(VERSION) not in (None, version):
         return Refusal(Code.SCHEMA_ERROR, "header and body name different versions", f"{VERSION}: the body's schemaVersion")
     given = received.header(CORRELATION)
     if given is not None and not UUID_4.fullmatch(given):
-        return Refusal(Code.SCHEMA_ERROR, "the correlation id is no UUID", f"{CORRELATION}: a UUID of version 4")
+        return Refusal(Code.SCHEMA_ERROR, "the correlation id is not a UUID", f"{CORRELATION}: a UUID of version 4")
     key = received.header(IDEMPOTENCY)
     if key is not None and not _KEY.fullmatch(key):
-        return Refusal(Code.SCHEMA_ERROR, "the idempotency key is none", f"{IDEMPOTENCY}: 1 to 200 printable characters")
+        return Refusal(Code.SCHEMA_ERROR, "the idempotency key is invalid", f"{IDEMPOTENCY}: 1 to 200 printable characters")
     return None
 
 
-def _accepted(received: Received, said: RawSignal | DeviceStatus, body: bytes, *, signed: bool) -> Accepted:
-    is_signal = isinstance(said, RawSignal)
-    content = idempotency_key(said) if isinstance(said, RawSignal) else hashlib.sha256(body).hexdigest()
+def _accepted(received: Received, parsed: RawSignal | DeviceStatus, body: bytes, *, signed: bool) -> Accepted:
+    is_signal = isinstance(parsed, RawSignal)
+    content = idempotency_key(parsed) if isinstance(parsed, RawSignal) else hashlib.sha256(body).hexdigest()
     return Accepted(
         received=received,
-        said=said,
-        plain=said.payload_bytes if isinstance(said, RawSignal) else body,
+        parsed=parsed,
+        plain=parsed.payload_bytes if isinstance(parsed, RawSignal) else body,
         content=content,
         key=(received.header(IDEMPOTENCY) if is_signal else None) or content,
         body_digest=hashlib.sha256(received.body).hexdigest(),
         nonce=received.header(NONCE) if signed else None,
-        correlation_id=said.correlation_id or received.correlation_id,
+        correlation_id=parsed.correlation_id or received.correlation_id,
     )

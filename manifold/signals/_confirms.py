@@ -43,7 +43,7 @@ class Confirms:
 
     def returned(self, why: str) -> None:
         """Fail the group: a message was returned because its queue no longer exists."""
-        self._fail(AMQPError(f"RabbitMQ has given a message back: {why}"))
+        self._fail(AMQPError(f"RabbitMQ returned a message as unroutable: {why}"))
 
     def ended(self, why: str) -> None:
         """Fail the group: the channel is closed, and no more confirms will arrive."""

@@ -20,13 +20,13 @@ from manifold.signals._held_back import HeldBack
 from manifold.signals._processor import Processor
 from manifold.signals._received import Received
 from manifold.signals._retry import Retry
-from manifold.signals._session import AWAY, Session, open_session
+from manifold.signals._session import SESSION_ERRORS, Session, open_session
 from manifold.signals._state import StateFile
 
-LOOK_S = 1.0  # between two checks of the queue depths
+DEPTH_CHECK_S = 1.0  # between two checks of the queue depths
 REPAIR_S = 5.0  # between two declarations of the topology
 SAVE_S = 10.0  # between two saves of the time when the raw queue was last empty
-AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # backoff between connection attempts
+RECONNECT_MIN_S, RECONNECT_MAX_S = 0.5, 15.0  # backoff between connection attempts
 GROUP_BYTES = 4 << 20  # body bytes settled as one group
 HELD_BYTES = 64 << 20  # body bytes in hand above which reading pauses until half of them are settled
 MAX_HELD_BACK = 1000  # messages waiting for full queues, above which consumers are not replaced and the prefetch applies
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 class Consumer:
     """Receives and settles messages while `run` runs. `problem` says why nothing is consumed; None while consuming."""
 
-    def __init__(self, settings: Settings, processor: Processor, state: StateFile, patience: Retry) -> None:
+    def __init__(self, settings: Settings, processor: Processor, state: StateFile, retry: Retry) -> None:
         self.problem: str | None = "not connected yet"
         self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
@@ -47,7 +47,7 @@ class Consumer:
         self._group_size = max(1, settings.signals_prefetch // 2)
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
-        self._held_back = HeldBack(patience, self._arrived.set)
+        self._held_back = HeldBack(retry, self._arrived.set)
         self._settled = 0  # groups settled so far
         self._session: Session | None = None
         self._stopping = asyncio.Event()
@@ -71,14 +71,14 @@ class Consumer:
                 async with open_session(connection_url(settings, as_user=DOOR), settings) as session:
                     await self._serve(session)
                     why = session.lost.result()
-            except AWAY as exc:
+            except SESSION_ERRORS as exc:
                 why = str(exc) or type(exc).__name__
             if self._stopping.is_set():
                 return
             if self._settled > before:  # reset the backoff only after progress: a session may connect and fail again at once
                 tries = 0
-            self._say(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
-            pause = min(AGAIN_MAX_S, AGAIN_MIN_S * 2**tries)
+            self._log_status(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
+            pause = min(RECONNECT_MAX_S, RECONNECT_MIN_S * 2**tries)
             tries = min(tries + 1, 10)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.5, 1)):
@@ -89,22 +89,22 @@ class Consumer:
         self._waiting.clear()  # left from the previous session; RabbitMQ redelivers them
         self.backlog.connection_lost()
         session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
-        await self._look(session)
+        await self._check_depths(session)
         self._session = session
         settling = asyncio.create_task(self._settle_all(session), name="signals.settle")
-        looking = asyncio.create_task(self._look_again_and_again(session), name="signals.look")
+        checking = asyncio.create_task(self._check_periodically(session), name="signals.check")
         try:
             await self._consume(session)
-            self._say(None)
-            await asyncio.wait((session.lost, settling, looking), return_when=asyncio.FIRST_COMPLETED)
+            self._log_status(None)
+            await asyncio.wait((session.lost, settling, checking), return_when=asyncio.FIRST_COMPLETED)
             if self._stopping.is_set():
                 await session.stop_consuming()
         finally:
             session.end("its work has ended")
             self._arrived.set()
-            looking.cancel()
+            checking.cancel()
             try:  # never cancel a group while it is written: the next session appends to the same journal
-                await asyncio.wait((settling, looking))
+                await asyncio.wait((settling, checking))
             finally:  # on process shutdown the wait itself is cancelled
                 settling.cancel()
                 session.leave()
@@ -112,8 +112,8 @@ class Consumer:
                 self._session, self.in_hand, self._held = None, 0, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
-        if not looking.cancelled():
-            looking.result()
+        if not checking.cancelled():
+            checking.result()
         settling.result()
 
     async def _consume(self, session: Session) -> None:
@@ -124,7 +124,7 @@ class Consumer:
             await session.consume(topology.STATUS, self._take)
 
     def _take(self, received: Received) -> None:
-        self.backlog.took(received.queue)
+        self.backlog.record_delivery(received.queue)
         self._waiting.append(received)
         self.in_hand += 1
         self._held += len(received.body)
@@ -148,17 +148,17 @@ class Consumer:
                 if self._held_back.is_due and not self._stopping.is_set():
                     if finishing is not None:
                         await finishing
-                    fate = self._held_back.take(self._group_size)
+                    disposition = self._held_back.take(self._group_size)
                 elif self._waiting:
-                    fate = await self._processor.begin(self._next_group(), held | self._held_back.keys)
+                    disposition = await self._processor.begin(self._next_group(), held | self._held_back.keys)
                     if finishing is not None:
                         await finishing
                 else:
                     self._arrived.clear()
                     await self._arrived.wait()
                     continue
-                held = fate.held
-                finishing = asyncio.create_task(self._finish(fate, session), name="signals.finish")
+                held = disposition.held
+                finishing = asyncio.create_task(self._finish(disposition, session), name="signals.finish")
                 finishing.add_done_callback(lambda _: self._arrived.set())
             if finishing is not None:
                 await finishing
@@ -178,23 +178,23 @@ class Consumer:
             size += len(group[-1].body)
         return group
 
-    async def _finish(self, fate: Disposition, session: Session) -> None:
-        rejected = await self._processor.finish(fate, session, one_by_one=len(self._held_back) > 0)
+    async def _finish(self, disposition: Disposition, session: Session) -> None:
+        rejected = await self._processor.finish(disposition, session, one_by_one=len(self._held_back) > 0)
         self._held_back.add(rejected)
-        settled = [received for received in fate.received if received.tag not in rejected.rejected_by]
+        settled = [received for received in disposition.received if received.tag not in rejected.rejected_by]
         self._settled += bool(settled)
         self.in_hand -= len(settled)
         before, self._held = self._held, self._held - sum(len(received.body) for received in settled)
         if self._held <= HELD_BYTES // 2 < before:
-            session.go_on()
+            session.resume()
         _metrics.IN_HAND.set(self.in_hand)
 
-    async def _look_again_and_again(self, session: Session) -> None:
+    async def _check_periodically(self, session: Session) -> None:
         saved = repaired = time.monotonic()
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self._look(session)
-            await self._make_room(session)
+            await asyncio.sleep(DEPTH_CHECK_S)
+            await self._check_depths(session)
+            await self._replace_full_consumers(session)
             if time.monotonic() - repaired > REPAIR_S:
                 await session.repair_topology()
                 repaired = time.monotonic()
@@ -202,7 +202,7 @@ class Consumer:
                 await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
                 saved = time.monotonic()
 
-    async def _make_room(self, session: Session) -> None:
+    async def _replace_full_consumers(self, session: Session) -> None:
         """Replace consumers whose prefetch is half used up by held-back messages, so that others are still delivered."""
         if self._stopping.is_set() or len(self._held_back) > MAX_HELD_BACK or self._held > HELD_BYTES // 2:
             return
@@ -210,19 +210,19 @@ class Consumer:
             if count >= self._group_size:
                 await session.replace_consumer(consumer)
 
-    async def _look(self, session: Session) -> None:
+    async def _check_depths(self, session: Session) -> None:
         """Update the queue depths and the age of the raw queue's backlog."""
         for queue in self._of_signals:
             asked_at = time.time()  # the reply may be read much later while reading is paused
-            self.backlog.saw(queue, await session.count(queue), asked_at)
+            self.backlog.observe_depth(queue, await session.count(queue), asked_at)
         _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # including its partitions
         for queue in WATCHED:
             _metrics.DEPTH.labels(queue).set(await session.count(queue))
         _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))
 
-    def _say(self, problem: str | None) -> None:
+    def _log_status(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.warning("away from RabbitMQ", reason=problem)
+            log.warning("rabbitmq unavailable; consumption paused", reason=problem)
         if problem is None:
             log.info("consuming", queues=[*self._of_signals] + [topology.STATUS] * self._settings.signals_reads_status)
         self.problem = problem

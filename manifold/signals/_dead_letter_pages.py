@@ -12,12 +12,12 @@ from typing import Any
 from aiohttp import web
 
 from manifold.settings import Settings
-from manifold.signals._session import AWAY
+from manifold.signals._session import SESSION_ERRORS
 from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
 
-PAGE, MOST = 100, 1000  # letters per page: default and maximum
+PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000  # letters per page: default and maximum
 MAX_BYTES = 64 << 20  # body bytes read for one page; RabbitMQ sends every body to the door
-WITHIN_S = 15.0
+TIMEOUT_S = 15.0
 PATH = "/dead-letters"
 
 
@@ -27,28 +27,28 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
 
     async def ls(request: web.Request) -> web.Response:
         asked, code = request.query.get("count", ""), request.query.get("code", "")
-        count = min(int(asked), MOST) if asked.isascii() and asked.isdigit() else PAGE
+        count = min(int(asked), MAX_PAGE_SIZE) if asked.isascii() and asked.isdigit() else PAGE_SIZE
         found, whole = list[dict[str, Any]](), True
-        async with one_at_a_time, asyncio.timeout(WITHIN_S), open_dead_letters(settings) as letters:
+        async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
             async for letter in _oldest_first(letters):
                 if letter is None or len(found) == count:
                     whole = False
                     break
                 if not code or letter.code == code:
-                    found.append(_told(letters, letter))
+                    found.append(_to_json(letters, letter))
         return web.json_response({"dead_letters": found, "whole": whole})
 
     async def show(request: web.Request) -> web.Response:
         place = int(request.match_info["place"])
-        async with one_at_a_time, asyncio.timeout(WITHIN_S), open_dead_letters(settings) as letters:
+        async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
             async for letter in _oldest_first(letters):
                 if letter is None:
                     break
                 if letter.place == place:
-                    return web.json_response(_told(letters, letter) | {"body": letter.body.decode("utf-8", "replace")})
+                    return web.json_response(_to_json(letters, letter) | {"body": letter.body.decode("utf-8", "replace")})
         return web.json_response({"reason": f"there is no dead letter {place}"}, status=404)
 
-    return [web.get(PATH, _patient(ls)), web.get(PATH + "/{place:[0-9]{1,6}}", _patient(show))]
+    return [web.get(PATH, _unavailable_as_503(ls)), web.get(PATH + "/{place:[0-9]{1,6}}", _unavailable_as_503(show))]
 
 
 async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
@@ -62,17 +62,17 @@ async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None
         yield replace(found[0], place=place)
 
 
-def _told(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
+def _to_json(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
     return letter.to_json() | {"would_be": letters.would_be(letter)}
 
 
-def _patient(handler: Any) -> Any:
+def _unavailable_as_503(handler: Any) -> Any:
     """Wrap a handler to answer 503 if RabbitMQ is unavailable."""
 
     async def answer(request: web.Request) -> web.Response:
         try:
             made: web.Response = await handler(request)
-        except AWAY as exc:
+        except SESSION_ERRORS as exc:
             return web.json_response({"reason": f"RabbitMQ cannot be asked: {str(exc) or type(exc).__name__}"}, status=503)
         return made
 

@@ -9,7 +9,7 @@ from manifold.signals._claimed_identity import Claims, claims_of
 from manifold.signals._idempotency import Claim
 from manifold.signals._received import Accepted, Received
 
-NOTHING_LEFT = "it did not work, as often as it was tried"
+NOTHING_LEFT = "all retries failed"
 EXPIRED = Refusal(Code.PROCESSING_ERROR, "it expired in its queue before a door took it", "send it again, or have it replayed")
 _REPLAY = Refusal(Code.REPLAY_ERROR, "the nonce is that of another message", "x-nonce: a new one for each message")
 _CONFLICT = Refusal(Code.IDEMPOTENCY_CONFLICT, "the key is that of another signal", "x-idempotency-key: one for each signal")
@@ -91,7 +91,7 @@ class Disposition:
             case Claim.CONFLICT:
                 self.refuse(message.received, _CONFLICT)
             case Claim.BUSY if where not in held:
-                self.later.append((message.received, "another message has the same signal in hand"))
+                self.later.append((message.received, "another message is processing the same signal"))
             case _:  # a duplicate, of a processed signal or of one in this group
                 self.duplicates.append(message)
 
@@ -120,4 +120,4 @@ class Disposition:
 
 
 def _key(message: Accepted) -> Key:
-    return message.said.device_id, message.key
+    return message.parsed.device_id, message.key

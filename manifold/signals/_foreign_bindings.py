@@ -37,7 +37,7 @@ class ForeignBindings:
         if (exchange, key) not in self._said and len(self._said) < MAX_LOGGED_ROUTES:
             self._said.add((exchange, key))
             log.warning(
-                "messages come by a binding that is not the door's; remove it unless it is meant",
+                "foreign binding delivers messages; remove it unless intended",
                 queue=self.queue,
                 exchange=exchange,
                 routing_key=key,

@@ -9,18 +9,18 @@ from manifold.contracts.signals.messages import ISO_8601, instant
 from manifold.signals._received import TIMESTAMP
 
 
-def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited_s: float, most_s: float) -> Refusal | None:
+def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited_s: float, max_age_s: float) -> Refusal | None:
     """Return why the signed timestamp is out of range, or None.
 
-    A message may be as old as the tolerance plus its possible wait in the queue, but never older than `most_s`, because nonces
+    A message may be as old as the tolerance plus its possible wait in the queue, but never older than `max_age_s`, because nonces
     are kept no longer. Waiting does not make a message newer, so the tolerance for future timestamps is not extended.
     """
     try:
         signed = instant(timestamp)
     except ValueError:
-        return Refusal(Code.STALE_ERROR, "the signed time is none", f"{TIMESTAMP}: {ISO_8601}")
+        return Refusal(Code.STALE_ERROR, "the signed time is invalid", f"{TIMESTAMP}: {ISO_8601}")
     age = (now - signed) / timedelta(seconds=1)
-    oldest = min(tolerance_s + max(0.0, waited_s), most_s)
+    oldest = min(tolerance_s + max(0.0, waited_s), max_age_s)
     if -tolerance_s <= age <= oldest:
         return None
     how = f"{age:.0f} s old, of {oldest:.0f} s allowed" if age > 0 else f"{-age:.0f} s ahead, of {tolerance_s:g} s allowed"
@@ -37,14 +37,14 @@ class Backlog:
     may be in transit when the queue is counted, and are waited for as well.
     """
 
-    most_s: float
+    max_age_s: float
     empty_at: float = 0.0  # Unix seconds: every message published before was delivered; 0: unknown
     in_flight: int = 0
     count: int = 0  # messages waiting at the last check
     _taken: int = 0
     _mark: tuple[float, int] | None = field(default=None)  # time, and the value of `_taken` at which the mark is reached
 
-    def saw(self, count: int, now: float) -> None:
+    def observe_depth(self, count: int, now: float) -> None:
         """Record that `count` messages were waiting in the queue at `now`, in Unix seconds."""
         self.count = count
         if count == 0:
@@ -52,7 +52,7 @@ class Backlog:
         elif self._mark is None:
             self._mark = (now, self._taken + count + self.in_flight)
 
-    def took(self) -> None:
+    def record_delivery(self) -> None:
         """Record one delivery."""
         self._taken += 1
         if self._mark is not None and self._taken >= self._mark[1]:
@@ -67,17 +67,17 @@ class Backlog:
         self._mark = None
 
     def age_s(self, now: float) -> float:
-        """Return how many seconds a message delivered now may have waited; `most_s` if nothing is known of the queue."""
+        """Return how many seconds a message delivered now may have waited; `max_age_s` if nothing is known of the queue."""
         if self.count == 0 and self.empty_at:
             return 0.0
-        return min(max(0.0, now - self.empty_at), self.most_s)
+        return min(max(0.0, now - self.empty_at), self.max_age_s)
 
 
 class Backlogs:
     """The backlogs of all signal queues: the raw queue and its partitions."""
 
-    def __init__(self, queues: Iterable[str], most_s: float, *, in_flight: int) -> None:
-        self._of = {queue: Backlog(most_s, in_flight=in_flight) for queue in queues}
+    def __init__(self, queues: Iterable[str], max_age_s: float, *, in_flight: int) -> None:
+        self._of = {queue: Backlog(max_age_s, in_flight=in_flight) for queue in queues}
 
     @property
     def count(self) -> int:
@@ -94,14 +94,14 @@ class Backlogs:
         for one in self._of.values():
             one.empty_at = at
 
-    def saw(self, queue: str, count: int, now: float) -> None:
+    def observe_depth(self, queue: str, count: int, now: float) -> None:
         """Record that `count` messages were waiting in the queue at `now`."""
-        self._of[queue].saw(count, now)
+        self._of[queue].observe_depth(count, now)
 
-    def took(self, queue: str) -> None:
+    def record_delivery(self, queue: str) -> None:
         """Record one delivery, if the queue is tracked."""
         if queue in self._of:
-            self._of[queue].took()
+            self._of[queue].record_delivery()
 
     def paused(self) -> None:
         """Record that reading is paused; the next depth check updates every queue."""

@@ -13,10 +13,10 @@ RETRY_S = 2.0  # between attempts while a queue rejects publishes
 class HeldBack:
     """Held-back messages of one session, oldest first. `wake` is called when a chunk is due."""
 
-    def __init__(self, patience: Retry, wake: Callable[[], None]) -> None:
+    def __init__(self, retry: Retry, wake: Callable[[], None]) -> None:
         self.is_due = False
-        self._patience, self._wake = patience, wake
-        self._fate = Disposition()
+        self._retry, self._wake = retry, wake
+        self._disposition = Disposition()
         self._tags: deque[int] = deque()  # in retry order
         self._named: set[str] = set()  # full queues reported in health and log
         self._timer: asyncio.TimerHandle | None = None
@@ -27,18 +27,18 @@ class HeldBack:
     @property
     def keys(self) -> frozenset[Key]:
         """Keys of the held-back signals; another message with one of them is a duplicate."""
-        return self._fate.held
+        return self._disposition.held
 
     @property
     def by_consumer(self) -> Counter[str]:
         """Count of held-back messages per consumer tag."""
-        return Counter(received.consumer for received in self._fate.received)
+        return Counter(received.consumer for received in self._disposition.received)
 
     def add(self, rejected: Disposition) -> None:
         """Hold back the rejected messages of a group (possibly none) and schedule the next attempt if any message waits."""
-        self._fate.add(rejected)
+        self._disposition.add(rejected)
         self._tags.extend(received.tag for received in rejected.received)
-        self._name({*self._fate.rejected_by.values()})
+        self._name({*self._disposition.rejected_by.values()})
         if self._tags and self._timer is None and not self.is_due:
             delay_s = RETRY_S if rejected.received else 0  # a fully accepted chunk is followed by the next one at once
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
@@ -47,14 +47,14 @@ class HeldBack:
         """Return the next chunk, at most `most` messages; pass those that are rejected again to `add`."""
         self.is_due = False
         tags = {self._tags.popleft() for _ in range(min(most, len(self._tags)))}
-        chunk, self._fate = self._fate.split(tags)
+        chunk, self._disposition = self._disposition.split(tags)
         return chunk
 
     def clear(self) -> None:
         """Drop all messages: the session has ended, and RabbitMQ redelivers them."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self.is_due, self._fate = None, False, Disposition()
+        self._timer, self.is_due, self._disposition = None, False, Disposition()
         self._tags.clear()
         self._name(set())
 
@@ -64,7 +64,7 @@ class HeldBack:
 
     def _name(self, queues: set[str]) -> None:
         for queue in self._named - queues:
-            self._patience.say(queue, None)
+            self._retry.say(queue, None)
         for queue in sorted(queues):
-            self._patience.say(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
+            self._retry.say(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
         self._named = queues

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from manifold.contracts.signals import keys
-from manifold.queues import NOBODYS, Script, execute
+from manifold.queues import NO_SHARED_CODE, Script, execute
 from manifold.settings import Settings
 from manifold.signals._received import Accepted
 
@@ -26,7 +26,7 @@ class Claim(StrEnum):
     CONFLICT = "conflict"  # the key was used for other content
 
 
-CLAIM, RELEASE = (Script(name, shares=NOBODYS, package="manifold.signals") for name in ("claim", "release"))
+CLAIM, RELEASE = (Script(name, prepends=NO_SHARED_CODE, package="manifold.signals") for name in ("claim", "release"))
 
 
 class IdempotencyStore:
@@ -67,7 +67,7 @@ class IdempotencyStore:
         about = keys.digest(message.content), keys.digest(message.holder), self._key_s
         if message.nonce is None:
             return (1, _key(message), *about)
-        newest, device_id = int(now // self._generation_s), message.said.device_id
+        newest, device_id = int(now // self._generation_s), message.parsed.device_id
         places = (newest, newest + 1, *range(newest - keys.GENERATIONS, newest))
         hashes = [keys.nonces(device_id, generation) for generation in places]
         kept_s = (keys.GENERATIONS + 1) * self._generation_s
@@ -87,4 +87,4 @@ def _bound(message: Accepted) -> bytes:
 
 
 def _key(message: Accepted) -> bytes:
-    return keys.once(message.said.device_id, message.key)
+    return keys.once(message.parsed.device_id, message.key)

@@ -24,57 +24,57 @@ log = structlog.get_logger(__name__)
 class Judge:
     """Judges groups of messages; an unexpected failure of one message does not affect the others."""
 
-    def __init__(self, checks: Checks, once: IdempotencyStore, bounds: Bounds, patience: Retry, *, max_retries: int) -> None:
-        self._checks, self._once, self._bounds, self._patience = checks, once, bounds, patience
+    def __init__(self, checks: Checks, store: IdempotencyStore, bounds: Bounds, retry: Retry, *, max_retries: int) -> None:
+        self._checks, self._store, self._bounds, self._retry = checks, store, bounds, retry
         self._max_retries = max_retries
 
-    async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
+    async def disposition_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
         """Decide about each message of the group; nothing is recorded or published yet.
 
         `held_before` contains the keys of the group being published; messages with one of them are duplicates.
         """
-        fate, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
+        disposition, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
         for received in group:
             if received.is_copy:
-                fate.note_copy(received)
+                disposition.note_copy(received)
                 continue
             try:
                 judged = await self._judged(received, now)
             except Exception as exc:  # isolate unexpected failures to one message
-                log.exception("a check failed", correlation_id=received.correlation_id)
-                fate.later.append((received, f"a check failed: {type(exc).__name__}"))
+                log.exception("check raised an unexpected error", correlation_id=received.correlation_id)
+                disposition.later.append((received, f"check raised an unexpected error: {type(exc).__name__}"))
                 continue
             if isinstance(judged, Refusal):
-                fate.refuse(received, judged)
+                disposition.refuse(received, judged)
             else:
                 good.append(judged)
-        claims = await self._patience.until_done("Redis", lambda: self._once.claim(good)) if good else list[Claim]()
+        claims = await self._retry.until_done("Redis", lambda: self._store.claim(good)) if good else list[Claim]()
         held = set(held_before)
         for message, claim in zip(good, claims, strict=True):
-            fate.note(message, claim, held)
-        await self._process(fate)
-        fate.give_up(self._max_retries)
-        return fate
+            disposition.note(message, claim, held)
+        await self._process(disposition)
+        disposition.give_up(self._max_retries)
+        return disposition
 
     async def _judged(self, received: Received, now: datetime) -> Judged:
         large = len(received.body) > LARGE or received.content_encoding
         judge = self._checks.judge
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
-    async def _process(self, fate: Disposition) -> None:
+    async def _process(self, disposition: Disposition) -> None:
         """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails."""
         failed: list[Accepted] = []
-        for message in fate.taken:
-            if isinstance(message.said, RawSignal):
+        for message in disposition.taken:
+            if isinstance(message.parsed, RawSignal):
                 try:
                     args = message.plain, self._bounds
                     data = await asyncio.to_thread(process, *args) if len(message.plain) > LARGE else process(*args)
                 except Exception as exc:  # as above
-                    log.exception("a signal cannot be processed", correlation_id=message.correlation_id)
-                    fate.later.append((message.received, f"processing failed: {type(exc).__name__}"))
+                    log.exception("signal processing failed", correlation_id=message.correlation_id)
+                    disposition.later.append((message.received, f"processing failed: {type(exc).__name__}"))
                     failed.append(message)
                 else:
-                    fate.data[message.received.tag] = data
+                    disposition.data[message.received.tag] = data
         if failed:
-            fate.taken = [message for message in fate.taken if message not in failed]
-            await self._patience.until_done("Redis", lambda: self._once.release(failed))
+            disposition.taken = [message for message in disposition.taken if message not in failed]
+            await self._retry.until_done("Redis", lambda: self._store.release(failed))

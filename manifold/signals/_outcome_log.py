@@ -15,46 +15,46 @@ from manifold.signals._received import Received
 log = structlog.get_logger(__name__)
 
 
-def tell(fate: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
+def log_outcomes(disposition: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
     """Count and log the messages of an acknowledged group; `log_accepted` is the sampled share of accepted messages."""
     now = datetime.now(UTC)
     for received in group:
         _metrics.PROCESSING_SECONDS.observe(max(0.0, (now - received.at).total_seconds()))
     _metrics.GROUP_MESSAGES.observe(len(group))
     _metrics.BYTES.inc(sum(len(received.body) for received in group))
-    statuses = sum(1 for message in fate.taken if message.received.is_status)
+    statuses = sum(1 for message in disposition.taken if message.received.is_status)
     outcomes = {
-        "processed": len(fate.taken) - statuses,
+        "processed": len(disposition.taken) - statuses,
         "status": statuses,
-        "duplicate": len(fate.duplicates),
-        "refused": len(fate.refused),
-        "retried": len(fate.later),
-        "expired": len(fate.expired),
+        "duplicate": len(disposition.duplicates),
+        "refused": len(disposition.refused),
+        "retried": len(disposition.later),
+        "expired": len(disposition.expired),
     }
     for outcome, count in outcomes.items():
         if count:
             _metrics.MESSAGES.labels(outcome).inc(count)
-    for one in fate.refused:
+    for one in disposition.refused:
         _metrics.ERRORS.labels(one.refusal.code.value).inc()
-    _log_all(fate, now, log_accepted)
+    _log_all(disposition, now, log_accepted)
 
 
-def _log_all(fate: Disposition, now: datetime, log_accepted: float) -> None:
+def _log_all(disposition: Disposition, now: datetime, log_accepted: float) -> None:
     """Log one line per message with device and correlation id; for refused messages, the claimed ones."""
-    for status, some in (("refused", fate.refused), ("expired", fate.expired)):
+    for status, some in (("refused", disposition.refused), ("expired", disposition.expired)):
         for one in some:
             named = {"device_id": ",".join(one.claims.devices) or None, "correlation_id": one.claims.correlation_id}
             why = {"code": one.refusal.code.value, "reason": one.refusal.message, "details": one.refusal.details}
             log.warning("message", status=status, **_about(one.received, now), **named, **why)
-    for received, reason in fate.later:
+    for received, reason in disposition.later:
         claims = claims_of(received)
         named = {"device_id": ",".join(claims.devices) or None, "correlation_id": claims.correlation_id}
         about = _about(received, now) | {"retry_count": received.retry_count}
         log.warning("message", status="retried", **about, **named, reason=reason)
-    for status, messages in (("processed", fate.taken), ("duplicate", fate.duplicates)):
+    for status, messages in (("processed", disposition.taken), ("duplicate", disposition.duplicates)):
         for message in messages:
             if random.random() < log_accepted:
-                named = {"device_id": message.said.device_id, "correlation_id": message.correlation_id}
+                named = {"device_id": message.parsed.device_id, "correlation_id": message.correlation_id}
                 log.info("message", status=status, **_about(message.received, now), **named)
 
 

@@ -17,7 +17,7 @@ from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal, processed_message
 from manifold.contracts.signals.processing import ProcessedData
-from manifold.signals._amqp_frames import AROUND
+from manifold.signals._amqp_frames import FRAME_OVERHEAD_BYTES
 from manifold.signals._decoding import MAX_HEADERS
 from manifold.signals._received import (
     CORRELATION,
@@ -36,10 +36,10 @@ from manifold.signals._received import (
 
 JSON, PERSISTENT = "application/json", 2
 MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes; copies come back with headers added by RabbitMQ, and must be readable
-MAX_OWN = 10_000  # bytes of a header written by the door
-MAX_SHORT = 255  # bytes of a short string property
+MAX_OWN_HEADER_BYTES = 10_000  # bytes of a header written by the door
+MAX_SHORT_STRING_BYTES = 255  # bytes of a short string property
 # RabbitMQ closes a channel that publishes with this reply_to and has no pending request; AMQP 1.0 senders can set it.
-DIRECT = "amq.rabbitmq.reply-to"
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,8 @@ class Outgoing:
             frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
         except Exception as exc:  # noqa: BLE001  # the properties come from arbitrary clients
             return exc
-        if len(frames[1]) > room + AROUND:  # a server that negotiated smaller frames would close the connection every time
+        # A server that negotiated smaller frames would close the connection every time.
+        if len(frames[1]) > room + FRAME_OVERHEAD_BYTES:
             return ValueError(f"the properties do not fit into a frame, which has room for {room} bytes")
         return frames
 
@@ -77,10 +78,10 @@ def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
     return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
 
 
-def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
+def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
     """Build the processed signal. Its message id is the signal's digest, so that republished messages share one id."""
-    body = processed_message(said, data, at=at, correlation_id=message.correlation_id)
-    headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
+    body = processed_message(parsed, data, at=at, correlation_id=message.correlation_id)
+    headers: dict[str, Any] = {DEVICE: parsed.device_id, VERSION: parsed.schema_version}
     if message.correlation_id:
         headers[CORRELATION] = message.correlation_id
     about = Basic.Properties(JSON, headers=headers, delivery_mode=PERSISTENT, message_id=message.content, timestamp=at)
@@ -90,13 +91,13 @@ def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datet
 def retry(received: Received, after_ms: int) -> Outgoing:
     """Build the same message for redelivery after `after_ms`."""
     headers = {RETRY_COUNT: received.retry_count + 1}
-    return _again(received, topology.DEAD_EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
+    return _forwarded(received, topology.DEAD_EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
 
 
 def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
     """Build the same message with its error report in a header."""
     headers = {ERROR: report.to_json().decode()}
-    return _again(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
+    return _forwarded(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
 
 
 def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
@@ -111,7 +112,7 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
 
 
 def _fits(text: str | None) -> bool:
-    return bool(text) and len(str(text).encode()) <= MAX_SHORT
+    return bool(text) and len(str(text).encode()) <= MAX_SHORT_STRING_BYTES
 
 
 def without_headers(one: Outgoing) -> Outgoing:
@@ -124,14 +125,14 @@ def without_headers(one: Outgoing) -> Outgoing:
     return replace(one, properties=properties)
 
 
-def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
+def _forwarded(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
     """Build a copy: the same bytes, and all properties and headers that are not about routing, as far as they fit a frame."""
     old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
     headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
     made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
     for name in KEPT_PROPERTIES:
         setattr(made, name, getattr(old, name, None))
-    if made.reply_to == DIRECT:
+    if made.reply_to == DIRECT_REPLY_TO:
         made.reply_to = None
     made.message_id = made.message_id or f"{OWN_ID}{uuid4().hex}"
     made.expiration = expiration
@@ -141,7 +142,7 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
 
 def _is_own(value: Any) -> bool:
     """Whether a header value can be the door's own: a client may use the name for something larger."""
-    return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN)
+    return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN_HEADER_BYTES)
 
 
 def _can_be_sent(one: Outgoing) -> bool:

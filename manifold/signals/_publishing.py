@@ -15,10 +15,10 @@ from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
 from manifold.signals._retry import Retry
-from manifold.signals._session import AWAY, PublishRejectedError, Session
+from manifold.signals._session import SESSION_ERRORS, PublishRejectedError, Session
 
 RABBITMQ = "RabbitMQ"
-BLOCKED = "RabbitMQ takes nothing, by its alarm of memory or disk: nothing is acknowledged; it goes on by itself"
+BLOCKED = "RabbitMQ blocks publishers (memory or disk alarm); paused; resumes automatically"
 
 log = structlog.get_logger(__name__)
 
@@ -26,26 +26,26 @@ log = structlog.get_logger(__name__)
 class Publishing:
     """Publishes the results of a group and waits for the confirms."""
 
-    def __init__(self, patience: Retry, *, confirm_s: float) -> None:
-        self._patience, self._confirm_s = patience, confirm_s
+    def __init__(self, retry: Retry, *, confirm_s: float) -> None:
+        self._retry, self._confirm_s = retry, confirm_s
 
-    async def publish(self, fate: Disposition, session: Session) -> None:
-        """Publish the results; return when all are confirmed or rejected by a full queue. Sets `fate.rejected_by`.
+    async def publish(self, disposition: Disposition, session: Session) -> None:
+        """Publish the results; return when all are confirmed or rejected by a full queue. Sets `disposition.rejected_by`.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session has ended.
         """
         now = datetime.now(UTC)
         out: list[tuple[Received, Outgoing]] = [
-            (message.received, _outgoing.processed(message, message.said, fate.data[message.received.tag], now))
-            for message in fate.taken
-            if isinstance(message.said, RawSignal)
+            (message.received, _outgoing.processed(message, message.parsed, disposition.data[message.received.tag], now))
+            for message in disposition.taken
+            if isinstance(message.parsed, RawSignal)
         ]
-        out += [(received, _outgoing.retry(received, back_off_ms(received.retry_count))) for received, _ in fate.later]
-        reports = [(one, _report(one, now)) for one in fate.refused]
+        out += [(received, _outgoing.retry(received, back_off_ms(received.retry_count))) for received, _ in disposition.later]
+        reports = [(one, _report(one, now)) for one in disposition.refused]
         out += [(one.received, _outgoing.dead_letter(one.received, report)) for one, report in reports]
-        fate.rejected_by = await self._all(out, session)
-        for one, report in [pair for pair in reports if pair[0].received.tag not in fate.rejected_by]:
+        disposition.rejected_by = await self._all(out, session)
+        for one, report in [pair for pair in reports if pair[0].received.tag not in disposition.rejected_by]:
             await self._reply(_outgoing.reply(one.received, report, now), one, session)
 
     async def _all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
@@ -54,8 +54,8 @@ class Publishing:
         answers = await self._answers([one for _, one in out], session)
         for (received, one), first in zip(out, answers, strict=True):
             answer = first
-            if answer is not None and not isinstance(answer, AWAY):
-                log.warning("headers cannot be sent on", reason=repr(answer)[:200])
+            if answer is not None and not isinstance(answer, SESSION_ERRORS):
+                log.warning("headers dropped; cannot be re-encoded", reason=repr(answer)[:200])
                 [answer] = await self._answers([_outgoing.without_headers(one)], session)
             if isinstance(answer, PublishRejectedError):
                 _metrics.REJECTED_PUBLISHES.labels(one.key).inc()
@@ -82,10 +82,10 @@ class Publishing:
                     raise TimeoutError(f"RabbitMQ has confirmed nothing for {self._confirm_s:g} s")
                 was_blocked = is_blocked
                 if is_blocked:
-                    self._patience.say(RABBITMQ, BLOCKED)
+                    self._retry.say(RABBITMQ, BLOCKED)
         finally:
             publishing.cancel()  # no effect once done
-            self._patience.say(RABBITMQ, None)
+            self._retry.say(RABBITMQ, None)
         return publishing.result()
 
     async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:
@@ -101,7 +101,7 @@ class Publishing:
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
         else:  # the queue is full or does not exist; a lost session surfaces in the next step
-            log.warning("an answer was not taken", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
+            log.warning("error reply not delivered", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
             _metrics.REPLIES.labels("foreign").inc()
 
 

@@ -16,7 +16,16 @@ DEATH = "x-death"  # RabbitMQ's record of the queues in which a message expired;
 # Sender-selected extra routes; not repeated, because the door may publish to more than the sender.
 ROUTES = ("CC", "BCC")
 # Headers about the routing and history of a message, not its content.
-OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", *ROUTES)
+ROUTING_HEADERS = (
+    ERROR,
+    RETRY_COUNT,
+    QUEUE,
+    DEATH,
+    "x-first-death-exchange",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    *ROUTES,
+)
 KEPT_PROPERTIES = (
     "content_type",
     "content_encoding",
@@ -77,7 +86,7 @@ class Received:
     @property
     def digest(self) -> str:
         """SHA-256 in lower-case hex over the parts that stay the same across redeliveries and routes."""
-        about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in OF_THE_WAY]
+        about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in ROUTING_HEADERS]
         try:
             told = repr((self.is_status, about, [self._property(name) for name in KEPT_PROPERTIES]))
         except RecursionError:
@@ -106,7 +115,7 @@ class Accepted:
     """A message that passed every check that needs no server."""
 
     received: Received
-    said: RawSignal | DeviceStatus
+    parsed: RawSignal | DeviceStatus
     plain: bytes  # decoded payload; for a status, the body
     content: str  # digest of the signal's content
     key: str  # idempotency key
@@ -122,7 +131,7 @@ class Accepted:
     @property
     def identity(self) -> str:
         """Identifies this message uniquely: device, content, idempotency key and holder."""
-        return f"{self.said.device_id} {self.content} {self.key} {self.holder}"
+        return f"{self.parsed.device_id} {self.content} {self.key} {self.holder}"
 
 
 Judged = Accepted | Refusal

@@ -21,25 +21,25 @@ LARGE = 128 << 10  # bytes above which sealing runs in a thread, to keep the eve
 class Recording:
     """Writes groups to the journal. Set `seqs` before the first group."""
 
-    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], patience: Retry) -> None:
+    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], retry: Retry) -> None:
         self.seqs: SeqSource
-        self._keys, self._journal, self._may_record, self._patience = keys, journal, may_record, patience
+        self._keys, self._journal, self._may_record, self._retry = keys, journal, may_record, retry
         self._recorded = Recorded()
         self._day: date | None = None  # day of the cached key
 
-    async def record(self, fate: Disposition) -> None:
+    async def record(self, disposition: Disposition) -> None:
         """Return once the accepted and refused messages are on disk. Messages already journaled are skipped."""
-        taken = [message for message in fate.taken if message.identity not in self._recorded]
-        refused = [one for one in (*fate.refused, *fate.expired) if one.digest not in self._recorded]
+        taken = [message for message in disposition.taken if message.identity not in self._recorded]
+        refused = [one for one in (*disposition.refused, *disposition.expired) if one.digest not in self._recorded]
         if taken or refused:
             await self._may_record()
-            envelopes = await self._patience.until_done("the storage of day keys", lambda: self._sealed(taken, refused))
+            envelopes = await self._retry.until_done("the storage of day keys", lambda: self._sealed(taken, refused))
             await self._journal.append(envelopes)
             self._recorded.add(_identities(taken, refused))
 
-    def acknowledged(self, fate: Disposition) -> None:
+    def acknowledged(self, disposition: Disposition) -> None:
         """Forget the messages of an acknowledged group; a message with the same identity is a new one from now on."""
-        self._recorded.forget(_identities(fate.taken, [*fate.refused, *fate.expired]))
+        self._recorded.forget(_identities(disposition.taken, [*disposition.refused, *disposition.expired]))
 
     async def _sealed(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
         """Seal the messages; in a thread if they are large, or if a new day's key must be read or created."""
@@ -55,12 +55,12 @@ class Recording:
         envelopes = []
         for message in taken:
             seq, at = self.seqs.next(), message.received.at
-            if isinstance(message.said, RawSignal):
+            if isinstance(message.parsed, RawSignal):
                 sealed = self._keys.seal(message.plain, seq=seq)
                 about = {"key": message.key, "correlation_id": message.correlation_id}
-                envelopes.append(raw_envelope(seq, at, message.said, sealed, payload=message.plain, **about))
+                envelopes.append(raw_envelope(seq, at, message.parsed, sealed, payload=message.plain, **about))
             else:
-                envelopes.append(status_envelope(seq, at, message.said, correlation_id=message.correlation_id))
+                envelopes.append(status_envelope(seq, at, message.parsed, correlation_id=message.correlation_id))
         for one in refused:
             seq, stream = self.seqs.next(), Stream.XRAY_STATUS if one.received.is_status else Stream.XRAY_RAW
             sealed = self._keys.seal(one.received.body, seq=seq)

@@ -33,7 +33,7 @@ class Retry:
             try:
                 done = await work()
             except (RedisError, OSError) as exc:
-                self.say(server, f"{server} is away ({exc}): nothing is let through; it goes on by itself")
+                self.say(server, f"{server} unavailable ({exc}); paused; resumes automatically")
                 await asyncio.sleep(RETRY_S)
             else:
                 self.say(server, None)
@@ -47,7 +47,7 @@ class Retry:
         else:
             self._problems[server] = problem
         if is_new and problem is not None:
-            log.warning("the door waits", reason=problem)
+            log.warning("waiting for dependency", reason=problem)
         if before is not None and self.problem is None:
-            log.info("the door goes on")
+            log.info("dependency available again")
         _metrics.WAITING.set(bool(self._problems.keys() - topology.OWN_QUEUES))  # a full queue blocks only its own messages

@@ -28,9 +28,9 @@ def check_signature(received: Received, device_id: str, secrets: Sequence[str]) 
     if algorithm not in ALGORITHMS:
         return Refusal(Code.SIGNATURE_ERROR, "the algorithm is not known", f"{ALGORITHM}: {' or '.join(ALGORITHMS)}")
     if not _HEX_32.fullmatch(nonce):
-        return Refusal(Code.SIGNATURE_ERROR, "the nonce is none", f"{NONCE}: 32 lower-case hex digits")
+        return Refusal(Code.SIGNATURE_ERROR, "the nonce is invalid", f"{NONCE}: 32 lower-case hex digits")
     if not _HEX_64.fullmatch(given) or len(timestamp) > _MAX_TIMESTAMP:
-        return Refusal(Code.SIGNATURE_ERROR, "the signature is none", f"{SIGNATURE}: 64 lower-case hex digits")
+        return Refusal(Code.SIGNATURE_ERROR, "the signature is invalid", f"{SIGNATURE}: 64 lower-case hex digits")
     right = False
     for secret in secrets:  # try all secrets even after a match, for constant time
         made = signature(received.body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp, algorithm=algorithm)

@@ -20,7 +20,7 @@ from manifold.contracts.signals.bounds import read_bounds
 from manifold.lake.day_keys import DayKeys
 from manifold.messaging.amqp import hmac_secrets
 from manifold.queues import connect
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -62,15 +62,15 @@ class Signals:
         stores = ArchiveClaims(settings.archive, settings.s3, node), [RedisClaims(self._redis, node)]
         self._lease = Lease(node, self._folder, *stores, lease_s=settings.node_lease_seconds)
         self._secrets, self._keys = hmac_secrets(settings), DayKeys.of(settings)
-        self._patience, once = Retry(), IdempotencyStore(self._redis, settings)
+        self._retry, store = Retry(), IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
-        judge = Judge(checks, once, bounds, self._patience, max_retries=settings.signals_max_retries)
-        self._recording = Recording(self._keys, self._journal, self._lease.held, self._patience)
-        publishing = Publishing(self._patience, confirm_s=settings.signals_confirm_seconds)
-        processor = Processor(judge, self._recording, publishing, once, self._patience)
+        judge = Judge(checks, store, bounds, self._retry, max_retries=settings.signals_max_retries)
+        self._recording = Recording(self._keys, self._journal, self._lease.held, self._retry)
+        publishing = Publishing(self._retry, confirm_s=settings.signals_confirm_seconds)
+        processor = Processor(judge, self._recording, publishing, store, self._retry)
         processor.tracing = self._tracing = Tracing.of(settings)
         processor.log_accepted = settings.signals_log_accepted
-        self._stay = Consumer(settings, processor, self._state, self._patience)
+        self._consumer = Consumer(settings, processor, self._state, self._retry)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -80,31 +80,31 @@ class Signals:
                 this node number.
         """
         settings = self._settings
-        tell_expiry(settings)
+        export_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
         token, shown = settings.http_token.get_secret_value(), settings.http_shows
         try:
             async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
-                self._folder.enter()
+                self._folder.lock()
                 await self._work(stop)
         finally:
             self._journal.stop()
-            self._folder.leave()
+            self._folder.unlock()
             await self._redis.aclose()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
 
     def health(self) -> Health:
         """Report healthy while consuming and able to write to disk."""
-        stay, needed = self._stay, (self._stay, self._patience, self._journal)
+        consumer, needed = self._consumer, (self._consumer, self._retry, self._journal)
         problems = [part.problem for part in (*needed, self._writer, self._lease) if part.problem is not None]
         serving = all(part.problem is None for part in needed)
         details = {
             "problems": problems,
             "signatures": "required" if self._secrets else "not asked for: no secret is set",
-            "backlog": stay.backlog.count,
-            "backlog_age_seconds": round(stay.backlog.age_s(time.time()), 1) if stay.problem is None else None,
-            "in_hand": stay.in_hand,
+            "backlog": consumer.backlog.count,
+            "backlog_age_seconds": round(consumer.backlog.age_s(time.time()), 1) if consumer.problem is None else None,
+            "in_hand": consumer.in_hand,
             "journal_files": len(self._journal.files),
             "node": self._settings.signals_node,
         }
@@ -120,40 +120,40 @@ class Signals:
         start.result()
         lease = asyncio.ensure_future(self._lease.keep())
         tasks = [told, lease, *map(asyncio.ensure_future, (self._writer.run(), watch_lag(_metrics.LOOP_LAG_SECONDS.set)))]
-        stay = asyncio.create_task(self._stay.run(), name="signals.stay")
+        consumer = asyncio.create_task(self._consumer.run(), name="signals.consumer")
         try:
-            await asyncio.wait((stay, lease, told), return_when=asyncio.FIRST_COMPLETED)
-            if stay.done():
-                stay.result()
-            await self._finish(stay)
+            await asyncio.wait((consumer, lease, told), return_when=asyncio.FIRST_COMPLETED)
+            if consumer.done():
+                consumer.result()
+            await self._finish(consumer)
         finally:
-            for task in (stay, *tasks):
+            for task in (consumer, *tasks):
                 task.cancel()
-            await asyncio.gather(stay, *tasks, return_exceptions=True)
+            await asyncio.gather(consumer, *tasks, return_exceptions=True)
             await self._lease.release()
         if self._lease.lost is not None:
             raise Permanent(self._lease.lost)
 
     async def _start(self) -> None:
         if not self._secrets:
-            log.warning("no secret is set: whoever may publish to RabbitMQ is believed; set MANIFOLD_SIGNALS_HMAC_SECRET")
+            log.warning("signatures disabled: no HMAC secret; set MANIFOLD_SIGNALS_HMAC_SECRET")
         self._keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
         recovered, state, node = self._journal.recover(), self._state.load(), self._settings.signals_node
         given = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
         self._recording.seqs = await self._lease.take(given)
-        self._stay.backlog.empty_at = state.empty_at
+        self._consumer.backlog.empty_at = state.empty_at
         log.info("door started", last_seq=given, journal_files=len(recovered), signatures=bool(self._secrets))
 
-    async def _finish(self, stay: "asyncio.Task[None]") -> None:
+    async def _finish(self, consumer: "asyncio.Task[None]") -> None:
         """Stop consuming, settle and seal. Leftovers are redelivered, or sealed by the next start."""
-        self._stay.stop()
+        self._consumer.stop()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await asyncio.wait((stay,))
+                await asyncio.wait((consumer,))
                 self._journal.rotate()
                 await asyncio.gather(*(file.sealed.wait() for file in self._journal.files))
         except TimeoutError:
-            log.warning("stopping with work left", journal_files=len(self._journal.files), in_hand=self._stay.in_hand)
+            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files), in_hand=self._consumer.in_hand)
 
     async def _flush(self, _: web.Request) -> web.Response:
         return await flush_journal(self._journal, self._writer, self._settings.signals_node)

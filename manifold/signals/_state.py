@@ -5,7 +5,7 @@ from pathlib import Path
 from manifold.archive import state_file
 
 
-class SignalsState(state_file.DoorState):
+class SignalsState(state_file.ServiceState):
     """The last seq issued, and when the raw queue was last seen empty."""
 
     empty_at: float = 0.0  # Unix seconds; 0: never

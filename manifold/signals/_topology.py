@@ -74,7 +74,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
                 await _without_partitions(connection)
     except ChannelPreconditionFailed as exc:
         raise Permanent(
-            f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
+            f"the RabbitMQ topology conflicts: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
             "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
         ) from exc
     await made.close()

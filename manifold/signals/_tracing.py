@@ -44,9 +44,9 @@ class Tracing:
         """Build the exporter from the settings; None if they name no collector."""
         return cls(settings.signals_traces_url, settings.signals_node) if settings.signals_traces_url else None
 
-    def tell(self, fate: Disposition, now: datetime) -> None:
+    def emit_spans(self, disposition: Disposition, now: datetime) -> None:
         """Emit the spans of a group acknowledged at `now`. Does not block."""
-        for received, attributes in _ended(fate):
+        for received, attributes in _ended(disposition):
             self._span(received, attributes, now)
 
     def close(self) -> None:
@@ -69,21 +69,21 @@ class Tracing:
         span.end(max(_ns(now), _ns(received.at)))
 
 
-def _ended(fate: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
+def _ended(disposition: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
     """Yield each message of a group with its outcome attributes."""
-    yield from _known(fate.taken, "processed")
-    yield from _known(fate.duplicates, "duplicate")
-    for outcome, some in (("refused", fate.refused), ("expired", fate.expired)):
+    yield from _known(disposition.taken, "processed")
+    yield from _known(disposition.duplicates, "duplicate")
+    for outcome, some in (("refused", disposition.refused), ("expired", disposition.expired)):
         for one in some:
             yield one.received, {"manifold.outcome": outcome} | _why(one)
-    for received, why in fate.later:
+    for received, why in disposition.later:
         yield received, {"manifold.outcome": "retried", "manifold.reason": why}
 
 
 def _known(messages: Iterable[Accepted], outcome: str) -> Iterator[tuple[Received, dict[str, Any]]]:
     for message in messages:
         outcome_of = "status" if message.received.is_status and outcome == "processed" else outcome
-        about = {"manifold.outcome": outcome_of, "manifold.device_id": message.said.device_id}
+        about = {"manifold.outcome": outcome_of, "manifold.device_id": message.parsed.device_id}
         if message.correlation_id:
             about[CONVERSATION] = message.correlation_id
         yield message.received, about

@@ -29,7 +29,7 @@ from manifold.settings import Settings
 from manifold.signals._checks import Checks
 from manifold.signals._claimed_identity import claims_of, readable
 from manifold.signals._decoding import read_any_properties
-from manifold.signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
+from manifold.signals._received import ERROR, QUEUE, ROUTING_HEADERS, Accepted, Judged, Received
 
 ACCEPTED = "accepted"
 EXPIRED = "EXPIRED"  # it expired in its queue; no door saw it
@@ -108,7 +108,7 @@ class DeadLetters:
         judged = self._ageless(letter)
         if self.would_be(letter) != ACCEPTED and isinstance(judged, Accepted):
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            about: dict[str, Any] = {"device_id": judged.said.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
+            about: dict[str, Any] = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
             headers |= signed_headers(letter.body, self._checks.secrets[0], **about)
         again = aio_pika.Message(
             letter.body,
@@ -161,7 +161,7 @@ def _received(letter: DeadLetter) -> Received:
 
 def _own_headers(letter: DeadLetter) -> dict[str, Any]:
     """Return the original headers, without those about routing and history."""
-    return {name: value for name, value in letter.message.headers.items() if name not in OF_THE_WAY}
+    return {name: value for name, value in letter.message.headers.items() if name not in ROUTING_HEADERS}
 
 
 def _queue_of(letter: DeadLetter) -> str:

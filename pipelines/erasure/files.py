@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, XRAY_RAW, Table
 from manifold.lake.catalog import run_tables_of, tables_of
-from manifold.lake.commits import MAIN, patiently
+from manifold.lake.commits import MAIN, retry_conflicts
 from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 from pipelines.erasure.names import OF_QUEUES, Named
@@ -64,7 +64,7 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
     return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 
 
-@patiently
+@retry_conflicts
 def _expire(catalog: Catalog, table: Table) -> int:
     needed = {
         pinned.snapshot_id

@@ -141,7 +141,7 @@ def erase(
             if done.proved:
                 break
     _note(catalog, done, ERASED if done.proved else LEFT, why)
-    log.info("vehicle is erased", erasure_id=done.erasure_id, proved=done.proved, rows=done.rows, messages=done.messages)
+    log.info("vehicle erased", erasure_id=done.erasure_id, proved=done.proved, rows=done.rows, messages=done.messages)
     return done
 
 

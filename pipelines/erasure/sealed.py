@@ -46,7 +46,7 @@ def _not_opened(why: str) -> Opened:
 
     def opened(_: int, __: bytes) -> bytes:
         if why not in said:
-            log.warning("refused messages of signals cannot be opened, and are searched by their topics alone", reason=why)
+            log.warning("refused signal messages cannot be opened; searching their topics only", reason=why)
             said.add(why)
         return b""
 

@@ -10,8 +10,8 @@ from pyiceberg.expressions import And, EqualTo, In, LessThan
 
 from manifold.contracts.tables import (
     ACTIONS,
+    CAMPAIGN_ANSWERS,
     CAMPAIGN_EVENTS,
-    CAMPAIGN_TABLES,
     DATA,
     ECQ_INDEX,
     ECQ_PAYLOAD,
@@ -19,6 +19,7 @@ from manifold.contracts.tables import (
     ECQ_STATE,
     IDS,
     META,
+    ORDER_TABLES,
     OUTCOMES,
     QUALITY,
     QUARANTINE,
@@ -26,7 +27,7 @@ from manifold.contracts.tables import (
     Table,
 )
 from manifold.lake.catalog import where
-from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.commits import MAIN, append_nothing, retry_conflicts
 from manifold.lake.data_files import read_files
 from pipelines.erasure.campaigns import rows_of, without_vehicle
 from pipelines.erasure.names import Named
@@ -68,13 +69,18 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Rem
 
 
 def _of_campaigns(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
-    """The rows of orders that name the vehicle, and the rows of the same orders without it."""
+    """The rows of orders and answers that name the vehicle, and the rows of the same messages without it."""
     rows = [*_search(catalog, CAMPAIGN_EVENTS, named, base, ("campaign", "by", "why", "rule", "counts", "record", "seq"))]
     orders = {row["seq"]: row["record"] for row in rows if not named.anew(row)}
     left = {seq: again for seq, order in orders.items() if (again := without_vehicle(order, named.vin, named.is_in)) is not None}
     instead = rows_of(left)
-    for table in CAMPAIGN_TABLES:
+    for table in ORDER_TABLES:
         yield Removal(table, pa.table({"seq": pa.array(sorted(orders), pa.int64())}), instead[table.name])
+    columns = tuple(column.name for column in CAMPAIGN_ANSWERS.columns)
+    answers = [row for row in _search(catalog, CAMPAIGN_ANSWERS, named, base, columns) if not named.anew(row)]
+    others = [row | {"reason": None} for row in answers if not (named.is_in(row["vin"]) or named.is_in(row["campaign"]))]
+    seqs = pa.array(sorted(row["seq"] for row in answers), pa.int64())
+    yield Removal(CAMPAIGN_ANSWERS, pa.table({"seq": seqs}), pa.Table.from_pylist(others, schema=CAMPAIGN_ANSWERS.arrow_schema))
 
 
 def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
@@ -142,7 +148,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-@patiently
+@retry_conflicts
 def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> int:
     """Clear the column on main wherever it names the vehicle; return the number of rows."""
     loaded = catalog.load_table(table.identifier)

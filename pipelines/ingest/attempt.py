@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import run_tables_of
-from manifold.lake.commits import append_rows, patiently
+from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
     MERGES,
@@ -26,7 +26,7 @@ from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
 # Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
-LEVEL = 1
+COMPRESSION_LEVEL = 1
 
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
@@ -67,7 +67,7 @@ class Attempt:
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
         create_branch(self.catalog, table, self.run_id, base)
-        options = {"fanout-enabled": "true", "compression-level": str(LEVEL)}
+        options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)
@@ -110,13 +110,13 @@ class Attempt:
         """Record the snapshot just written to the table's branch.
 
         Raises:
-            Retryable: it is not this attempt's, or not on top of `base`: another process works at the run.
+            Retryable: it is not this attempt's, or not on top of `base`: another process is working on the run.
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
         if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
             self._discard()
-            raise Retryable(f"another process works at run {self.run_id}; let it finish, or start again")
+            raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
         self.written[table.name] = int(properties.get("added-records", 0))
 
@@ -137,7 +137,7 @@ class Attempt:
                 head.manifest_list,
             ]
             drop_branch(self.catalog, table, branch_of(self.run_id))
-            patiently(self._expire)(table, head.snapshot_id)
+            retry_conflicts(self._expire)(table, head.snapshot_id)
             for file in files:
                 loaded.io.delete(file)
 

@@ -9,7 +9,7 @@ from expectations import Audit, audit
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import META, SEGMENTS
 from manifold.lake.reports import open_reports
-from pipelines.ingest.audit_result import keep_verdict
+from pipelines.ingest.audit_result import append_audit_result
 from pipelines.ingest.branches import RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, is_committed, pins_in
 from pipelines.ingest.run import Run
@@ -35,7 +35,7 @@ def audit_run(run: Run) -> Audit | None:
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
     if head is None or properties_of(head).get(RUN_ID) != run_id or is_committed(catalog.load_table(SEGMENTS.identifier), run_id):
-        log.info("run has nothing to judge", run_id=run_id)
+        log.info("nothing to audit", run_id=run_id)
         return None
     written = [pinned for pinned in (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)) if has_rows(catalog, pinned)]
     frames = {pinned.table.name: added(run, pinned) for pinned in written}
@@ -48,7 +48,7 @@ def audit_run(run: Run) -> Audit | None:
             keep=settings.report_max,
             references=ReferenceTables(run, written, frames),
             data_wait=timedelta(seconds=settings.data_wait_seconds),
-            keep_results=partial(keep_verdict, catalog, head),
+            keep_results=partial(append_audit_result, catalog, head),
         )
     finally:
         if META.name in frames:
@@ -57,5 +57,5 @@ def audit_run(run: Run) -> Audit | None:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
         raise AuditFailed(result)
-    log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
+    log.info("run audited", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
     return result

@@ -22,18 +22,18 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import is_committed
 
-JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
+AUDITED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
 PASSED = "manifold.passed"  # of `quality_results` only: "true" if the attempt may be published
 BROKEN, ERROR = "broken", "error"  # values in the table; importing `expectations` would import PySpark
 
 
-def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
+def append_audit_result(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
     """Append an audit result, tagged with the run and attempt that wrote the snapshot `judged` of `ingested_segments`."""
     properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
     broken = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
     properties[PASSED] = "false" if pc.any(broken).as_py() else "true"
     if rows.num_rows:
-        properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
+        properties[AUDITED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
     append_rows(catalog, QUALITY, rows, properties)
 
 
@@ -69,7 +69,7 @@ def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
     """Explain why a run that has not passed must not be published, and name the remedy."""
     broken = [row for row in _results(catalog, run_id) if (row["outcome"], row["severity"]) == (BROKEN, ERROR)]
     if not broken:
-        return f"run {run_id} is not judged as it lies there: clear its task `ingest`"
+        return f"the current attempt at run {run_id} has not been audited: clear its task `ingest`"
     report = open_reports(settings).address(run_page(run_id))
     says = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
     named = [says.format_map(row) for row in sorted(broken, key=lambda row: (row["suite"], row["rule"]))]
@@ -95,6 +95,6 @@ def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
         return None  # the run is open, but was not written to its end
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
         properties = properties_of(snapshot)
-        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in properties:
-            return datetime.fromisoformat(properties[JUDGED_AT])
+        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and AUDITED_AT in properties:
+            return datetime.fromisoformat(properties[AUDITED_AT])
     return None

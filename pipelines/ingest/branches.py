@@ -15,7 +15,7 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.lake.compat import Change
 
 PREFIX = "run_"
@@ -31,6 +31,10 @@ EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
 RESULT = "manifold.result"  # of `ingested_segments` only: the run's counts
 ABANDONED_AFTER = timedelta(days=1)
+
+
+class ConcurrentPublish(Retryable):
+    """Another run was published first, or has closed this one. Nothing happened; do the run again."""
 
 
 def branch_of(run_id: str) -> str:
@@ -63,7 +67,7 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
     compat.commit(table, guards, updates)
 
 
-@patiently
+@retry_conflicts
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
     """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last.
 
@@ -75,23 +79,26 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
-@patiently
+@retry_conflicts
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
     """Create the run's branch of `table` at `snapshot_id`.
 
     Raises:
-        Retryable: another process works on the same run, or another job has closed it.
+        ConcurrentPublish: another job has closed the run.
+        Retryable: another process works on the same run.
     """
+    loaded = _without_branch(catalog, table, run_id)
+    # Last, so that a job that closes the run has the least time to do it before the commit.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
-        raise Retryable(f"another job has closed run {run_id}; start again")
-    with Change(_without_branch(catalog, table, run_id)) as change:
+        raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
+    with Change(loaded) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
     loaded = catalog.load_table(table.identifier)
     if branch_of(run_id) in loaded.refs():
-        raise Retryable(f"another process works at run {run_id}; let it finish, or start again")
+        raise Retryable(f"another process is working on run {run_id}; wait for it, or start a new run")
     return loaded
 
 
@@ -103,7 +110,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
     _forget(catalog, branch)
 
 
-@patiently
+@retry_conflicts
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
     """Drop one branch of one table, if it exists."""
     loaded = catalog.load_table(table.identifier)
@@ -112,7 +119,7 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
             ManageSnapshots(change).remove_branch(branch).commit()
 
 
-@patiently
+@retry_conflicts
 def _forget(catalog: Catalog, branch: str) -> None:
     segments = catalog.load_table(SEGMENTS.identifier)
     with Change(segments) as change:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from manifold.archive.segment import Segment
 from manifold.lake.grouping import grouped
 
-OPENING = 64 << 10  # minimum size counted for a segment, in bytes: opening one costs as much as reading this many
+OPEN_COST_BYTES = 64 << 10  # minimum size counted for a segment, in bytes: opening one costs as much as reading this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Chunk:
 
 def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
     """Group the segments, in order, into lists of at most `max_bytes` with at least one segment each."""
-    return grouped(segments, lambda segment: max(segment.size, OPENING), max_bytes)
+    return grouped(segments, lambda segment: max(segment.size, OPEN_COST_BYTES), max_bytes)
 
 
 def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:

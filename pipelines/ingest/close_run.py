@@ -29,7 +29,7 @@ def close_segments(run: Attempt, todo: Plan) -> Ingested:
     refused = _refused_files(run)
     rows = [segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
     run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
-    log.info("run is written, not published", **asdict(result))
+    log.info("run written, not yet published", **asdict(result))
     return result
 
 

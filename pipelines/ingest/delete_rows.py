@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import DayTransform
 
 from manifold.contracts.tables import Table
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.lake.data_files import read_files, write_files
 
 REMOVES_DAYS = "manifold.removes-days"  # snapshot property: the days that it removes as a whole, a JSON array
@@ -32,7 +32,7 @@ def replace_files(table: IcebergTable, branch: str, changes: Changes, properties
                     files.append_data_file(made)
 
 
-@patiently
+@retry_conflicts
 def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
     """Commit a snapshot to the branch without the rows that match `named` in all of its columns."""
     loaded = catalog.load_table(table.identifier)
@@ -56,7 +56,7 @@ def files_with(
             yield task.file, rows.filter(pc.invert(_is_in(rows, unwanted)))
 
 
-@patiently
+@retry_conflicts
 def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, properties: dict[str, str]) -> None:
     """Commit a snapshot to the branch without the files of these days, found by partition; no rows are read."""
     loaded = catalog.load_table(table.identifier)

@@ -55,5 +55,5 @@ def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
     try:
         return is_behind(connect(settings.redis), catalog, settings, now)
     except RedisError as exc:
-        log.warning("Redis does not say what it has; populate will see", reason=str(exc))
+        log.warning("redis unavailable; scheduling populate", reason=str(exc))
         return True

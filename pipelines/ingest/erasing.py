@@ -17,12 +17,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import where
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.lake.data_files import read_files
 from pipelines.ingest.delete_rows import Changes, files_with, replace_files
 
 
-@patiently
+@retry_conflicts
 def erase_rows(
     catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str], *, instead: pa.Table | None = None
 ) -> None:

@@ -127,8 +127,8 @@ class Lease:
             return
         if TAKEN in table.refs() and self._clock() < until:
             raise LeaseHeld(
-                f"{holder} rewrites tables and holds their lease until {until:%Y-%m-%d %H:%M:%S} UTC, which it puts off while "
-                "it works; try again when it has ended"
+                f"{holder} holds the maintenance lease until {until:%Y-%m-%d %H:%M:%S} UTC and renews it while it works; "
+                "try again when it has ended"
             )
 
     def _terms(self) -> TableUpdate:
@@ -146,7 +146,7 @@ class Lease:
             except (CommitFailedException, CommitStateUnknownException):
                 continue  # concurrent commit or lost reply: read again
             return
-        raise Retryable(f"{SEGMENTS.identifier} is being changed all the time; try again")
+        raise Retryable(f"too many concurrent commits to {SEGMENTS.identifier}; try again")
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def rewriting(catalog: Catalog, job: str, *, clock: Clock = now_utc) -> Iterator
         try:
             lease.release()
         except Exception as exc:  # noqa: BLE001  # the job has ended, and its lease expires by itself
-            log.warning("the lease could not be released; it expires by itself", after_s=LEASE_S, reason=str(exc))
+            log.warning("lease not released; it expires automatically", after_s=LEASE_S, reason=str(exc))
 
 
 def fence(segments: IcebergTable) -> tuple[TableRequirement, ...]:
@@ -200,7 +200,7 @@ def _renew(lease: Lease, ended: threading.Event) -> None:
         except LeaseLost:
             return  # the job's next fence or check raises
         except Exception as exc:  # noqa: BLE001  # the catalog may be unavailable for a moment; the lease outlasts that
-            log.warning("the lease could not be renewed", reason=str(exc))
+            log.warning("lease not renewed", reason=str(exc))
 
 
 def _as_seen(table: IcebergTable, ref: str) -> TableRequirement:

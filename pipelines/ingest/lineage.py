@@ -19,11 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 from manifold.contracts.lineage import RunName, run_uuid
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
-from manifold.lake.lineage import tell
+from manifold.lake.lineage import emit
 from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
 from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
-from pipelines.ingest.publish import PinnedSnapshot, counting, pins_in
+from pipelines.ingest.publish import PinnedSnapshot, committed_runs, pins_in
 from pipelines.lineage.datasets import dataset, written
 from pipelines.lineage.events import Ended, Json, begun, ended, facet
 from pipelines.populate.snapshot_range import SnapshotRange
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
+def emit_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
     """Emit the lineage of a run; False if there is no lineage catalog or the run is not committed.
 
     Emitting again sends the same events with the same ids. Errors are logged, not raised: the run is published already.
@@ -43,22 +43,22 @@ def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
         return False
     try:
         ledger = catalog.load_table(SEGMENTS.identifier)
-        run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
-        return run is not None and tell(settings, list(events(catalog, settings, run)))
+        run = next((each for each in committed_runs(ledger) if properties_of(each)[RUN_ID] == run_id), None)
+        return run is not None and emit(settings, list(events(catalog, settings, run)))
     except Exception as exc:  # noqa: BLE001  # the run is committed
-        log.warning("the lineage of a run that counts was not told", run_id=run_id, reason=repr(exc))
+        log.warning("lineage of a committed run not emitted", run_id=run_id, reason=repr(exc))
         return False
 
 
-def tell_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
+def emit_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
     """Emit that the audit holds a run back; whether it was emitted. Errors are logged, not raised."""
     if not settings.lineage_url.get_secret_value():
         return False
     try:
         head = head_of(catalog, SEGMENTS, run_id)
-        return head is not None and PINS in properties_of(head) and tell(settings, list(_failed(catalog, settings, head, audit)))
+        return head is not None and PINS in properties_of(head) and emit(settings, list(_failed(catalog, settings, head, audit)))
     except Exception as exc:  # noqa: BLE001  # must not mask the audit result
-        log.warning("the lineage of a run that is held back was not told", run_id=run_id, reason=repr(exc))
+        log.warning("lineage of a held-back run not emitted", run_id=run_id, reason=repr(exc))
         return False
 
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from manifold.contracts.tables import Table
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.lake.data_files import write_files
 from pipelines.ingest.delete_rows import days_of
 
 
-@patiently
-def remake_days(
+@retry_conflicts
+def overwrite_days(
     catalog: Catalog,
     table: Table,
     days: Collection[date],

@@ -40,7 +40,7 @@ def is_index_whole(catalog: Catalog, versions: Mapping[str, int]) -> bool:
     if payloads is not None and payloads == names:
         return True
     log.warning(
-        "payloads and their index differ; all payloads are looked through: manifold lake check", payloads=payloads, names=names
+        "payload and index row counts differ; scanning all payloads", payloads=payloads, names=names, remedy="manifold lake check"
     )
     return False
 

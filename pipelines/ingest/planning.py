@@ -14,7 +14,17 @@ from manifold.archive.segment import Interval, Segment, Selection, claimed_node,
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.contracts.tables import CAMPAIGN_EVENTS, ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
+from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
+    CAMPAIGN_EVENTS,
+    ECQ_INDEX,
+    IDS,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
 from manifold.lake.catalog import make_signal_tables, where
 from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
@@ -26,6 +36,7 @@ WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of
     Stream.DATA: IDS,
     Stream.ECQ: ECQ_INDEX,
     Stream.CAMPAIGN: CAMPAIGN_EVENTS,
+    Stream.ANSWER: CAMPAIGN_ANSWERS,
     Stream.XRAY_RAW: XRAY_RAW,
     Stream.XRAY_STATUS: XRAY_STATUS,
 }
@@ -34,7 +45,7 @@ PAYLOADS = (Stream.DATA, Stream.TRIGGER)  # streams whose messages may carry a p
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Exclusions:
     """Messages and files that a run refuses because they broke a rule before, with the reasons."""
 
     messages: Mapping[int, str] = field(default_factory=dict)  # by seq
@@ -43,8 +54,8 @@ class Aside:
     def __len__(self) -> int:
         return len(self.messages) + len(self.files)
 
-    def __or__(self, other: "Aside") -> "Aside":
-        return Aside({**other.messages, **self.messages}, {**other.files, **self.files})
+    def __or__(self, other: "Exclusions") -> "Exclusions":
+        return Exclusions({**other.messages, **self.messages}, {**other.files, **self.files})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Aside | None = None) -> Plan:
+def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Exclusions | None = None) -> Plan:
     """Plan the new segments in this part of the archive.
 
     `base` is read first and includes every committed run; a run published later overtakes this one, which then starts again.
@@ -128,7 +139,7 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
     bringing = (span for s in new if s.stream in PAYLOADS and not s.is_replay and (span := _span(s, probes[s.path])))
     for path, seqs in still_refused(catalog, base, archive, ((s.path, s.first, s.last) for s in bringing)).items():
         found.skips[path] = sorted({*found.skips.get(path, ()), *seqs})
-    aside = aside or Aside()
+    aside = aside or Exclusions()
     return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 
 

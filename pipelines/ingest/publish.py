@@ -44,6 +44,7 @@ from pipelines.ingest.branches import (
     PINS,
     RUN_ID,
     UNDOES,
+    ConcurrentPublish,
     ancestors,
     branch_of,
     close_run,
@@ -60,10 +61,6 @@ COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the commit re
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
 log = structlog.get_logger(__name__)
-
-
-class ConcurrentPublish(Retryable):
-    """Another run was published first. Nothing happened; do the run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +84,18 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
     if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
-        log.info("run counts already", run_id=run_id)
+        log.info("run already committed", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
         if must:
             raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
-        log.info("run has nothing to publish", run_id=run_id)
+        log.info("nothing to publish", run_id=run_id)
         return False
     elif not may(written):
         raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fence=fence):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
-        log.info("run counts from here on", run_id=run_id, snapshot=written.snapshot_id)
+        log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
     finish(catalog)
     return True
 
@@ -140,10 +137,10 @@ def unfinished(segments: IcebergTable) -> list[Snapshot]:
 
     A run's branch of `ingested_segments` is dropped last, but another attempt at the same run may have dropped it already.
     """
-    return [s for place, s in enumerate(counting(segments)) if place == 0 or _is_open(segments, s)][::-1]
+    return [s for place, s in enumerate(committed_runs(segments)) if place == 0 or _is_open(segments, s)][::-1]
 
 
-def counting(segments: IcebergTable) -> list[Snapshot]:
+def committed_runs(segments: IcebergTable) -> list[Snapshot]:
     """Snapshots of committed runs, newest first, as far back as they are kept, without runs that were rolled back."""
     runs: list[Snapshot] = []
     undone: set[int] = set()
@@ -181,7 +178,7 @@ def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> 
 
 def is_committed(segments: IcebergTable, run_id: str) -> bool:
     """Whether the run is committed, by the snapshots that are kept; sufficient while the run's branch is open."""
-    return any(properties_of(s)[RUN_ID] == run_id for s in counting(segments))
+    return any(properties_of(s)[RUN_ID] == run_id for s in committed_runs(segments))
 
 
 def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
@@ -206,20 +203,20 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
         is_next = main is not None and written is not None and written.parent_snapshot_id == main.snapshot_id
         if not is_next and not _is_unfinished(catalog, run):
             # This process was paused. Main has the change, but its history, which would say so, may have expired.
-            log.info("another process has finished the run", run_id=run_id)
+            log.info("run finished by another process", run_id=run_id)
             return
         if main is None or written is None:
             raise OutcomeUnknown(
-                f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a run that counts; restore its metadata "
-                "and run this again, or make the lake again from the archive: manifold lake restore"
+                f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a committed run; restore its metadata "
+                "and run this again, or restore the lake from the archive: manifold lake restore"
             )
         target = written.snapshot_id
         if not is_next:
-            log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name)
+            log.info("main was compacted since the run began; rebasing", table=pinned.table.name)
             target = repeat(catalog, pinned.table, written, main)
         if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch_of(run_id)):
             return
-    raise Retryable(f"{pinned.table.identifier} is being changed all the time; try again")
+    raise Retryable(f"too many concurrent commits to {pinned.table.identifier}; try again")
 
 
 def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
@@ -247,4 +244,4 @@ def _move_main(
         except (CommitFailedException, CommitStateUnknownException):
             continue  # another ref moved, or the reply was lost: read again
         return True
-    raise Retryable(f"{table.identifier} is being changed all the time; try again")
+    raise Retryable(f"too many concurrent commits to {table.identifier}; try again")

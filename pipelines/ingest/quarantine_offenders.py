@@ -26,8 +26,8 @@ from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
-from pipelines.ingest.lineage import tell_held_back
-from pipelines.ingest.planning import Aside
+from pipelines.ingest.lineage import emit_held_back
+from pipelines.ingest.planning import Exclusions
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.populate.snapshot_range import SnapshotRange
@@ -48,13 +48,13 @@ SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[di
 }
 
 
-def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
+def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
     """Write the run to its branches and audit it; the audit is None if nothing was written or the run is already committed.
 
     Raises:
         AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
-    aside = Aside()
+    aside = Exclusions()
     for attempt in range(MAX_AUDIT_ATTEMPTS):
         # A distinct instant, so that rows of `quality_results` distinguish the attempts.
         once = replace(run, now=run.now + timedelta(milliseconds=attempt))
@@ -68,28 +68,28 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
                 or len(more) == len(aside)
                 or len(more) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
             ):
-                tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
+                emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
             aside = more
-            log.warning("run breaks a rule; it is written again without what offends", run_id=run.run_id, aside=len(aside))
+            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(aside))
         else:
             if aside:
-                _tell(run.settings, run.run_id, aside)
+                _send_alert(run.settings, run.run_id, aside)
             return written, judged
     raise AssertionError("the last round returns or raises")
 
 
-def offenders(run: Run, audit: Audit) -> Aside:
+def offenders(run: Run, audit: Audit) -> Exclusions:
     """Messages and files behind the rows that break rules of severity `error`, each with the first broken rule as its reason."""
-    aside = Aside()
+    aside = Exclusions()
     for finding in audit.failures:
         why = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
         if finding.table == SEGMENTS.name:
-            aside |= Aside(files={str(key[0]): why for key in finding.keys})
+            aside |= Exclusions(files={str(key[0]): why for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
-            aside |= Aside(dict.fromkeys(_behind(run, finding), why))
+            aside |= Exclusions(dict.fromkeys(_behind(run, finding), why))
         else:
-            aside |= Aside({int(key[0]): why for key in finding.keys if key[0] is not None})
+            aside |= Exclusions({int(key[0]): why for key in finding.keys if key[0] is not None})
     return aside
 
 
@@ -120,11 +120,11 @@ def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
     return [(row["path"], Stream(row["stream"])) for row in rows]
 
 
-def _tell(settings: Settings, run_id: str, aside: Aside) -> None:
+def _send_alert(settings: Settings, run_id: str, aside: Exclusions) -> None:
     named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
     shown = ", ".join(named[:MAX_NAMES_IN_ALERT]) + (", …" if len(named) > MAX_NAMES_IN_ALERT else "")
     why = sorted({*aside.messages.values(), *aside.files.values()})
-    text = f"run {run_id} has set aside {len(aside)} of what it was to take in ({shown}): {'; '.join(why)}"
+    text = f"run {run_id} quarantined {len(aside)} messages or files ({shown}): {'; '.join(why)}"
     alert(
         settings,
         "set aside",

@@ -17,12 +17,12 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import META, Table
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from pipelines.ingest.branches import ATTEMPT, MERGES, OURS, REPEAT, REPEATS, drop_branch, properties_of
 from pipelines.ingest.restore_snapshot import replace_content
 
 
-@patiently
+@retry_conflicts
 def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
     """Repeat the change of `written` on top of `main`; return the id of a snapshot to which main can be moved."""
     name = f"{REPEAT}{secrets.token_hex(4)}"

@@ -62,5 +62,5 @@ def _is_asked(of: Identity, columns: Collection[str]) -> bool:
 
 def _told(of: Identity, count: int) -> int:
     if count:
-        log.info("what was delivered again is let be", table=of.table.name, messages=count)
+        log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
     return count

@@ -45,7 +45,7 @@ def settle_reports(catalog: Catalog, settings: Settings) -> None:
 
             record_states(reports, decided)
     except Exception as exc:  # noqa: BLE001  # a report page is no reason to fail the run
-        log.warning("reports keep an old state; the next run records the new one", reason=" ".join(str(exc).split())[:300])
+        log.warning("report states not updated; the next run retries", reason=" ".join(str(exc).split())[:300])
 
 
 def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

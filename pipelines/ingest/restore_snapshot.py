@@ -11,13 +11,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
 from manifold.contracts.tables import Table
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from pipelines.ingest.branches import commit, properties_of
 
 TOTALS = ("data-files", "delete-files", "records", "files-size", "position-deletes", "equality-deletes")
 
 
-@patiently
+@retry_conflicts
 def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, branch: str, properties: dict[str, str]) -> int:
     """Commit a snapshot with the files of `content` (None: no files) on top of the branch; return its id."""
     loaded = catalog.load_table(table.identifier)

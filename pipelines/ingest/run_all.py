@@ -20,12 +20,13 @@ from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.audit_result import may_be_published
+from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.lineage import tell_lineage
-from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.lineage import emit_lineage
+from pipelines.ingest.publish import finish, is_published, publish
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import refresh_trends
@@ -157,7 +158,7 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
             return done, replace(run, now=at, part=chunk.segments)
         mine = replace(run, run_id=chunk.run_id, now=at, part=chunk.segments)
         written, report, warnings = ingest_audit_publish(mine)
-        log.info("a part of what is new is published; more follows", run_id=mine.run_id, segments=written.segments)
+        log.info("chunk published; more to follow", run_id=mine.run_id, segments=written.segments)
         done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine.run_id])
         at = run.now + timedelta(seconds=time.monotonic() - began)  # a run that seems a day old is dropped as abandoned
         after_each()
@@ -175,7 +176,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         stop=stop_after_attempt(MAX_ATTEMPTS),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(
-            "another run was first; doing this one again", run_id=run.run_id, tries=state.attempt_number
+            "another run was published first; retrying", run_id=run.run_id, tries=state.attempt_number
         ),
         reraise=True,
     )
@@ -185,9 +186,9 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
             with attempt:
                 # A distinct instant: the audit result of an earlier attempt is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
-                written, judged = ingest_and_judge(mine)
+                written, judged = ingest_and_audit(mine)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)
     finally:
         settle_reports(run.catalog, run.settings)
-    tell_lineage(run.catalog, run.settings, run.run_id)
+    emit_lineage(run.catalog, run.settings, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from manifold.archive.parsing import OTHER_BYTES
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
 
@@ -75,11 +76,17 @@ def meta_changes(judgement: DataFrame) -> DataFrame:
 
 
 def outcome_rows(outcomes: DataFrame) -> DataFrame:
-    """One row per ended entry, from the first message about it."""
+    """One row per ended entry, from the first message about it; a second for one that was delivered after its withdrawal."""
     accepted = outcomes.where("reason is null")
-    first = accepted.groupBy("vin", "entry_seq").agg(
-        sf.min_by(sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said", "seq"), "seq").alias("o")
+    end, delivered = (
+        sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said", "seq"),
+        sf.col("outcome") == "delivered",
     )
+    ends = accepted.groupBy("vin", "entry_seq").agg(
+        sf.min_by(end, "seq").alias("o"), sf.min_by(end, sf.when(delivered, sf.col("seq"))).alias("late")
+    )
+    late = sf.when(sf.col("o.outcome") == Outcome.WITHDRAWN.value, sf.col("late"))
+    first = ends.select("vin", "entry_seq", sf.explode(sf.array_compact(sf.array("o", late))).alias("o"))
     acknowledged = sf.when(sf.col("o.outcome") == "delivered", sf.timestamp_millis("o.ended_ms"))
     return first.select(
         "vin",
@@ -98,6 +105,17 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
 def not_in(rows: DataFrame, known: DataFrame, keys: list[str]) -> DataFrame:
     """Rows whose keys are not in `known`; a hash join, so that neither side is sorted."""
     return rows.join(known.select(*keys).hint("shuffle_hash"), keys, "left_anti")
+
+
+def new_outcomes(rows: DataFrame, known: DataFrame) -> DataFrame:
+    """Outcomes of entries that are not in `known` (vin, seq, outcome).
+
+    `delivered` is new, too, where an entry is only known as withdrawn.
+    """
+    theirs = known.select(*(sf.col(name).alias(f"known_{name}") for name in ("vin", "seq", "outcome"))).hint("shuffle_hash")
+    same = (sf.col("vin") == sf.col("known_vin")) & (sf.col("seq") == sf.col("known_seq"))
+    late = (sf.col("outcome") == Outcome.DELIVERED.value) & (sf.col("known_outcome") == Outcome.WITHDRAWN.value)
+    return rows.join(theirs, same & ~late, "left_anti")
 
 
 def once(refused: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -19,10 +19,10 @@ from pipelines.ingest.close_run import close_segments
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of
 from pipelines.ingest.open_run import begin
-from pipelines.ingest.planning import Aside, Plan
+from pipelines.ingest.planning import Exclusions, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write_campaigns import write_campaigns
+from pipelines.ingest.write_campaigns import write_answers, write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
@@ -31,7 +31,7 @@ MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are broadcast, so that the k
 log = structlog.get_logger(__name__)
 
 
-def ingest(run: Run, aside: Aside | None = None) -> Ingested:
+def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
     """Write the new segments to the run's branches, after dropping what an earlier attempt left; refuse what is in `aside`.
 
     New segments are those in the run's part of the archive that no run has ingested.
@@ -40,7 +40,7 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
         Retryable: another process works at the same run; nothing of either is published.
     """
     if older := ensure_tables(run.catalog):
-        log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
+        log.warning("tables of an earlier release; some queries are slower", tables=older, remedy="manifold lake migrate")
     todo = begin(run, aside)
     if todo is None:
         counts = is_published(run.catalog, run.run_id, run.now)
@@ -69,6 +69,8 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
         write_ecq(run, source_of(run, todo, Stream.ECQ), todo.base, refused)
     if todo.of(Stream.CAMPAIGN):
         write_campaigns(run, source_of(run, todo, Stream.CAMPAIGN), todo.base, refused)
+    if todo.of(Stream.ANSWER):
+        write_answers(run, source_of(run, todo, Stream.ANSWER), todo.base, refused)
     if todo.of(Stream.XRAY_RAW):
         write_signals(run, source_of(run, todo, Stream.XRAY_RAW), todo.base, refused)
     if todo.of(Stream.XRAY_STATUS):
@@ -174,11 +176,11 @@ def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
 
 
 def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
-    """(vin, seq) of outcomes in the lake for seqs in [first, last]; prunes files by day and by seq."""
+    """(vin, seq, outcome) of outcomes in the lake for seqs in [first, last]; prunes files by day and by seq."""
     of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(
         sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
     )
-    return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
+    return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq", "outcome")
 
 
 def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
@@ -189,7 +191,7 @@ def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
 
 
 def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
-    keys = ["vin", "seq"]
     if few:
+        keys = ["vin", "seq"]
         known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
-    return transforms.not_in(rows, known, keys)
+    return transforms.new_outcomes(rows, known)

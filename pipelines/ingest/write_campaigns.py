@@ -1,4 +1,4 @@
-"""Writes orders to campaigns to the branches of a run: plans, orders, and the vehicles that they list."""
+"""Writes orders to campaigns and vehicles' answers to the branches of a run."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
-from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
+from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
 from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.frames import parsed
@@ -38,6 +38,22 @@ def write_campaigns(run: Attempt, source: Source, base: Mapping[str, int], refus
             refused.append(bad)
     finally:
         orders.unpersist()
+
+
+def write_answers(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+    """Write the stream `answer`; append its refused rows to `refused`."""
+    answers = parsed(source, run.spark, parsing.answers, parsing.ANSWERS).persist()
+    try:
+        counted = answers.agg(sf.count("vin").alias("answers"), sf.count("reason").alias("refused")).first()
+        assert counted is not None  # an aggregation has one row
+        if counted["answers"]:
+            accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
+            run.append(CAMPAIGN_ANSWERS, rows_of(CAMPAIGN_ANSWERS, accepted), base[CAMPAIGN_ANSWERS.name])
+        if counted["refused"]:
+            bad = parsed(source, run.spark, parsing.answers, parsing.ANSWERS)
+            refused.append(transforms.refused_rows(bad, Stream.ANSWER))
+    finally:
+        answers.unpersist()
 
 
 def rows_of(table: Table, found: DataFrame) -> DataFrame:

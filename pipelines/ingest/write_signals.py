@@ -71,7 +71,7 @@ def _again(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int
         again = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
     finally:
         suspected.unpersist()
-    log.info("signals that the lake has already are left out", signals=again.count())
+    log.info("duplicate signals skipped", signals=again.count())
     return again
 
 

@@ -28,7 +28,7 @@ def emits_lineage(
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:
         @wraps(work)
-        def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+        def with_lineage(*args: P.args, **kwargs: P.kwargs) -> R:
             settings = next(each for each in (*args, *kwargs.values()) if isinstance(each, Settings))
             if not settings.lineage_url.get_secret_value() or kwargs.get(unless):
                 return work(*args, **kwargs)
@@ -36,6 +36,6 @@ def emits_lineage(
 
             return JobRun(settings, job, reads, writes).of(lambda: work(*args, **kwargs))
 
-        return telling
+        return with_lineage
 
     return decorate

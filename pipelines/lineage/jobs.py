@@ -19,7 +19,7 @@ from manifold.contracts.lineage import RunName, run_uuid
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import open_catalog, tables_of
 from manifold.lake.committed import Committed, watching
-from manifold.lake.lineage import tell
+from manifold.lake.lineage import emit
 from manifold.settings import Settings
 from pipelines.ingest.branches import ancestors, properties_of
 from pipelines.lineage._place import Place
@@ -48,7 +48,7 @@ class JobRun:
         """Run `work` and return its result, emitting its start and its end."""
         start = begun(self._settings, self._run, self._began, self._places(self._reads))
         with self._quietly():
-            tell(self._settings, [start])
+            emit(self._settings, [start])
         how, why = Ended.ABORT, ""
         with watching() as seen:
             outer = UNDER.set(self._run)
@@ -78,7 +78,7 @@ class JobRun:
                 outputs.append(written(self._settings, loaded, snapshots, snapshots[-1].snapshot_id))
         if how is Ended.COMPLETE:
             outputs += self._places(self._writes)
-        tell(self._settings, [ended(start, how, datetime.now(UTC), outputs, why, inputs=inputs)])
+        emit(self._settings, [ended(start, how, datetime.now(UTC), outputs, why, inputs=inputs)])
 
     def _places(self, named: Sequence[Table | Place]) -> list[Json]:
         return [place(self._settings, each) for each in named if not isinstance(each, Table)]
@@ -88,7 +88,7 @@ class JobRun:
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # the job is done, with or without lineage
-            log.warning("the lineage of a job was not told whole", job=self._run.job, reason=type(exc).__name__)
+            log.warning("lineage of a job incomplete", job=self._run.job, reason=type(exc).__name__)
 
 
 def _changed(

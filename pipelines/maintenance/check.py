@@ -44,15 +44,15 @@ from manifold.lake.grouping import grouped
 from manifold.settings import Settings
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
-from pipelines.maintenance.campaign_check import found_orders
-from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
+from pipelines.maintenance.campaign_check import found_of_campaigns
+from pipelines.maintenance.check_plan import Disagreement, ExpectedKeys, Finding, Found, brought, judge
 from pipelines.maintenance.ecq_check import FoundInQueues, stored_keys
 from pipelines.maintenance.garbage_history import history_cut
 from pipelines.maintenance.garbage_signals import signals_cut
 from pipelines.maintenance.signal_check import FoundSignals, SignalKey
 
 MESSAGE_BATCH_SIZE = 200_000
-LATE = timedelta(days=1)  # no scheduled run ingests segments that have been in the archive for longer
+MAX_INGEST_DELAY = timedelta(days=1)  # no scheduled run ingests segments that have been in the archive for longer
 COMPACTION_DELAY = timedelta(days=1)  # younger states of compacted queues are not compacted
 MAX_FINDINGS = 1000  # findings listed in the result
 
@@ -83,7 +83,7 @@ def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Inte
     """Compare the archive (segments that began in `interval`) with the ledger, and the ledger with the tables."""
     findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
     result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:MAX_FINDINGS])
-    log.info("archive, ledger and tables are compared", agree=result.agree, segments=segments, troubles=result.troubles)
+    log.info("archive, ledger and tables compared", agree=result.agree, segments=segments, troubles=result.troubles)
     return result
 
 
@@ -96,13 +96,13 @@ def disagreements(
     comparison = Comparison(catalog, settings, main_snapshots(catalog, ledger), now)
     findings: list[Finding] = []
     segments = messages = 0
-    late, at_once = now - LATE, Ledger(ledger)
+    late, at_once = now - MAX_INGEST_DELAY, Ledger(ledger)
     for walked in comparison.archive.walk(interval):
         listed = at_once.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
         rows = {row["path"]: row for row in listed}
         counted = Counter(row["path"] for row in listed)
-        findings += [Finding(path, Trouble.LISTED_TWICE, "", 1, n) for path, n in counted.items() if n > 1]
-        findings += [Finding(s.path, Trouble.WAITING, "") for s in walked if s.path not in rows and s.modified_at < late]
+        findings += [Finding(path, Disagreement.LISTED_TWICE, "", 1, n) for path, n in counted.items() if n > 1]
+        findings += [Finding(s.path, Disagreement.WAITING, "") for s in walked if s.path not in rows and s.modified_at < late]
         known = sorted(segment for segment in walked if segment.path in rows)
         for group in _groups(known, rows):
             findings += comparison.of(group, rows)
@@ -110,7 +110,7 @@ def disagreements(
         messages += sum(rows[segment.path]["messages"] for segment in known)
     if interval is None:
         since = (now - timedelta(days=settings.archive_retention_days)).date() + timedelta(days=1)
-        findings += [Finding(path, Trouble.GONE, "") for path in missing_segments(at_once, comparison.archive, since)]
+        findings += [Finding(path, Disagreement.GONE, "") for path in missing_segments(at_once, comparison.archive, since)]
     return sorted(findings), segments, messages
 
 
@@ -142,7 +142,7 @@ class Comparison:
         found = self.found(group)
         return [finding for one in group for finding in judge(one, found, **self._since)]
 
-    def brought(self, segment: Segment, *, refused: bool = False) -> Brought:
+    def brought(self, segment: Segment, *, refused: bool = False) -> ExpectedKeys:
         """The keys that a segment should have brought; for a file refused as a whole, one row in quarantine."""
         try:
             if refused:
@@ -150,15 +150,17 @@ class Comparison:
             return brought(segment, decode(segment.path, self.archive.read(segment.path)).messages, self._limits)
         except Unreadable:
             own = segment.own_seq
-            return Brought(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
+            return ExpectedKeys(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
 
-    def found(self, group: Sequence[Brought]) -> Found:
+    def found(self, group: Sequence[ExpectedKeys]) -> Found:
         """The rows in the tables that these segments should have brought."""
         entries = {seq for one in group for seq in one.entries}
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}
         seqs = {seq for one in group for seq in one.seqs()}
-        outcomes = self.counted(OUTCOMES, ("vin", "seq"), "seq", {seq for _, seq in ended}, "accepted_at")
+        outcomes = Counter[tuple[Any, ...]]()  # an entry that was withdrawn may have a second row: that it was delivered
+        for key, n in self.counted(OUTCOMES, OUTCOMES.key, "seq", {seq for _, seq in ended}, "accepted_at").items():
+            outcomes[key[:2]] = max(n, outcomes[key[:2]])
         return Found(
             entries=Counter({key[0]: n for key, n in self.counted(IDS, ("seq",), "seq", entries, "ts").items()}),
             data=Counter({key[0]: n for key, n in self.counted(DATA, ("data_id",), "data_id", data_ids).items()}),
@@ -167,10 +169,10 @@ class Comparison:
             quarantine=Counter({key[0]: n for key, n in self.counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),
             signals=self._signals(group),
-            orders=found_orders([one.orders for one in group], self.counted),
+            campaigns=found_of_campaigns([one.campaigns for one in group], self.counted),
         )
 
-    def _signals(self, group: Sequence[Brought]) -> FoundSignals:
+    def _signals(self, group: Sequence[ExpectedKeys]) -> FoundSignals:
         keys = {key for one in group for key in one.signals.signals.values()}
         captured = {key[1] for key in keys}
         raw, processed = (self.counted(t, XRAY_RAW.key, "captured_at", captured) for t in (XRAY_RAW, XRAY_PROCESSED))
@@ -192,7 +194,7 @@ class Comparison:
                 found[key] += n
         return found
 
-    def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:
+    def _in_queues(self, group: Sequence[ExpectedKeys]) -> FoundInQueues:
         messages = {seq: key for one in group for seq, key in one.queues.messages.items()}
         states = {stored for one in group for key in one.queues.states for stored in stored_keys(key)}
         rows = self.counted(ECQ_STATE, ECQ_STATE.key, "acked_seq", {key[1] for key in states})

@@ -15,14 +15,14 @@ from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
-from pipelines.maintenance.campaign_check import BroughtOrders, FoundOrders, expected_orders
+from pipelines.maintenance.campaign_check import OfCampaigns, expected_of_campaigns
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
 from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
 
 Key = tuple[str, int]
 
 
-class Trouble(StrEnum):
+class Disagreement(StrEnum):
     """How archive, ledger and tables can disagree about one segment."""
 
     MISSING = "missing"
@@ -33,13 +33,13 @@ class Trouble(StrEnum):
 
 
 REMEDIES = {
-    Trouble.MISSING: "rows that it brought are not in the table; --repair takes it in again",
-    Trouble.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
-    Trouble.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
-    Trouble.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
-    Trouble.GONE: "it is in the lake, and not in the archive; bring it back from a copy: without it the lake cannot be restored",
+    Disagreement.MISSING: "rows that it brought are not in the table; --repair takes it in again",
+    Disagreement.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
+    Disagreement.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
+    Disagreement.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
+    Disagreement.GONE: "it is in the lake but not in the archive; restore it from a copy: without it the lake cannot be restored",
 }
-REPAIRABLE = (Trouble.MISSING, Trouble.DOUBLED, Trouble.LISTED_TWICE)
+REPAIRABLE = (Disagreement.MISSING, Disagreement.DOUBLED, Disagreement.LISTED_TWICE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Brought:
+class ExpectedKeys:
     """The keys of the rows that one segment should have brought."""
 
     segment: Segment
@@ -65,17 +65,17 @@ class Brought:
     instants: dict[int, datetime] = field(default_factory=dict)  # receive time of data and refused messages, by seq
     queues: BroughtToQueues = field(default_factory=BroughtToQueues)
     signals: BroughtSignals = field(default_factory=BroughtSignals)
-    orders: BroughtOrders = field(default_factory=BroughtOrders)
+    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages in the segment."""
-        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.orders.events}
+        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.campaigns.seqs()}
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
 
 
-def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
+def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> ExpectedKeys:
     """The keys of the rows that ingest makes of these messages."""
-    of = Brought(segment)
+    of = ExpectedKeys(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):
         _note_refused(of, batch)
         accepted = batch.filter(pc.is_null(batch["reason"]))
@@ -91,8 +91,8 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
         elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
-        elif segment.stream is Stream.CAMPAIGN:
-            of.orders.note(accepted)
+        elif segment.stream in (Stream.CAMPAIGN, Stream.ANSWER):
+            of.campaigns.note(segment.stream, accepted)
         else:
             of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
@@ -101,7 +101,7 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
     return of
 
 
-def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
+def _note_refused(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
     refused = batch.filter(pc.is_valid(batch["reason"]))
     of.refused.update(refused["seq"].to_pylist())
     of.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
@@ -109,7 +109,7 @@ def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
         of.signals.note_refused(refused)
 
 
-def _note_data(of: Brought, batch: pa.RecordBatch) -> None:
+def _note_data(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
     of.data.update(zip(batch["seq"].to_pylist(), batch["data_id"].to_pylist(), strict=True))
     of.instants.update(zip(batch["seq"].to_pylist(), batch["received_at"].to_pylist(), strict=True))
 
@@ -125,7 +125,7 @@ class Found:
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)
     signals: FoundSignals = field(default_factory=FoundSignals)
-    orders: FoundOrders = field(default_factory=FoundOrders)
+    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
 
     def add(self, other: "Found") -> None:
         """Merge the rows found for other segments; a key in both counts the same rows."""
@@ -136,11 +136,11 @@ class Found:
         self.quarantine |= other.quarantine
         self.queues.add(other.queues)
         self.signals.add(other.signals)
-        self.orders.add(other.orders)
+        self.campaigns.add(other.campaigns)
 
 
 def judge(
-    of: Brought,
+    of: ExpectedKeys,
     found: Found,
     *,
     data_since: datetime,
@@ -168,7 +168,7 @@ def judge(
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    for rows in expected_orders(of.orders, found.orders, accounted):
+    for rows in expected_of_campaigns(of.campaigns, found.campaigns, accounted, since=since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
     refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}
@@ -177,9 +177,9 @@ def judge(
     yield from _compared(of, QUARANTINE.name, refused, there)
 
 
-def _compared(of: Brought, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
+def _compared(of: ExpectedKeys, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
     wanted, there = sum(expected.values()), sum(found[key] for key in expected)
     if any(found[key] > count for key, count in expected.items()):
-        yield Finding(of.segment.path, Trouble.DOUBLED, table, wanted, there)
+        yield Finding(of.segment.path, Disagreement.DOUBLED, table, wanted, there)
     elif any(found[key] < count for key, count in expected.items()):
-        yield Finding(of.segment.path, Trouble.MISSING, table, wanted, there)
+        yield Finding(of.segment.path, Disagreement.MISSING, table, wanted, there)

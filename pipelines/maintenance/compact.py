@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
 from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
     CAMPAIGN_EVENTS,
     CAMPAIGN_TARGETS,
     ECQ_INDEX,
@@ -50,6 +51,7 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     ECQ_STATE.name: ("client_id", "acked_seq"),
     CAMPAIGN_EVENTS.name: ("campaign", "seq"),
     CAMPAIGN_TARGETS.name: ("vin", "seq"),
+    CAMPAIGN_ANSWERS.name: ("vin", "seq"),
     XRAY_RAW.name: ("device_id", "seq"),
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),
@@ -102,7 +104,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     for table in tables_of(catalog):
         done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
         result.tables[table.name] = done
-        log.info("table is compacted", table=table.name, **asdict(done))
+        log.info("table compacted", table=table.name, **asdict(done))
     if with_queues:
         note_compacted(catalog)
     return result

@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
+from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.delete_collected import remove, replace_rows
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
@@ -67,7 +67,7 @@ def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 
 
-@patiently
+@retry_conflicts
 def note_compacted(catalog: Catalog) -> None:
     """Record that everything in main now is compacted."""
     heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in WATCHED}
@@ -97,7 +97,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues are compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
+    log.info("compacted queues compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
     return done
 
 

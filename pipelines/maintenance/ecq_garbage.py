@@ -20,10 +20,10 @@ from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
+from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.delete_collected import remove
 from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, overdue

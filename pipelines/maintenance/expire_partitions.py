@@ -60,7 +60,7 @@ class OldDays:
             if not old[table.name].keys().isdisjoint(days):
                 run.change(table, partial(remove_days, catalog, table, days))
         run.publish(partial(append_nothing, catalog, SEGMENTS))
-        log.info("old days are removed", of=self.name, run_id=run.run_id, days=len(days), rows=removed.count)
+        log.info("old days removed", of=self.name, run_id=run.run_id, days=len(days), rows=removed.count)
         return removed
 
 

@@ -24,6 +24,7 @@ from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
 from pipelines.maintenance.garbage_history import drop_history
 from pipelines.maintenance.garbage_ledger import prune_ledger
+from pipelines.maintenance.garbage_old_campaigns import drop_campaigns
 from pipelines.maintenance.garbage_run import Removal, collect, discover
 from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.populate.load import populate
@@ -50,6 +51,7 @@ class Collected:
     ledger: Removal  # rows of segments that are gone from the archive
     signals: Removal = field(default_factory=Removal)  # rows of signals
     messages: Removal = field(default_factory=Removal)  # of compacted queues
+    campaigns: Removal = field(default_factory=Removal)  # rows of campaigns that are over
     snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 
@@ -82,7 +84,7 @@ def collect_garbage(
         try:
             ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
         except AuditFailed as exc:
-            log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
+            log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)
         else:
             populate(spark, catalog, settings, now=now)  # entries of this ingest must not wait for the next populate
@@ -96,6 +98,7 @@ def collect_garbage(
         data,
         quarantine=drop_refused(spark, settings, now=now, dry_run=dry_run),
         history=drop_history(catalog, settings, now=now, dry_run=dry_run),
+        campaigns=drop_campaigns(catalog, settings, now=now, dry_run=dry_run),
         signals=drop_signals(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
         ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that the rows are about
@@ -103,7 +106,7 @@ def collect_garbage(
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
     )
-    log.info("garbage is collected", **asdict(result))
+    log.info("garbage collected", **asdict(result))
     return result
 
 

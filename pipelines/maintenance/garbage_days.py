@@ -20,7 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import IDS, OUTCOMES
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.delete_rows import REMOVES_DAYS
 
@@ -71,7 +71,7 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
     remembered = DaysOver.from_text(text) if text is not None else None
     if remembered is None:
         if text is not None:
-            log.warning("a table's property cannot be read; all old days are compared again", property=DAYS_OVER)
+            log.warning("table property unreadable; rechecking all old days", property=DAYS_OVER)
         return {}
     entries = dict(remembered.entries)
     for table, then, now in (
@@ -82,7 +82,7 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
             for removed in _removed(table, then, now):
                 entries.pop(removed, None)
         except _NotTheSame as exc:
-            log.info("all old days are compared again", table=table.name()[-1], reason=str(exc))
+            log.info("rechecking all old days", table=table.name()[-1], reason=str(exc))
             return {}
     return entries
 
@@ -127,7 +127,7 @@ def _days_named(snapshot: Snapshot) -> list[date]:
         raise _NotTheSame(f"snapshot {snapshot.snapshot_id} does not say which days it has removed") from exc
 
 
-@patiently
+@retry_conflicts
 def _write(catalog: Catalog, text: str) -> None:
     loaded = catalog.load_table(IDS.identifier)
     if loaded.properties.get(DAYS_OVER) != text:

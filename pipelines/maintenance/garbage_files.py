@@ -79,9 +79,7 @@ def remove_orphans(
         removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE_SIZE])
         if found and not dry_run:
             check(catalog)
-            log.info(
-                "removing files that no snapshot knows", table=table.name, files=len(found), sample=removed[table.name].sample
-            )
+            log.info("removing orphan files", table=table.name, files=len(found), sample=removed[table.name].sample)
             _rows(spark, settings, table, arguments)
     return removed
 

@@ -18,7 +18,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.ledger import PRUNED_BEFORE, Ledger, pruned_before
@@ -49,7 +49,7 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
     _say_pruned(catalog, cut)
     run = MaintenanceRun(catalog, "prune", base, now)
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": paths})))
-    log.info("the ledger is pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
+    log.info("ledger pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
     return result
 
 
@@ -65,7 +65,7 @@ def _gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
     return sorted(found)
 
 
-@patiently
+@retry_conflicts
 def _say_pruned(catalog: Catalog, cut: datetime) -> None:
     """Record the instant from which the ledger is complete. It never moves back: pruned rows stay gone if the retention grows."""
     loaded = catalog.load_table(SEGMENTS.identifier)

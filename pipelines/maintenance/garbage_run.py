@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, META, OUTCOMES, SEGMENTS
-from manifold.queues import Loader, Policy
+from manifold.queues import DELETE_KEYS, Loader, Policy
 from manifold.runtime.redis import connect
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
@@ -112,7 +112,7 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
             owners = zip(grouped["vin"].to_pylist(), grouped["seq_list"].to_pylist(), strict=True)
             done = [e for e in loader.end(owners, Outcome.EXPIRED, now_ms) if e.outcome is Outcome.EXPIRED]
             for owner in loader.spoilt:
-                log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner)
+                log.error("corrupt keys in redis", vin=owner, remedy=DELETE_KEYS)
             loader.spoilt.clear()
             yield pa.RecordBatch.from_pydict(
                 {"vin": pa.array([e.owner for e in done], pa.string()), "seq": pa.array([e.seq for e in done], pa.int64())}

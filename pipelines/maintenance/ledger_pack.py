@@ -12,8 +12,9 @@ from pyiceberg.table import FileScanTask
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files, write_files
+from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.maintenance_run import MaintenanceRun
-from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
+from pipelines.ingest.publish import main_snapshots
 
 DAYS = timedelta(days=2)  # older files are left to compaction
 SMALL_BYTES, MIN_FILES = 1 << 20, 8
@@ -37,7 +38,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
         run.publish(partial(_pack, catalog, tasks))
     except ConcurrentPublish:
         return 0
-    log.info("small files of the ledger are packed", run_id=run.run_id, files=len(tasks))
+    log.info("small ledger files compacted", run_id=run.run_id, files=len(tasks))
     return len(tasks)
 
 

@@ -26,7 +26,7 @@ from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
 from pipelines.lineage import emits_lineage
 from pipelines.maintenance.check import Checked, Comparison, check, disagreements
-from pipelines.maintenance.check_plan import REPAIRABLE, Found, Trouble
+from pipelines.maintenance.check_plan import REPAIRABLE, Disagreement, Found
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ def repair(
     findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
     archive = {segment.path: segment for segment in Archive(settings.archive, settings.s3).find({f.path for f in findings})}
     wrong = sorted({f.path for f in findings if f.trouble in REPAIRABLE and f.path in archive})
-    waiting = {f.path for f in findings if f.trouble is Trouble.WAITING}
+    waiting = {f.path for f in findings if f.trouble is Disagreement.WAITING}
     if wrong:
         forget(catalog, settings, [archive[path] for path in wrong], now=now)
     again = [archive[path] for path in sorted({*wrong, *waiting})]
@@ -65,7 +65,7 @@ def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], n
         if named.num_rows:
             run.change(table, partial(remove_rows, catalog, table, named))
     run.publish(partial(remove_rows, catalog, tables.SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
-    log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
+    log.info("segments removed for re-ingestion", run_id=run.run_id, segments=len(segments))
 
 
 def _to_remove(
@@ -90,9 +90,8 @@ def _to_remove(
     yield tables.META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
-    orders = sorted(seq for one in all_brought for seq in one.orders.events)
     for table in tables.CAMPAIGN_TABLES:
-        yield table, _named(seq=orders)
+        yield table, _named(seq=sorted({seq for one in all_brought for seq in one.campaigns.rows[table.name]}))
     messages = {seq for one in all_brought for seq in one.queues.messages}
     yield tables.ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
     signals = sorted(seq for one in all_brought for seq in one.signals.signals)

@@ -75,7 +75,7 @@ def restore(
         again = f"{run_id}_again"
         done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
     result = Restored(run_id, done.ingested.segments, len(done.runs))
-    log.info("the lake is made again from the archive", **asdict(result))
+    log.info("lake restored from the archive", **asdict(result))
     return result
 
 
@@ -89,7 +89,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     try:
         finish(catalog, segments)
     except OutcomeUnknown as exc:
-        log.warning("a run that counts has lost what it wrote; the archive has it", reason=str(exc))
+        log.warning("committed run lost its snapshots; restoring from the archive", reason=str(exc))
     base = current_snapshots(catalog, segments)
     run = MaintenanceRun(catalog, "restore", base, now)
     for table in run_tables_of(catalog):
@@ -117,7 +117,7 @@ def _unreadable(catalog: Catalog) -> list[Table]:
         except NoSuchTableError:
             lost += [table] if table is SEGMENTS else []
         except (OSError, ValueError) as exc:
-            log.warning("table cannot be read", table=table.name, reason=str(exc))
+            log.warning("table unreadable", table=table.name, reason=str(exc))
             lost.append(table)
     return lost
 
@@ -132,13 +132,13 @@ def _drop(catalog: Catalog, lost: Sequence[Table]) -> None:
     for table in [*(table for table in all_of_them if table is not SEGMENTS), *([SEGMENTS] if SEGMENTS in lost else [])]:
         with suppress(NoSuchTableError):
             catalog.drop_table(table.identifier)
-            log.warning("table is dropped, to be made anew", table=table.name)
+            log.warning("table dropped for re-creation", table=table.name)
 
 
 def _require_all(catalog: Catalog, settings: Settings, *, readable: bool) -> None:
     remedy = "bring the archive back from a copy; or give that history up with --without-history"
     if not readable:
-        raise Permanent(f"ingested_segments cannot be read: nobody knows whether the archive has all that the lake had; {remedy}")
+        raise Permanent(f"ingested_segments cannot be read: it is unknown whether the archive is complete; {remedy}")
     count, first, last = 0, "", ""
     for path in missing_segments(ledger_of(catalog), Archive(settings.archive, settings.s3)):
         count, first, last = count + 1, min(first or path, path), max(last, path)

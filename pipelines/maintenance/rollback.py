@@ -27,7 +27,7 @@ from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import counting, main_snapshots, pins_in
+from pipelines.ingest.publish import committed_runs, main_snapshots, pins_in
 from pipelines.ingest.rebase import is_change_of
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.lineage import emits_lineage
@@ -85,8 +85,8 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     found = {segment.path for segment in Archive(settings.archive, settings.s3).find(again)}
     if gone := sorted(again - found):
         raise Permanent(
-            f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; taken back, they would be "
-            "lost: bring them back from a copy first"
+            f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; rolling back would lose "
+            "them: bring them back from a copy first"
         )
     run = MaintenanceRun(catalog, "rollback", base, now)
     for table in (table for table in EVERY_RUN_TABLE if table.name in before and table is not SEGMENTS):
@@ -94,17 +94,17 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
     run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
     result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(again), sorted(before))
-    log.info("runs are taken back", **asdict(result))
+    log.info("runs rolled back", **asdict(result))
     return result
 
 
 def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
     """The run and all later ones, newest first."""
-    runs = counting(segments)
+    runs = committed_runs(segments)
     place = next((place for place, run in enumerate(runs) if properties_of(run)[RUN_ID] == run_id), None)
     if place is None:
         known = ", ".join(properties_of(run)[RUN_ID] for run in runs[:5]) or "none"
-        raise Permanent(f"run {run_id} does not count, or {EXPIRED}; the newest runs that count are: {known}")
+        raise Permanent(f"run {run_id} is not committed, or {EXPIRED}; the newest committed runs are: {known}")
     return runs[: place + 1]
 
 

@@ -7,7 +7,7 @@ Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
 
-class Seen:
+class SeenKeys:
     """Keys seen so far, as 64-bit hashes: eight bytes each, in a few sorted runs, each longer than the next.
 
     If two keys ever had one hash, the second would not be read; its bucket would differ, and be compared entry by entry.

@@ -13,14 +13,14 @@ from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import tables_of
-from manifold.lake.commits import patiently
+from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.branches import RUN_ID, ancestors, properties_of
 from pipelines.ingest.publish import unfinished
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import Version, old_versions
 
-READING = timedelta(hours=1)  # readers that began this recently can finish, however many snapshots there are
+READ_GRACE = timedelta(hours=1)  # readers that began this recently can finish, however many snapshots there are
 
 log = structlog.get_logger(__name__)
 
@@ -33,11 +33,11 @@ def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> d
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
-        log.info("old snapshots are forgotten", **removed)
+        log.info("old snapshots expired", **removed)
     return removed
 
 
-@patiently
+@retry_conflicts
 def _expire(catalog: Catalog, settings: Settings, table: Table, now: datetime) -> int:
     needed = needed_runs(catalog)
     loaded = catalog.load_table(table.identifier)
@@ -58,7 +58,7 @@ def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
     newest = [made_at(snapshot.timestamp_ms) for _, snapshot in zip(range(settings.snapshot_max), ancestors(table), strict=False)]
     if len(newest) < settings.snapshot_max:
         return by_age
-    return max(by_age, min(newest[-1], now - READING))
+    return max(by_age, min(newest[-1], now - READ_GRACE))
 
 
 def old_snapshots(table: IcebergTable, needed: set[str], cut: datetime) -> set[int]:

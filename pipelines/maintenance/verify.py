@@ -80,7 +80,7 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
         loaded = Loader(redis, Policy.of(settings)).is_loaded()
     by_kind = {kind.value: counted.get(kind, 0) for kind in Difference}
     result = Verified(loaded, digests.in_queues, digests.too_young, by_kind, repaired, report, *compacted)
-    log.info("queues are compared with the lake", agree=result.agree, **asdict(result))
+    log.info("queues compared with the lake", agree=result.agree, **asdict(result))
     return result
 
 

@@ -19,7 +19,7 @@ from redis import Redis
 from manifold.contracts import keys
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 from manifold.runtime.redis import connect
-from pipelines.maintenance.seen_keys import Hashes, Seen
+from pipelines.maintenance.seen_keys import Hashes, SeenKeys
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import (
     Batches,
@@ -79,6 +79,8 @@ def compare_digests(lake: PinnedLake) -> Digests:
     walk = _walk(lake.settings.redis, walkers, lake.newest_of_node)
     walked = lake.spark.range(0, walkers, 1, walkers).mapInArrow(walk, ROWS)
     both = _in_lake(lake.entries(), 1).unionByName(_in_lake(lake.ended(), -1)).unionByName(walked)
+    if (twice := lake.ended_twice()) is not None:
+        both = both.unionByName(_in_lake(twice, 1))
     sums = [sf.sum(column).alias(column) for column in COLUMNS[:-1]]
     found = both.groupBy("bucket").agg(*sums, sf.bit_xor("digest").alias("digest")).toArrow()
     differs = np.logical_or.reduce([found[column].to_numpy() != 0 for column in ("odd", "entries", "digest")])
@@ -119,7 +121,7 @@ class _Sums:
     """The digests of a walk, by bucket."""
 
     def __init__(self, redis: Redis, newest: Integers) -> None:
-        self._redis, self._newest, self._seen = redis, newest, Seen()
+        self._redis, self._newest, self._seen = redis, newest, SeenKeys()
         self._sums = {column: np.zeros(BUCKETS, np.int64) for column in COLUMNS}
 
     def add(self, page: Page) -> None:

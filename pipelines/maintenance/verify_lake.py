@@ -6,9 +6,11 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from manifold.settings import Settings
 from pipelines.ingest.publish import main_snapshots
+from pipelines.populate.pending import KEYS
 from pipelines.populate.snapshot_range import newest_seqs
 
 
@@ -28,6 +30,14 @@ class PinnedLake:
     def ended(self) -> DataFrame:
         """The outcomes of these entries."""
         return self.main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self.since))
+
+    def ended_twice(self) -> DataFrame | None:
+        """(vin, seq) of entries that were delivered after their withdrawal: `ended` has each twice. None: there are none."""
+        withdrawn = self.ended().where(sf.col("outcome") == Outcome.WITHDRAWN.value).select(*KEYS)
+        if withdrawn.isEmpty():  # statistics of files and row groups tell
+            return None
+        delivered = self.ended().where(sf.col("outcome") == Outcome.DELIVERED.value).select(*KEYS)
+        return delivered.join(withdrawn, KEYS, "left_semi")
 
     def main(self, table: Table) -> DataFrame:
         """All rows of a table at its pinned snapshot."""

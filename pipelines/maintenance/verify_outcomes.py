@@ -41,7 +41,7 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
     with connect(settings.redis) as redis:
         waiting = list(_in_stream(redis))
     if not flush(settings):
-        log.warning("ends that are recorded nowhere are not looked for: a recorder may have them in its journal")
+        log.warning("recorder not flushed; skipping the check for unrecorded outcomes")
         return None
     finish(catalog)
     archive = Archive(settings.archive, settings.s3)

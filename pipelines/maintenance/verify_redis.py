@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from manifold.contracts import keys
-from manifold.queues import is_spoilt
+from manifold.queues import DELETE_KEYS, is_corrupt
 from manifold.runtime.redis import connect
 
 KEYS_PER_PAGE = 2000
@@ -169,8 +169,8 @@ def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
     members = sound(reply)
     held = [members] if queue_key is QueueKey.IN_FLIGHT else members or []
     seqs = _numbers(held)
-    if is_spoilt(reply) or len(seqs) < len(held) - held.count(None):
-        log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=KEY_OF[queue_key](owner))
+    if is_corrupt(reply) or len(seqs) < len(held) - held.count(None):
+        log.error("corrupt key in redis", key=KEY_OF[queue_key](owner), remedy=DELETE_KEYS)
     return seqs
 
 
@@ -180,9 +180,9 @@ def _numbers(held: Iterable[bytes | None]) -> list[int]:
 
 def sound(reply: Any) -> Any:
     """The reply, or None for a key of another type; any other Redis error is raised."""
-    if isinstance(reply, RedisError) and not is_spoilt(reply):
+    if isinstance(reply, RedisError) and not is_corrupt(reply):
         raise reply
-    return None if is_spoilt(reply) else reply
+    return None if is_corrupt(reply) else reply
 
 
 def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:

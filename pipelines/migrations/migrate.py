@@ -20,7 +20,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 
 from manifold.contracts.tables import EVERY_RUN_TABLE, MIGRATING, SCHEMA_VERSION, SEGMENTS, Table
 from manifold.lake.catalog import make_missing_tables, tables_of
-from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.commits import MAIN, append_nothing, retry_conflicts
 from manifold.lake.compat import require
 from manifold.lake.versions import FIRST, require_not_newer, version_of
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
@@ -96,7 +96,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
             began = time.monotonic()
             _take(catalog, table, version, step)
             steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
-            log.info("step is taken", **asdict(steps[-1]))
+            log.info("migration step done", **asdict(steps[-1]))
     return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in tables_of(catalog)})
 
 
@@ -120,7 +120,7 @@ def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
     _settle(catalog, table, step)
 
 
-@patiently
+@retry_conflicts
 def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
     """Commit metadata, version and the in-progress note at once; no effect if another process has begun the step."""
     loaded = catalog.load_table(table.identifier)
@@ -149,7 +149,7 @@ def _fence_run(catalog: Catalog, table: Table) -> None:
     run.publish(partial(append_nothing, catalog, SEGMENTS))
 
 
-@patiently
+@retry_conflicts
 def _settle(catalog: Catalog, table: Table, step: Step) -> None:
     """Remove the in-progress note."""
     loaded = catalog.load_table(table.identifier)

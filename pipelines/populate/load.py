@@ -124,13 +124,13 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
     spoilt_queues = [ecq_queue(client_id) for client_id in compacted.spoilt]
     numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
     loader = Loader(redis, Policy.of(settings))
-    named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MAX_NAMED])
+    named = tuple(f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loaded.spoilt)[:MAX_NAMED])
     named += tuple(f"{queue}: a key of its queue holds another type" for queue in sorted(spoilt_queues)[:MAX_NAMED])
     words = (len(loaded.spoilt) + len(spoilt_queues), named, len(triggers), tuple(triggers[:MAX_NAMED]))
     result = Populated(*numbers, False, *words, compacted.owners, compacted.queued)
     if triggers:
-        log.warning("keys of triggers in Redis are spoilt: delete them", keys=result.spoilt_triggers_named)
-    (log.error if result.problem else log.info)("queues are populated", everything=everything, **asdict(result))
+        log.warning("corrupt trigger keys in redis", keys=result.spoilt_triggers_named, remedy="delete them")
+    (log.error if result.problem else log.info)("queues populated", everything=everything, **asdict(result))
     return result
 
 

@@ -24,7 +24,7 @@ from manifold.lake.key_ring import require_ring
 from manifold.settings import Settings
 from pipelines.ingest.delete_rows import days_of
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.overwrite_days import remake_days
+from pipelines.ingest.overwrite_days import overwrite_days
 from pipelines.ingest.publish import main_snapshots
 from pipelines.lineage import emits_lineage
 
@@ -77,7 +77,7 @@ def process_again(
         if rows is not None:
             done.days.append(day.isoformat())
             done.rows += rows
-            log.info("signals are processed again", day=day.isoformat(), rows=rows, rules=RULES)
+            log.info("signals reprocessed", day=day.isoformat(), rows=rows, rules=RULES)
     return done
 
 
@@ -105,7 +105,7 @@ def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, 
             counts["unread"] += piece.num_rows - piece["problem"].null_count
             yield piece
 
-    run.change(XRAY_PROCESSED, partial(remake_days, catalog, XRAY_PROCESSED, [day], pieces))
+    run.change(XRAY_PROCESSED, partial(overwrite_days, catalog, XRAY_PROCESSED, [day], pieces))
     run.publish(partial(append_nothing, catalog, SEGMENTS))
     done.unread += counts["unread"]
     return counts["rows"]

@@ -25,8 +25,8 @@ from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
-ROOMS = ("archive", "contracts", "lake", "queues", "runtime", "settings")
-PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in ROOMS))
+SUBPACKAGES = ("archive", "contracts", "lake", "queues", "runtime", "settings")
+PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in SUBPACKAGES))
 # Distributions that workers import, with their dependencies. PySpark comes with Spark on each node.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),

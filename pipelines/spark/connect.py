@@ -42,7 +42,7 @@ def connected(settings: Settings) -> Iterator[SparkSession]:
         Retryable: the server does not answer, or was restarted.
     """
     *earlier, own = session_ids(os.environ)
-    with _telling(settings.spark_master), _exiting_on_sigterm():
+    with _raising_server_errors(settings.spark_master), _exiting_on_sigterm():
         for session_id in earlier:
             _end(settings.spark_master, session_id)
         spark = _open(settings.spark_master, own)
@@ -138,7 +138,7 @@ def _exiting_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(address: str) -> Iterator[None]:
+def _raising_server_errors(address: str) -> Iterator[None]:
     """Raise failures of the server itself as such."""
     try:
         yield

@@ -23,7 +23,14 @@ PARAMETERS = {
     "connect_timeout": "connectTimeout",
 }
 # Keepalives and encoding: the JDBC driver has its own, and ignoring these does no harm.
-OWN_WAYS = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout", "client_encoding")
+IGNORED_PARAMETERS = (
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+    "client_encoding",
+)
 
 
 def jdbc(uri: str) -> dict[str, str]:
@@ -48,12 +55,12 @@ def jdbc(uri: str) -> dict[str, str]:
 def _parameters(url: URL) -> dict[str, str]:
     found = {}
     for name, value in url.query.items():
-        if name in OWN_WAYS:
+        if name in IGNORED_PARAMETERS:
             continue
         if name not in PARAMETERS or not isinstance(value, str):
             raise Permanent(
-                f"MANIFOLD_CATALOG_URI says {name}, which Spark's driver cannot be told, so it would connect otherwise; take it "
-                f"out. Known are {', '.join(PARAMETERS)}, each once"
+                f"MANIFOLD_CATALOG_URI sets {name}, which Spark's JDBC driver does not support, so it would connect "
+                f"differently; remove it. Supported are {', '.join(PARAMETERS)}, each once"
             )
         found[PARAMETERS[name]] = value
     return found

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 LEAVES = "spark.sql.leafNodeDefaultParallelism"  # session option: the number of partitions of generated rows
-MOST = 1 << 16
+PROBE_ROWS = 1 << 16
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -25,6 +25,6 @@ def parallelism(spark: SparkSession) -> int:
 
 def asked(spark: SparkSession) -> int:
     """Return the partitions of a range: by default as many as Spark runs tasks at once."""
-    last = spark.range(MOST).select(sf.spark_partition_id().alias("part")).agg(sf.max("part").alias("last")).first()
+    last = spark.range(PROBE_ROWS).select(sf.spark_partition_id().alias("part")).agg(sf.max("part").alias("last")).first()
     assert last is not None  # an aggregation has one row
     return int(last["last"]) + 1

@@ -42,7 +42,7 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     try:
         interval = Interval(now - timedelta(days=days), now) if days else None
     except (ValueError, OverflowError) as exc:
-        raise Permanent(f"--days {days:g} is no number of days since the year 1; leave it out for the whole archive") from exc
+        raise Permanent(f"--days {days:g} is not a number of days since the year 1; leave it out for the whole archive") from exc
     catalog = await_catalog(settings)
     found = check(catalog, settings, now=now, interval=interval)
     if found.agree or not repair:

@@ -43,13 +43,13 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 def _judged(run: "Run") -> "Ingested":
     from pipelines.ingest.audit import AuditFailed
-    from pipelines.ingest.lineage import tell_held_back
-    from pipelines.ingest.quarantine_offenders import ingest_and_judge
+    from pipelines.ingest.lineage import emit_held_back
+    from pipelines.ingest.quarantine_offenders import ingest_and_audit
     from pipelines.ingest.write import written_result
 
     try:
-        return ingest_and_judge(run)[0]
+        return ingest_and_audit(run)[0]
     except AuditFailed as exc:
         sys.stderr.write(f"{exc}\n")
-        tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
+        emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
         return written_result(run.catalog, run.run_id)

@@ -30,19 +30,20 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import may_be_published, passed_already
+    from pipelines.ingest.branches import ConcurrentPublish
     from pipelines.ingest.discover import POPULATE, queues_lag
-    from pipelines.ingest.lineage import tell_lineage
-    from pipelines.ingest.publish import ConcurrentPublish, publish
+    from pipelines.ingest.lineage import emit_lineage
+    from pipelines.ingest.publish import publish
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
-            raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
+            raise ConcurrentPublish(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish(catalog, run_id, partial(may_be_published, catalog))
         settle_reports(catalog, settings)
-        tell_lineage(catalog, settings, run_id)
+        emit_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _do_again(catalog, settings, run_id)
@@ -63,7 +64,7 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
 
     mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
     if not mine:  # killed before it had recorded its segments
-        raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
+        raise Permanent(f"a retry of run {run_id} was interrupted before it recorded its segments: clear its task `ingest`")
 
     with session(settings, "publish") as spark:
         ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), mine))

@@ -31,6 +31,6 @@ def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
 
     wrapped, gone = DayKeys.of(settings).rotate()
     if gone:
-        log.warning("the key ring cannot unwrap these keys: what is sealed under them cannot be read", keys=gone)
-    log.info("keys are rotated", wrapped=wrapped, gone=len(gone))
+        log.warning("key ring cannot unwrap these keys; data sealed under them is unreadable", keys=gone)
+    log.info("keys rotated", wrapped=wrapped, gone=len(gone))
     return wrapped, gone

@@ -24,8 +24,8 @@ from redis.exceptions import RedisError
 from manifold.archive.segment import Segment
 from manifold.contracts.errors import ManifoldError, Permanent, Retryable
 from manifold.lake.catalog import ensure_tables
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import tell_metrics
+from manifold.runtime.expiry import export_expiry
+from manifold.runtime.http import serve_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested, Run
@@ -39,7 +39,7 @@ from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
 TRENDS = timedelta(minutes=5)  # between redraws of the trend charts
-TIDY = timedelta(hours=1)  # between expirations of old snapshots
+EXPIRE_INTERVAL = timedelta(hours=1)  # between expirations of old snapshots
 LOOK_S = 0.2  # between checks whether to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
@@ -112,7 +112,7 @@ class Streaming:
         if isinstance(self._problem, ManifoldError | RedisError):
             raise self._problem
         if failure is not None:
-            raise Retryable(f"the stream failed, the next start goes on: {self._problem or failure}") from failure
+            raise Retryable(f"the stream failed; the next start resumes it: {self._problem or failure}") from failure
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         """Process one micro-batch."""
@@ -146,14 +146,14 @@ class Streaming:
 
     def _tidy(self, now: datetime) -> None:
         """Pack the ledger and expire snapshots, hourly: garbage is collected once a night, after a thousand micro-batches."""
-        if now - self._tidied_at < TIDY:
+        if now - self._tidied_at < EXPIRE_INTERVAL:
             return
         self._tidied_at = now
         try:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
         except Exception as exc:  # noqa: BLE001  # the batch is published; the next hour, or the night, retries
-            log.warning("old snapshots are kept for now", reason=str(exc))
+            log.warning("snapshot expiry failed; the next hour retries", reason=str(exc))
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
         self._streamed.batches += 1
@@ -196,8 +196,8 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
     if is_connect(settings):  # there, `foreachBatch` runs in a process of the server, without this one's catalog and metrics
         raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
-    tell_expiry(settings)
-    metrics = tell_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
+    export_expiry(settings)
+    metrics = serve_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:

@@ -154,7 +154,7 @@ def running_platform(home: Path) -> Iterator[Platform]:
         more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
-        secret_files.made_up(home, secret_files.KEYS, new_key_line)
+        secret_files.get_or_create(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed")
             yield Platform(settings, redis, api)

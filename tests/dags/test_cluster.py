@@ -218,7 +218,7 @@ def test_signals_reach_the_lake_without_exposing_payloads_or_keys(
         assert any(kind in name for name in watched.files), f"{kind} of {len(watched.files)} files"
     for kind in ("SparkSubmit", "CoarseGrainedExecutorBackend"):
         assert any(kind in arguments for arguments in watched.processes), kind
-    assert "run is written" in taken.log
+    assert "run written" in taken.log
 
 
 def keys_of(settings: Settings) -> dict[str, list[bytes]]:

@@ -159,14 +159,14 @@ def test_failed_and_late_runs_raise_alerts(dag: DAG) -> None:
 
 def test_the_dags_produce_every_declared_asset(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
-    assert made == {*assets.PUBLISHED, assets.JUDGED, assets.QUEUES, assets.REBUILT}, (
+    assert made == {*assets.PUBLISHED, assets.QUALITY_RESULTS, assets.QUEUES, assets.REBUILT}, (
         "name the assets of a DAG in manifold/contracts/assets.py and list them as outlets of a task"
     )
 
 
 def test_each_table_is_an_asset_and_every_writer_declares_it(bag: DagBag) -> None:
     assert set(assets.PUBLISHED) == {table.name for table in EVERY_RUN_TABLE}
-    assert QUALITY.name == assets.JUDGED
+    assert QUALITY.name == assets.QUALITY_RESULTS
     assert assets.NAMESPACE == NAMESPACE
     outlets = {(dag_id, task.task_id): task.outlets for dag_id, dag in bag.dags.items() for task in dag.tasks}
     for writer in WRITERS:

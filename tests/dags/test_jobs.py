@@ -94,7 +94,9 @@ def test_a_permanent_error_fails_the_task_without_retry_and_with_the_reason(
 
 
 def test_a_malformed_param_fails_the_task_without_retry_and_names_the_format() -> None:
-    with pytest.raises(AirflowFailException, match=r"'25\.10\.2026' is no instant; write ISO 8601, such as 2026-10-25T00:00:00Z"):
+    with pytest.raises(
+        AirflowFailException, match=r"'25\.10\.2026' is not an instant; write ISO 8601, such as 2026-10-25T00:00:00Z"
+    ):
         SubprocessOperator(task_id="job", arguments=["discover", "--from", "25.10.2026", "--no-flush"]).execute({})
 
 

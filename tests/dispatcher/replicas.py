@@ -20,6 +20,7 @@ from dispatcher._events import (
     OfClaim,
     Published,
     PublishLost,
+    Withheld,
     Woken,
 )
 from dispatcher._policy import DispatchPolicy
@@ -84,6 +85,8 @@ class Replicas(Roads):
         self.adrift: list[tuple[str, Publish]] = []  # publishes of an ended connection, which the broker may still read
         self.missing: dict[int, Owner] = {}  # seq of an entry without its data
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
+        self.releases: set[int] = set()  # seqs of entries of a campaign
+        self.braked = False  # that campaign
         self._drained = "0-0"  # the last outcome that the recorder has read
 
     def take_from_feed(self, replica: Replica) -> None:
@@ -197,6 +200,8 @@ class Replicas(Roads):
             seq, claimed_ms = publish.what.seq, publish.what.claimed_ms
             if publish.send_by <= self.now:
                 replica.answers.append((owner, NotPublished(seq, claimed_ms)))
+            elif self.braked and seq in self.releases:
+                replica.answers.append((owner, Withheld(seq, claimed_ms, self.now + replica.skew_ms, "braked")))
             else:
                 replica.answers.append((owner, Published(seq, claimed_ms, self.publish(owner, seq))))
 

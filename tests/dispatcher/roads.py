@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from dispatcher._events import Event
-from manifold.contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Acked, Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import owner_of_queue
 from manifold.contracts.topics import request_filter, request_topic
@@ -115,7 +115,7 @@ class Roads:
 
     def sign(self, vehicle: Vehicle) -> None:
         vehicle.lingers = False
-        self._report(vehicle.vin, Heard())
+        self._report(vehicle.vin, PresenceSign())
 
     def subscribe(self, vehicle: Vehicle) -> None:
         assert vehicle.session is not None

@@ -9,7 +9,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from dispatcher._effect_batch import EffectBatch
 from manifold.contracts import keys
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.queues import Policy, Queues
@@ -33,7 +33,7 @@ def test_a_vehicle_with_keys_of_the_wrong_type_costs_no_other_its_claim(own_redi
             await client.hset(keys.pending(SPOILT), "not", "a queue")
             effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
-                assert effects.add(owner, UpdatePresence(Heard(), True))
+                assert effects.add(owner, UpdatePresence(PresenceSign(), True))
             return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())
@@ -64,7 +64,7 @@ def test_a_vehicle_with_unreadable_values_costs_no_other_its_claim(own_redis: Se
             await write(kind(SPOILT), mapping=held)
             effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
-                assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(Heard(), True))
+                assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(PresenceSign(), True))
             return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())

@@ -11,7 +11,7 @@ from dispatcher import _metrics_log
 from dispatcher._events import Verb
 from dispatcher._metrics_log import count_answers
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues.verbs.claims import Claim, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from manifold.queues.verbs.ecq import Acknowledge
@@ -42,7 +42,9 @@ def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     ("verb", "reply", "event"),
     [
         pytest.param(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "released", id="by its deadline"),
-        pytest.param(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"),
+        pytest.param(
+            UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"
+        ),
         pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="without its data"),
     ],
 )

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from dispatcher._lake import READERS, Lake
 from dispatcher._payloads import Found, MissingData, Payloads
-from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
+from dispatcher._reader import LOOKED_FOR_IN_REDIS, MAX_READ_BYTES
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.events import Connected
@@ -184,7 +184,7 @@ def test_while_the_broker_is_full_reads_from_redis_stop_too(world: World) -> Non
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
         taken = await taken_before_there_is_room(payloads, stored, looks=1)
-        assert 0 < taken <= TAKEN_BYTES // MIB
+        assert 0 < taken <= MAX_READ_BYTES // MIB
         assert lake.asked == []
 
     world.run(body)

@@ -4,7 +4,7 @@ import asyncio
 
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
-from dispatcher._monotonic import steady_ms
+from dispatcher._monotonic import monotonic_ms
 from dispatcher._publisher import Publisher, Window
 from manifold.contracts.names import Owner
 from manifold.messaging.mqtt import Mqtt
@@ -16,7 +16,7 @@ SOON_MS, LATE_MS = 500, 60_000
 
 
 def publish(seq: int, within_ms: int) -> Publish:
-    return Publish(Loaded(seq, 1, "r", "d", b"x"), steady_ms() + within_ms)
+    return Publish(Loaded(seq, 1, "r", "d", b"x"), monotonic_ms() + within_ms)
 
 
 def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosquitto: Server) -> None:

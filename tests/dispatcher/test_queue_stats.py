@@ -109,7 +109,7 @@ def test_a_vehicle_with_corrupt_keys_stops_no_other_from_expiring(redis_server: 
         await queues.join_outcomes()
         outcomes = await queues.read_outcomes("r", count=10, block_ms=1)
         assert [OutcomeRecord.from_wire(wire).vin for _, wire in outcomes] == ["V"]
-        assert "BAD" in str([line for line in logs if "spoilt" in line["event"]])
+        assert "BAD" in str([line for line in logs if "corrupt" in line["event"]])
 
     with_queues(redis_server, body)
 

@@ -7,7 +7,7 @@ from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
 from dispatcher._step import OpenClaim, OwnerState, step
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.events import Acked, PresenceSign, Subscribed
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue
 from manifold.queues.verbs.claims import (
@@ -86,7 +86,7 @@ ROWS: list[Row] = [
         UNSENT,
         Missing(SEQ, NOW, ""),
         UNSENT,
-        [Ignore("nobody has it now; its deadline brings it again")],
+        [Ignore("data missing; retried at the deadline")],
     ),
     (
         "a message not loaded by its deadline counts no attempt",
@@ -188,7 +188,7 @@ ROWS: list[Row] = [
     (
         "a heartbeat wakes a compacted queue with pending messages",
         IDLE,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
         IDLE,
         [Watch(RULES.recheck_at_ms(VIN, HELD.seq, HELD.attempts, HELD.deadline_ms)), Forward(QUEUE, Woken())],
     ),

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from dispatcher._effects import Effect, Ignore, Load, Watch
 from dispatcher._events import Event, Withheld
 from dispatcher._step import OwnerState, step
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply
@@ -160,7 +160,7 @@ ROWS: list[Row] = [
         IDLE,
         answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True), ReleaseReply("released")),
         IDLE,
-        [UpdatePresence(Heard(), claim=True)],
+        [UpdatePresence(PresenceSign(), claim=True)],
     ),
     (
         "a release of an entry no longer in flight changes nothing",
@@ -201,7 +201,7 @@ ROWS: list[Row] = [
     (
         "a claim beyond the last attempt fails the entry instead of publishing it",
         THREE,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, CLAIMED._replace(attempts=4))),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", SEQ, CLAIMED._replace(attempts=4))),
         THREE,
         [FAILS],
     ),
@@ -216,7 +216,7 @@ ROWS: list[Row] = [
     (
         "an expired or cancelled entry is ended and never published",
         IDLE,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, MUST_END)),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, MUST_END)),
         IDLE,
         [ENDS],
     ),

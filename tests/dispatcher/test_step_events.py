@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from dispatcher._effects import Effect, Ignore, Watch
 from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._step import OwnerState, step
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence, UpdatePresenceReply
 from tests.dispatcher.steps import (
     BUSY,
@@ -43,7 +43,13 @@ ROWS: list[Row] = [
     # Each event becomes one verb; Redis decides.
     ("a wake-up tries to claim", IDLE, Woken(), IDLE, [Claim()]),
     ("a wake-up with an entry in hand still asks Redis", BUSY, Woken(), BUSY, [Claim()]),
-    ("a heartbeat marks the vehicle as present and claims", IDLE, Heard(), IDLE, [UpdatePresence(Heard(), claim=True)]),
+    (
+        "a heartbeat marks the vehicle as present and claims",
+        IDLE,
+        PresenceSign(),
+        IDLE,
+        [UpdatePresence(PresenceSign(), claim=True)],
+    ),
     ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [UpdatePresence(RESUMED, claim=False)]),
     ("a connection publishes with dispatch_on_connect", EAGER, CLEAN, EAGER, [UpdatePresence(CLEAN, claim=True)]),
     ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
@@ -90,14 +96,14 @@ ROWS: list[Row] = [
     (
         "a resumed session and a heartbeat publish nothing while the entry is in flight",
         IDLE,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD)),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD)),
         IDLE,
         [watch(HELD)],
     ),
     (
         "a heartbeat while the publish is under way is remembered",
         BUSY,
-        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD)),
+        answered(UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", None, HELD)),
         replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         [watch(HELD)],
     ),
@@ -107,7 +113,7 @@ ROWS: list[Row] = [
         IDLE,
         replace(DROPPED, seq=None),
         IDLE,
-        [Ignore("a dropped message of another")],
+        [Ignore("dropped message of another client")],
     ),
 ]
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._event_reader import CROWD, HEARD, EventReader
+from dispatcher._event_reader import HEARD, MAX_OWNERS_IN_HAND, EventReader
 from dispatcher._events import Event
-from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
+from dispatcher._waiting import CONNECTIONS_KEPT, Job, enqueue_job
 from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.topics import Sign, sign_topic
 from manifold.messaging.mqtt import Message, Mqtt
@@ -50,7 +50,7 @@ def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Ev
     waiting: deque[Job] = deque()
     finished: list[int] = [] if done is None else done
     for place, event in enumerate(events):
-        join(waiting, Job(VIN, event, partial(finished.append, place)))
+        enqueue_job(waiting, Job(VIN, event, partial(finished.append, place)))
     return [job.event for job in waiting]
 
 
@@ -64,8 +64,8 @@ def test_of_presence_messages_and_subscriptions_only_the_last_waits() -> None:
 def test_a_qos_0_presence_message_keeps_the_ack_of_the_one_it_replaces() -> None:
     waiting: deque[Job] = deque()
     done: list[str] = []
-    join(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
-    join(waiting, Job(VIN, HEARD, None))
+    enqueue_job(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
+    enqueue_job(waiting, Job(VIN, HEARD, None))
     assert done == []
     (job,) = waiting
     assert job.done is not None
@@ -99,7 +99,7 @@ def test_coalesced_events_carry_the_same_information(redis: Server, events: list
             await client.flushall()
             for owner, line in (("all", events), ("joined", waiting_after(events))):
                 for event in line:
-                    assert isinstance(event, Heard | Connected | Disconnected | Subscribed)
+                    assert isinstance(event, PresenceSign | Connected | Disconnected | Subscribed)
                     batch = EffectBatch(queues, NOW, asked_at=0)
                     batch.add(Owner(owner), UpdatePresence(event, claim=False))
                     await batch.run(repeated=False)
@@ -112,7 +112,7 @@ def test_coalesced_events_carry_the_same_information(redis: Server, events: list
 
 def test_qos_0_presence_messages_are_dropped_when_too_many_events_wait() -> None:
     offered: list[tuple[str, Event]] = []
-    crowd = CROWD
+    crowd = MAX_OWNERS_IN_HAND
     reader = EventReader(
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
     )

@@ -24,6 +24,7 @@ from tests.faults.verdict import Verdict
 
 EXPIRIES_S = (0, 60, 3600)
 _worlds = itertools.count()  # worlds share a Redis
+RELEASED = 0.3  # the share of entries that a campaign has released
 LATE_DATA = 0.15  # the share of entries whose data arrives after their turn
 
 
@@ -96,6 +97,7 @@ class World(Replicas):
             case 3:
                 await self.forget_last_second()
             case 4:
+                self.braked = not self.braked
                 await self.cancel(self.rng.choice(self.vehicles))
             case 6:
                 replica.skew_ms = self.rng.choice(SKEWS_MS)
@@ -127,6 +129,8 @@ class World(Replicas):
         self.accepted.append((vehicle.vin, seq))
         if self.rng.random() < LATE_DATA:
             self.missing[seq] = vehicle.vin
+        if not self.calm and self.rng.random() < RELEASED:
+            self.releases.add(seq)
         for what in (What.ATTEMPTED, What.ACCEPTED, What.ENQUEUED):
             self.tell(what, vehicle.vin, seq)
         await self._offer(vehicle.vin, [seq])
@@ -188,7 +192,7 @@ class World(Replicas):
 
         With `clean`, all sessions are new, and replicas publish what they have in hand before they learn of that.
         """
-        self.calm = True
+        self.calm, self.braked = True, False
         for replica in self.replicas:
             replica.skew_ms = 0
         await self.data_comes(all_of_it=True)

@@ -13,6 +13,7 @@ from tests.expectations.rows import (
     NOON,
     SEQ,
     Row,
+    answer,
     data,
     ecq_entry,
     ecq_message,
@@ -46,7 +47,8 @@ def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
 
 def released(seq: int, **changed: object) -> Row:
     place = {"campaign": "maps-47", "wave": 0, "step": 1, "until": datetime_of(seq) + MS}
-    return entry(seq, **{"request_id": "maps-47", **place, **changed})
+    release: Row = {"request_id": "maps-47", **place, **changed}
+    return entry(seq, **release)
 
 
 def result(rule: str, **changed: object) -> Row:
@@ -165,6 +167,15 @@ def broken() -> dict[str, list[Row]]:
             target(SEQ + 8, vin="TEST-1"),
             target(SEQ + 9, campaign="never-proposed"),
             *without_each_column("sdv_campaign_targets", lambda n: target(NULLS + n)),
+        ],
+        "sdv_campaign_answers": [
+            answer(),
+            answer(),
+            answer(SEQ + 7, received_at=NOON),
+            answer(SEQ + 8, status="maybe"),
+            answer(SEQ + 9, campaign="never-proposed"),
+            answer(SEQ + 10, release=SEQ + 10),
+            *without_each_column("sdv_campaign_answers", lambda n: answer(NULLS + n)),
         ],
         "ecq_payload": [
             ecq_message(),  # three rules
@@ -313,7 +324,7 @@ FOUND = {
     ("sdv_fanout_ids", "campaign_is_known"): ("warning", 1),
     ("sdv_fanout_ids", "until_is_after_ts"): ("warning", 1),
     ("sdv_fanout_outcomes", "columns_are_present"): ("error", 5),
-    ("sdv_fanout_outcomes", "vin_seq_is_unique"): ("error", 2),
+    ("sdv_fanout_outcomes", "vin_seq_outcome_is_unique"): ("error", 2),
     ("sdv_fanout_outcomes", "outcome_is_a_known_word"): ("error", 1),
     ("sdv_fanout_outcomes", "accepted_at_is_the_time_of_seq"): ("error", 1),
     ("sdv_fanout_outcomes", "vin_seq_is_known"): ("warning", 1),
@@ -333,7 +344,7 @@ FOUND = {
     ("sdv_campaign_events", "at_is_the_time_of_seq"): ("error", 1),
     ("sdv_campaign_events", "do_is_a_known_word"): ("error", 1),
     ("sdv_campaign_events", "campaign_is_known"): ("warning", 1),
-    ("sdv_campaign_events", "seen_is_before_seq"): ("warning", 1),
+    ("sdv_campaign_events", "seen_is_before_seq"): ("warning", 2),
     ("sdv_campaign_events", "at_is_in_range"): ("warning", 2),
     ("sdv_campaign_targets", "columns_are_present"): ("error", 4),
     ("sdv_campaign_targets", "vin_seq_is_unique"): ("error", 2),
@@ -341,6 +352,12 @@ FOUND = {
     ("sdv_campaign_targets", "vin_is_a_topic_level"): ("error", 1),
     ("sdv_campaign_targets", "campaign_is_known"): ("warning", 1),
     ("sdv_campaign_targets", "vin_is_iso_3779"): ("warning", 2),
+    ("sdv_campaign_answers", "columns_are_present"): ("error", 6),
+    ("sdv_campaign_answers", "seq_is_unique"): ("error", 2),
+    ("sdv_campaign_answers", "received_at_is_the_time_of_seq"): ("error", 1),
+    ("sdv_campaign_answers", "status_is_a_known_word"): ("error", 1),
+    ("sdv_campaign_answers", "campaign_is_known"): ("warning", 1),
+    ("sdv_campaign_answers", "release_is_before_seq"): ("warning", 1),
     ("ecq_payload", "columns_are_present"): ("error", 5),
     ("ecq_payload", "seq_is_unique"): ("error", 2),
     ("ecq_payload", "ts_is_the_time_of_seq"): ("error", 1),

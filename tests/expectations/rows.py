@@ -104,6 +104,11 @@ def target(seq: int = SEQ + 5, vin: str = VIN, **changed: Any) -> Row:
     return {**own, **changed}
 
 
+def answer(seq: int = SEQ + 6, **changed: Any) -> Row:
+    own = {"vin": VIN, "seq": seq, "received_at": datetime_of(seq), "campaign": "maps-47", "release": SEQ + 1}
+    return {**own, "status": "done", "reason": None, **changed}
+
+
 def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
     right = {"seq": seq, "received_at": datetime_of(seq), "stream": "trigger", "topic": "$SDV-FANOUT/trigger"}
     return {**right, "reason": "ids is missing; send a list of VINs", "payload": b"{}", "digest": None, **changed}
@@ -128,6 +133,7 @@ def good() -> dict[str, list[Row]]:
         "sdv_campaigns": [plan()],
         "sdv_campaign_events": [event()],
         "sdv_campaign_targets": [target()],
+        "sdv_campaign_answers": [answer()],
         "quarantine": [refused()],
         "ingested_segments": [segment()],
     }

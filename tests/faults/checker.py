@@ -6,7 +6,7 @@ request has one seq.
 - attempted: (vehicle, request) that the platform has published, with or without a receipt.
 - accepted: entries named by a receipt.
 - delivered: accepted entries that reached the vehicle's application at least once.
-- lost: accepted entries never delivered and without another outcome (`superseded`, `expired`, `cancelled`, `failed`).
+- lost: accepted entries never delivered and without another outcome, such as `superseded` or `withdrawn`.
 - duplicated: every further copy of an entry, from any sender. It is *explained* by a fault of the platform, or a beginning or end
   of the vehicle's own connection, between the previous copy and itself, or at most `NEAR_S` before the former; or by an expired
   deadline: the vehicle did not acknowledge the previous copy within the deadline of a first attempt, counted from its publish.

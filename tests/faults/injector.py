@@ -196,7 +196,7 @@ class Injector:
 
     async def _renew(self, _: Fault) -> None:
         await asyncio.to_thread(certificates.renew, self._settings, within_days=certificates.LEAF_DAYS + 1)
-        await asyncio.to_thread(certificates.tell_redis, self._settings)
+        await asyncio.to_thread(certificates.reload_redis, self._settings)
 
     async def _populate(self, _: Fault) -> None:
         await self._job("pipelines", "run_all")
@@ -223,7 +223,7 @@ class Injector:
 async def _mark(client: redis.Redis) -> bytes | None:
     """The seq up to which all is loaded according to the queues; None while Redis loads its file."""
     try:
-        found = await client.get(keys.handed_marks(0, of_cluster=False)[0])
+        found = await client.get(keys.watermark_keys(0, of_cluster=False)[0])
     except redis.RedisError:
         return None
     return found if isinstance(found, bytes) else None

@@ -96,7 +96,9 @@ TLS: Mapping[tuple[str, int], Callable[[Environment], bool]] = {
     ("rabbitmq", 5671): says("rabbitmq", "rabbitmq.conf", "listeners.tcp = none", "ssl_options.fail_if_no_peer_cert = true"),
     ("rabbitmq", 15691): says("rabbitmq", "rabbitmq.conf", "prometheus.ssl.port = 15691"),
     ("object-store", 7070): lambda environment: {"--cert", "--key"} <= {*container(environment, "object-store")["args"]},
-    **dict.fromkeys((("recorder", 9101), ("dispatcher", 9110), ("signals", 9105), ("api", 9104)), of_service),
+    **dict.fromkeys(
+        (("recorder", 9101), ("dispatcher", 9110), ("signals", 9105), ("campaigner", 9106), ("api", 9104)), of_service
+    ),
     ("airflow-api-server", 8080): lambda environment: (
         {"AIRFLOW__API__SSL_CERT", "AIRFLOW__API__SSL_KEY"}
         <= next(each["data"].keys() for each in environment.of_kind("ConfigMap") if each["metadata"]["name"] == "airflow")

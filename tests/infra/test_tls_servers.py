@@ -258,8 +258,8 @@ def prometheus_sees(site: Site, job: str, *targets: int) -> None:
             return [each["value"][1] for each in found] == [str(len(targets))]
 
         wait_until(up, within_s=60, what=f"{len(targets)} targets that are up")
-        in_the_clear = httpx.get(f"{url.replace('https', 'http')}/-/ready", trust_env=False)
-        assert in_the_clear.text.strip() == "Client sent an HTTP request to an HTTPS server."
+        plaintext_errors = httpx.get(f"{url.replace('https', 'http')}/-/ready", trust_env=False)
+        assert plaintext_errors.text.strip() == "Client sent an HTTP request to an HTTPS server."
 
 
 def test_emqx_nodes_connect_only_with_certificates_of_the_services_ca(site: Site, tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from manifold.campaigns.facts import Ended, Fact, Recorded, Released
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
 from manifold.contracts.campaigns import encode
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, unix_ms_of
-from manifold.contracts.topics import CAMPAIGN, TRIGGER
+from manifold.contracts.topics import CAMPAIGN, TRIGGER, response_topic
 from tests.pipelines.conftest import SparkLake
 
 DISPATCH_MS = 500  # from the last publish to its acknowledgement
@@ -42,4 +42,7 @@ def _message(fact: Fact, plan: dict[str, Any]) -> tuple[Stream, str, bytes]:
             ended_ms = unix_ms_of(fact.seq)
             record = OutcomeRecord(fact.vin, fact.release, Outcome(str(fact.ending)), ended_ms, ended_ms - DISPATCH_MS, 1)
             return Stream.OUTCOME, f"outcomes/{fact.vin}", record.to_wire()
+        case Answered():
+            payload = json.dumps({"seq": fact.release, "status": fact.answer, "reason": "so it is"}).encode()
+            return Stream.ANSWER, response_topic("agent", fact.vin, plan["campaign"]), payload
     raise AssertionError(fact)

@@ -35,16 +35,16 @@ from manifold.contracts.tables import (
     SEGMENTS,
     Table,
 )
-from manifold.lake.commits import append_rows, patiently
+from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import MERGES, branch_of, close_run, create_branch, open_run
+from pipelines.ingest.branches import MERGES, ConcurrentPublish, branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
-from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
+from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 
 Rows = list[dict[str, Any]]
@@ -80,7 +80,7 @@ def rows_of(table: Table, rows: Rows) -> pa.Table:
     return pa.Table.from_pylist([{c.name: row.get(c.name) for c in table.columns} for row in rows], schema=table.arrow_schema)
 
 
-@patiently
+@retry_conflicts
 def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", said: dict[str, str] | None = None) -> None:
     """Replace all files with one file of these rows in one snapshot."""
     loaded = catalog.load_table(table.identifier)

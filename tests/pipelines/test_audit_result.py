@@ -13,7 +13,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from pipelines.ingest import run_all
-from pipelines.ingest.audit_result import keep_verdict, may_be_published, passed_already
+from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
@@ -62,7 +62,7 @@ def test_a_restarted_and_interrupted_run_is_not_published(lake: Lake) -> None:
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     begun(lake, RUN, 0)
-    with pytest.raises(Permanent, match=r"begun again and broken off.*clear its task `ingest`"):
+    with pytest.raises(Permanent, match=r"interrupted before it recorded its segments.*clear its task `ingest`"):
         publishing(lake)
     assert read(open_catalog(lake.settings), IDS) == []
 
@@ -73,20 +73,20 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     judged_before: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Plan, None]:
+    def write_and_judge(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
         write(PlainRun(catalog, settings, run.run_id, run.now), todo)
         judged_before.append(passed_already(catalog, settings, run.run_id))
         verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
-        keep_verdict(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
+        append_audit_result(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
         if len(judged_before) == 1:  # another run comes first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
-        return todo, None
+        return Ingested(run.run_id, segments=len(todo.segments)), None
 
-    monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
+    monkeypatch.setattr(run_all, "ingest_and_audit", write_and_judge)
     ingest_audit_publish(a_run(lake, "mine", 0))
     assert (judged_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
@@ -103,13 +103,13 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
 
     def write_and_judge(run: Run) -> tuple[Ingested, None]:
         written(lake, RUN, 0, paths[:1])
-        keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
+        append_audit_result(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
         judged.append(head(catalog, RUN).snapshot_id)
         if len(judged) == 1:
             written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
-    monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
+    monkeypatch.setattr(run_all, "ingest_and_audit", write_and_judge)
     ingest_audit_publish(a_run(lake, RUN, 0))
     assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
     current = catalog.load_table(SEGMENTS.identifier).current_snapshot()
@@ -126,7 +126,7 @@ def test_a_failed_audit_forbids_publication(lake: Lake) -> None:
     assert not may_be_published(catalog, mine)
     finding = Finding(IDS.name, "vin_seq_is_unique", Severity.ERROR, "a rule", "a reason to have it", 1, 1, (), ())
     for passed, findings in ((True, ()), (False, (finding,)), (True, ())):
-        keep_verdict(catalog, mine, results_of(Audit(RUN, passed, findings, (), {IDS.name: 1}, "page"), at(0)))
+        append_audit_result(catalog, mine, results_of(Audit(RUN, passed, findings, (), {IDS.name: 1}, "page"), at(0)))
         assert may_be_published(catalog, mine) is passed
 
 
@@ -136,7 +136,7 @@ def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: in
     catalog, settings = open_catalog(lake.settings), lake.settings
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
     written(lake, RUN, 0, paths[:1])
-    keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
+    append_audit_result(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
     assert passed_already(catalog, settings, RUN) is not None
 
     written(lake, RUN, 1, paths)  # again, with other rows and no audit

@@ -8,7 +8,7 @@ from redis import Redis
 
 from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Stream, to_arrow
-from manifold.contracts.tables import CAMPAIGN_TABLES
+from manifold.contracts.tables import CAMPAIGN_ANSWERS, ORDER_TABLES
 from manifold.contracts.topics import CAMPAIGN, response_topic
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
@@ -18,6 +18,7 @@ from pipelines.erasure.run import erase
 from tests.manifold.campaigns.plans import document
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, envelope, seq_at
+from tests.pipelines.plain import rows_of as as_table
 from tests.support.servers import Server
 
 GONE, STAYS = "1M8GDM9AXKP042788", "1HGCM82633A004352"
@@ -81,16 +82,25 @@ def test_the_lake_loses_the_vehicle_as_the_archive_does(lake: Lake, redis_server
     )
     for some in (orders, later):
         for name, rows in rows_of(some).items():
-            append_rows(catalog, next(table for table in CAMPAIGN_TABLES if table.name == name), rows, {})
+            append_rows(catalog, next(table for table in ORDER_TABLES if table.name == name), rows, {})
+
+    said = {"received_at": at(20), "campaign": NAME, "release": seq_at(1), "status": "failed"}
+    answers = [
+        {"vin": GONE, "seq": seq_at(20), "reason": None},
+        {"vin": STAYS, "seq": seq_at(21), "reason": f"{GONE} stood there"},
+    ]
+    append_rows(catalog, CAMPAIGN_ANSWERS, as_table(CAMPAIGN_ANSWERS, [said | row for row in answers]), {})
 
     done = erase(catalog, settings, GONE, why="asked by its owner", now=at(BEFORE_MS), wait_s=0, seal=lambda _: True)
 
     assert done.proved, done.found
-    assert {table.name: done.rows[table.name] for table in CAMPAIGN_TABLES} == dict.fromkeys(
-        (table.name for table in CAMPAIGN_TABLES), len(ORDERS) - 1
+    assert {table.name: done.rows[table.name] for table in ORDER_TABLES} == dict.fromkeys(
+        (table.name for table in ORDER_TABLES), len(ORDERS) - 1
     )
+    (kept,) = catalog.load_table(CAMPAIGN_ANSWERS.identifier).scan().to_arrow().to_pylist()
+    assert (kept["vin"], kept["seq"], kept["status"], kept["reason"]) == (STAYS, seq_at(21), "failed", None)
     expected = rows_of(left | later)
-    for table in CAMPAIGN_TABLES:
+    for table in ORDER_TABLES:
         by_key = [(name, "ascending") for name in table.key]
         found = catalog.load_table(table.identifier).scan().to_arrow()
         wanted = expected[table.name].sort_by(by_key).to_pylist()

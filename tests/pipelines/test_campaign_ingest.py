@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from manifold.campaigns.facts import Ended, Fact, Recorded, Released
+from manifold.campaigns.facts import Answer, Answered, Ended, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Kind
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.lake import read_campaign
@@ -15,15 +15,29 @@ from manifold.campaigns.parsing import plan_sha256
 from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import Outcome
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, IDS, OUTCOMES, QUARANTINE, Table
+from manifold.contracts.tables import (
+    CAMPAIGN_ANSWERS,
+    CAMPAIGN_EVENTS,
+    CAMPAIGN_TARGETS,
+    CAMPAIGNS,
+    IDS,
+    OUTCOMES,
+    QUARANTINE,
+    Table,
+)
 from manifold.contracts.topics import CAMPAIGN
+from manifold.history.entry import Bounds
+from manifold.history.from_lake import read_page, read_triggers
+from manifold.history.lake_pages import read_vehicles
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
+from pipelines.maintenance.check import check
 from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
 from tests.pipelines.campaign_makers import archive, messages
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import NOON_MS
+from tests.pipelines.makers import NOON_MS, at, outcome, seq_at, trigger
 
 pytestmark = pytest.mark.slow
 NAME, DAY = "maps-47", 86_400_000
@@ -33,22 +47,23 @@ WAVES = [
     {"name": "rest", "size": "rest"},
 ]
 WINDOW = {"from": "08:00", "to": "20:00", "zone": "vehicle", "else": "Europe/Berlin"}
-PLAN = document(number=6, waves=WAVES, rate=2, window=WINDOW)
+PLAN = document(number=6, waves=WAVES, rate=2, window=WINDOW, success={"by": "answer", "within": "2h"})
 LISTED = (r.Target("LISTED-1", "Asia/Tokyo"), r.Target("LISTED-2", wave="rest"))
-TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, IDS, OUTCOMES)
+TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGN_ANSWERS, IDS, OUTCOMES)
 
 
 def finished(**fields: Any) -> list[Fact]:
     """The record of a campaign for nine vehicles, of which one fails."""
     plan = PLAN | fields
     visits = dict.fromkeys((*vins(6), "OWN-1", "LISTED-1", "LISTED-2"), ((0, 1 << 60),))
-    world = proposed(plan, replace(fleet_here(0, failing=frozenset({"LISTED-1"})), visits=visits), LISTED)
+    fleet = fleet_here(0, failing=frozenset({"LISTED-1"}), answers={vins(6)[0]: None, vins(6)[1]: Answer.FAILED})
+    world = proposed(plan, replace(fleet, visits=visits), LISTED)
     world.run(NOW + 5 * DAY)
     return list(world.facts)
 
 
 def run(lake: SparkLake, run_id: str = "run") -> Any:
-    done = ingest_and_judge(lake.run(run_id, ms=NOW + 10 * DAY - NOON_MS))
+    done = ingest_and_audit(lake.run(run_id, ms=NOW + 10 * DAY - NOON_MS))
     publish(lake.catalog, run_id)
     return done
 
@@ -80,10 +95,14 @@ def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLa
         ("LISTED-2", None, "rest"),
         *((vin, None, None) for vin in vins(6)),
     }
-    passed = [fact for fact in facts if isinstance(fact, Recorded) and isinstance(fact.command, r.Pass)]
+    passed = [(fact.seq, fact.command) for fact in facts if isinstance(fact, Recorded) and isinstance(fact.command, r.Pass)]
     found = spark_lake.catalog.load_table(CAMPAIGN_EVENTS.identifier).scan("do = 'pass'").to_arrow().to_pylist()
     assert sorted((row["seq"], row["wave"], json.loads(row["counts"]), row["seen"]) for row in found) == [
-        (fact.seq, fact.command.wave, fact.command.counts, fact.command.seen) for fact in passed
+        (seq, order.wave, order.counts, order.seen) for seq, order in passed
+    ]
+    answers = [fact for fact in facts if isinstance(fact, Answered)]
+    assert spark_lake.rows(CAMPAIGN_ANSWERS, "seq", "vin", "release", "status", "reason", "received_at") == [
+        (one.seq, one.vin, one.release, one.answer, "so it is", datetime_of(one.seq)) for one in answers
     ]
     again = read_campaign(spark_lake.catalog, NAME)
     assert in_order(list(again.facts)) == in_order(facts)
@@ -101,7 +120,7 @@ def test_a_campaign_taken_in_again_is_there_once(spark_lake: SparkLake) -> None:
     orders = messages(facts, PLAN)[Stream.CAMPAIGN]
     spark_lake.write(Stream.CAMPAIGN, orders, node=9)
 
-    assert run(spark_lake, "first")[0].segments == 3
+    assert run(spark_lake, "first")[0].segments == 4
     assert run(spark_lake, "second")[0].skipped == len(orders)
 
     assert {table.name: spark_lake.rows(table) for table in TABLES} == before
@@ -146,7 +165,7 @@ def test_what_is_falsified_in_the_tables_is_found(spark_lake: SparkLake) -> None
 
     moved = change(OUTCOMES, f"SET dispatched_at = dispatched_at + INTERVAL 12 HOURS WHERE seq = {first.seq}")
     assert moved == {(Kind.OUTSIDE_WINDOW, first.seq, first.vins[0])}
-    altered = change(OUTCOMES, f"SET outcome = 'failed' WHERE seq = {last.seq} AND vin = '{last.vins[0]}'")
+    altered = change(OUTCOMES, f"SET outcome = 'failed' WHERE vin = '{vins(6)[0]}'")  # which has not answered
     assert {kind for kind, _, _ in altered - moved} == {Kind.MISCOUNTED}
     steps = [release.step for release in releases]
     extra = replace(releases[2], seq=releases[2].seq + 1, step=max(steps) + 1, vins=last.vins[:1])
@@ -156,3 +175,37 @@ def test_what_is_falsified_in_the_tables_is_found(spark_lake: SparkLake) -> None
     of_lake = read_campaign(spark_lake.catalog, NAME)
     beyond = verify(of_lake.facts, of_lake.sent)
     assert any(each.kind is Kind.OVER_RATE and each.seq == extra.seq for each in beyond)
+
+
+def test_an_entry_that_was_withdrawn_and_delivered_has_both_outcomes(spark_lake: SparkLake) -> None:
+    withdrawn, delivered = Outcome.WITHDRAWN, Outcome.DELIVERED
+    first = [
+        outcome(11, "V1", 1, withdrawn),
+        outcome(12, "V2", 1, withdrawn),
+        outcome(13, "V2", 1, delivered),
+        outcome(14, "V3", 1, delivered),
+        outcome(15, "V3", 1, withdrawn),
+        outcome(16, "V4", 1, withdrawn),
+        outcome(17, "V4", 1, Outcome.FAILED),
+    ]
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2", "V3", "V4"], request_id="maps")])
+    spark_lake.write(Stream.OUTCOME, first)
+    spark_lake.ingest("first")
+    late = [outcome(21, "V1", 1, delivered), outcome(22, "V2", 1, delivered), outcome(23, "V4", 1, Outcome.EXPIRED)]
+    spark_lake.write(Stream.OUTCOME, late)
+    spark_lake.ingest("second")
+
+    assert spark_lake.rows(OUTCOMES, "vin", "outcome", "recorded_seq") == [
+        ("V1", "delivered", seq_at(21)),
+        ("V1", "withdrawn", seq_at(11)),
+        ("V2", "delivered", seq_at(13)),
+        ("V2", "withdrawn", seq_at(12)),
+        ("V3", "delivered", seq_at(14)),
+        ("V4", "withdrawn", seq_at(16)),
+    ]
+    states = {"V1": "delivered", "V2": "delivered", "V3": "delivered", "V4": "withdrawn"}
+    assert dict(read_vehicles(spark_lake.catalog, seq_at(1))) == states
+    assert {entry.vin: entry.state for entry in read_triggers(spark_lake.catalog, {seq_at(1)})} == states
+    (batch,) = read_page(spark_lake.catalog, "maps", Bounds(limit=10)).batches
+    assert batch.states == {"delivered": 3, "withdrawn": 1}
+    assert check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).troubles == {}

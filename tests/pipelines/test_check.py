@@ -29,7 +29,7 @@ from manifold.contracts.tables import (
 )
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payloads
-from pipelines.ingest.chunks import OPENING
+from pipelines.ingest.chunks import OPEN_COST_BYTES
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
 from pipelines.maintenance.restore import empty, restore
@@ -204,7 +204,7 @@ def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_s
 
     for table in (IDS, DATA, ECQ_INDEX, ECQ_STATE, SEGMENTS):
         rewrite(spark_lake.catalog, table, [])
-    in_two_steps = settings.model_copy(update={"ingest_max_bytes": 2 * OPENING})
+    in_two_steps = settings.model_copy(update={"ingest_max_bytes": 2 * OPEN_COST_BYTES})
     done = restore(spark_lake.spark, spark_lake.catalog, in_two_steps, now=NOW)
     assert (done.segments, done.runs) == (5, 3)
     assert made(spark_lake) == whole
@@ -265,7 +265,7 @@ def test_an_unreadable_ledger_is_dropped_last_and_only_with_consent(lake: Lake, 
 
     really = type(catalog).drop_table
     monkeypatch.setattr(type(catalog), "drop_table", killed_before_the_last)
-    with pytest.raises(Permanent, match="nobody knows"):
+    with pytest.raises(Permanent, match="it is unknown whether the archive is complete"):
         restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # refuses before it needs Spark
     assert dropped == []
     with pytest.raises(Killed):

@@ -9,8 +9,8 @@ from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS
 from pipelines.ingest import run_all
-from pipelines.ingest.chunks import OPENING, in_chunks, runs_of
-from pipelines.ingest.publish import counting, publish
+from pipelines.ingest.chunks import OPEN_COST_BYTES, in_chunks, runs_of
+from pipelines.ingest.publish import committed_runs, publish
 from pipelines.ingest.run_all import ingest_before_last, ingest_in_chunks
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, seq_at, trigger
@@ -29,7 +29,7 @@ def test_chunks_keep_order_and_limit_and_oversized_segments_are_alone() -> None:
 
 def test_tiny_segments_count_with_their_opening_cost() -> None:
     segments = [segment(str(n), 100) for n in range(25)]
-    assert [len(chunk) for chunk in in_chunks(segments, 10 * OPENING)] == [10, 10, 5]
+    assert [len(chunk) for chunk in in_chunks(segments, 10 * OPEN_COST_BYTES)] == [10, 10, 5]
 
 
 def test_the_last_chunk_has_the_expected_run_id_and_others_are_named_by_content() -> None:
@@ -61,7 +61,7 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -
     assert seen == [[1, 0, 0, 1], [2, 0, 0, 2], [2, 1, 0, 3], [2, 1, 1, 4]]
     assert (len(done.runs), done.runs[-1], done.ingested.segments) == (4, "run", 4)
     assert done.ingested.written == {IDS.name: 2, DATA.name: 1, "sdv_fanout_meta": 1, OUTCOMES.name: 1, SEGMENTS.name: 4}
-    assert len(counting(backlog.catalog.load_table(SEGMENTS.identifier))) == 4
+    assert len(committed_runs(backlog.catalog.load_table(SEGMENTS.identifier))) == 4
 
 
 def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:

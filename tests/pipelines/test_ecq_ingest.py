@@ -6,7 +6,7 @@ from manifold.contracts.ecq import EcqAck
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, ecq_ack, ecq_expired, ecq_rewind, ecq_write, envelope, seq_at
 
@@ -31,7 +31,7 @@ STATE = [
 
 def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.ECQ, MESSAGES)
-    written, judged = ingest_and_judge(spark_lake.run("run", ms=60_000))
+    written, judged = ingest_and_audit(spark_lake.run("run", ms=60_000))
     assert judged is not None
     assert judged.failures + judged.warnings == ()
     publish(spark_lake.catalog, "run")

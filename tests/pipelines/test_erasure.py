@@ -34,7 +34,7 @@ from pipelines.erasure.names import Named
 from pipelines.erasure.queues import prove_queues
 from pipelines.erasure.run import Erased, erase, search_all
 from pipelines.ingest.branches import RUN_ID, properties_of
-from pipelines.ingest.publish import counting
+from pipelines.ingest.publish import committed_runs
 from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.restore import empty
@@ -255,7 +255,7 @@ def test_compaction_rollback_and_restore_revive_nothing(known: Lake) -> None:
     player.go()
     assert_clean(known, player.steps)
 
-    newest = properties_of(counting(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
+    newest = properties_of(committed_runs(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
     for run_id in ("run", newest):
         with pytest.raises(Permanent, match="history does not reach back"):
             rollback(catalog, settings, run_id=run_id, now=NOW)

@@ -17,8 +17,8 @@ from manifold.lake.catalog import open_catalog
 from pipelines.ingest import publish as publication
 from pipelines.ingest import quarantine_offenders, run_all, write
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, head_of
-from pipelines.ingest.publish import ConcurrentPublish, publish
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, head_of
+from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake, new_session

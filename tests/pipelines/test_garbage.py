@@ -17,8 +17,8 @@ from manifold.lake.catalog import ensure_tables
 from manifold.queues import Loader, Policy
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import open_run
-from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
+from pipelines.ingest.branches import ConcurrentPublish, open_run
+from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.maintenance import garbage_run
 from pipelines.maintenance.garbage import UNASKED, collect_garbage

@@ -16,7 +16,7 @@ from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.maintenance.garbage_days import DAYS_OVER, MAX_REMEMBERED, DaysOver, carry_over, days_over, remember
-from pipelines.maintenance.snapshots import READING, expire_by_count
+from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, seq_at
 from tests.pipelines.plain import rows_of
@@ -101,7 +101,7 @@ def test_the_cache_is_carried_over_expired_snapshots(catalog: Catalog, lake: Lak
         put(catalog, IDS, "V2", 2 * DAY_MS + n)
         put(catalog, OUTCOMES, "V2", 2 * DAY_MS + n)
     few = lake.settings.model_copy(update={"snapshot_max": 2})
-    gone = expire_by_count(catalog, few, now=datetime.now(UTC) + 2 * READING)
+    gone = expire_by_count(catalog, few, now=datetime.now(UTC) + 2 * READ_GRACE)
     assert gone[IDS.name]
     assert gone[OUTCOMES.name]
     assert days_over(catalog, base_of(catalog)) == OVER

@@ -23,7 +23,7 @@ from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.lease import LeaseLost, rewriting
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import counting, finish, main_snapshots
+from pipelines.ingest.publish import committed_runs, finish, main_snapshots
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import collect, compact, ingest, read
@@ -245,7 +245,9 @@ def test_a_rewriting_job_killed_at_any_step_is_replaced_after_its_lease_expires(
         lake = full()
         dying = lake.player(holding(lake, first, lambda: long_ago)).go(steps)
         dying.kill()
-        counted = [first for run in counting(open_catalog(lake.settings).load_table(SEGMENTS.identifier)) if first in run_id(run)]
+        counted = [
+            first for run in committed_runs(open_catalog(lake.settings).load_table(SEGMENTS.identifier)) if first in run_id(run)
+        ]
         holding(lake, then)(open_catalog(lake.settings))
         assert_sound(lake, [then, *counted], (steps, dying.steps))
 

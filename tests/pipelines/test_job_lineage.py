@@ -261,7 +261,7 @@ def test_each_job_names_its_inputs_and_outputs(
     settings: Settings, file: Path, lake: Lake, one_spark: SparkSession, job: str
 ) -> None:
     work, how, inputs, outputs = JOBS[job]
-    secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
+    secret_files.get_or_create(settings.home, secret_files.KEYS, new_key_line)
     if job == "process_signals":
         make_signal_tables(open_catalog(settings))
     silent = telling(settings, "")

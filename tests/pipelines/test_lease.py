@@ -33,7 +33,7 @@ def test_a_second_job_is_told_who_holds_the_lease_and_until_when(fresh: Lake) ->
     with (
         rewriting(catalog, "compaction", clock=lambda: NOON),
         pytest.raises(
-            LeaseHeld, match=r"^compaction \(process \d+ on .+\) rewrites tables .* until 2026-03-01 12:00:45 UTC, .*try"
+            LeaseHeld, match=r"^compaction \(process \d+ on .+\) holds the maintenance lease until 2026-03-01 12:00:45 UTC .*try"
         ),
     ):
         Lease(open_catalog(fresh.settings), "erasure", lambda: NOON + timedelta(seconds=LEASE_S - 1)).take()

@@ -13,7 +13,7 @@ from manifold.lake.lineage import settle
 from manifold.settings import load_settings
 from pipelines.ingest import lineage, transforms
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.lineage import tell_held_back, tell_lineage
+from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, trigger
@@ -78,9 +78,9 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
     assert graph.names("manifold.audit", "outputs") == {str(report).removeprefix("file://")}
     assert graph.run("manifold.audit")["run"]["facets"]["externalQuery"]["externalQueryId"] == "scheduled__1"
 
-    assert tell_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
+    assert emit_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
     assert told_in(file) == told * 2, "a run emitted again is the same run"
-    assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
+    assert not emit_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
 def test_an_endpoint_receives_each_event(spark_lake: SparkLake) -> None:
@@ -124,7 +124,7 @@ def test_a_held_back_run_has_failed_and_names_its_broken_rules(
 
     before = len(told)
     monkeypatch.setattr(spark_lake.catalog, "load_table", broken)
-    assert not tell_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "an error must not stop the run"
+    assert not emit_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "an error must not stop the run"
     monkeypatch.undo()
     ingest_audit_publish(spark_lake.run("run", 20))
     again = told_in(file)[before:]
@@ -156,7 +156,7 @@ def test_a_run_succeeds_although_its_outputs_cannot_be_described(
 ) -> None:
     record(spark_lake)
     tell_at(spark_lake, f"file://{tmp_path / 'events.jsonl'}")
-    monkeypatch.setattr(lineage, "counting", broken)
+    monkeypatch.setattr(lineage, "committed_runs", broken)
     ingest_audit_publish(spark_lake.run("run", 10))
     assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
     assert told_in(tmp_path / "events.jsonl") == []

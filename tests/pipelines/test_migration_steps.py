@@ -17,7 +17,8 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column
 from manifold.lake.catalog import ensure_tables, open_catalog, where
 from manifold.lake.reads import read_trigger
-from pipelines.ingest.publish import ConcurrentPublish, finish, publish
+from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.publish import finish, publish
 from pipelines.maintenance.compact_discover import discover
 from pipelines.maintenance.compact_plan import CompactionPolicy
 from pipelines.migrations.migrate import migrate, plan

@@ -21,14 +21,14 @@ from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import run_all
-from pipelines.ingest.audit_result import keep_verdict
-from pipelines.ingest.branches import BEGAN, RUN_ID, branch_of, close_run, head_of, properties_of
+from pipelines.ingest.audit_result import append_audit_result
+from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, close_run, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.open_run import begin
-from pipelines.ingest.publish import ConcurrentPublish, counting, finish, main_snapshots, publish
+from pipelines.ingest.publish import committed_runs, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.rollback import rollback
-from pipelines.maintenance.snapshots import READING, expire_by_count
+from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
 from tests.pipelines.plain import PlainRun, compact, ingest, read, without_spark, write
@@ -76,7 +76,7 @@ def test_a_finisher_that_was_paused_until_history_expired_repeats_nothing(one_ru
     for n in range(2, 7):
         bring(one_run, n)
     few = one_run.settings.model_copy(update={"snapshot_max": 2})
-    assert expire_by_count(open_catalog(few), few, now=datetime.now(UTC) + 2 * READING)[IDS.name]
+    assert expire_by_count(open_catalog(few), few, now=datetime.now(UTC) + 2 * READ_GRACE)[IDS.name]
     paused.go()
     assert vehicles(one_run) == ["V1", "V2", "V3", "V4", "V5", "V50", "V6"]
 
@@ -115,7 +115,7 @@ def test_a_run_whose_reply_is_lost_counts_also_under_another_run(one_run: Lake, 
     monkeypatch.setattr(catalog, "commit_table", losing_the_first_reply)
     assert rollback(catalog, one_run.settings, run_id="run_2", now=at(4)).undone == ["run_2"]
     assert lost == [("sdv", SEGMENTS.name)]
-    counted = [properties_of(run)[RUN_ID] for run in counting(catalog.load_table(SEGMENTS.identifier))]
+    counted = [properties_of(run)[RUN_ID] for run in committed_runs(catalog.load_table(SEGMENTS.identifier))]
     assert [run_id.split("_2026")[0] for run_id in counted] == ["run_3", "rollback", "run_1"]
 
 
@@ -153,6 +153,16 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
     assert branches(one_run) == []
 
 
+def test_a_job_whose_run_is_closed_before_it_writes_is_told_to_repeat_it(one_run: Lake) -> None:
+    catalog = open_catalog(one_run.settings)
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = MaintenanceRun(catalog, "work", base, at(5))
+    close_run(catalog, branch_of(run.run_id))
+    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+        run.change(IDS, partial(append_nothing, catalog, IDS))
+    assert branches(one_run) == []
+
+
 def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog, closed = open_catalog(one_run.settings), list[str]()
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
@@ -163,13 +173,13 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
         write(PlainRun(catalog, one_run.settings, run.run_id, run.now), todo)
         head = head_of(catalog, SEGMENTS, run.run_id)
         assert head is not None
-        keep_verdict(catalog, head, QUALITY.arrow_schema.empty_table())  # it breaks no rule
+        append_audit_result(catalog, head, QUALITY.arrow_schema.empty_table())  # it breaks no rule
         if not closed:
             closed.append(run.run_id)
             close_run(catalog, branch_of(run.run_id))  # as an erasure does that has waited for it in vain
         return Ingested(run.run_id, len(todo.segments)), None
 
-    monkeypatch.setattr(run_all, "ingest_and_judge", closed_the_first_time)
+    monkeypatch.setattr(run_all, "ingest_and_audit", closed_the_first_time)
     run_all.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
     assert closed == ["run"]
     assert vehicles(one_run) == ["V1", "V2"]
@@ -224,7 +234,7 @@ def test_of_two_processes_at_one_run_the_second_to_write_is_told_so(one_run: Lak
     first.go(until=f"commit {IDS.identifier}")
     second.go(until=f"commit {IDS.identifier}")  # it has closed what the first one had opened
     first.go(1)
-    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+    with pytest.raises(Retryable, match="another process is working on run run; wait for it"):
         second.go()
     first.go()
     assert vehicles(one_run) == ["V1", "V2"]
@@ -235,7 +245,7 @@ def test_of_two_processes_that_begin_one_run_at_once_one_goes_on(one_run: Lake) 
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     first, second = (one_run.ingesting("run", fine=True, ms=2).go(until=COMMIT) for _ in range(2))
     first.go(1)
-    with pytest.raises(Retryable, match="another process works at run run; let it finish"):
+    with pytest.raises(Retryable, match="another process is working on run run; wait for it"):
         second.go()
     first.go()
     assert vehicles(one_run) == ["V1", "V2"]

@@ -9,10 +9,15 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
 from manifold.contracts import keys
+from manifold.contracts.campaigns import Cancel, Command, Pause, Resume, encode
+from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of, unix_ms_of
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.contracts.topics import CAMPAIGN
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import advice
 from manifold.settings import Settings
@@ -96,6 +101,34 @@ def test_unloaded_queues_are_left_alone_and_a_rebuild_loads_all_in_order(filled:
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
+def test_a_rebuild_loads_brakes_first_and_knows_releases_again(
+    filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = at(5_000)
+    row = {"vin": "V9", "ts": at(4), "request_id": "c", "seq": seq_at(4), "data_id": "d1", "applied": True}
+    filled.append(IDS, [row | {"campaign": "c", "wave": 0, "step": 1, "until": until}])
+    orders: list[Command] = [Pause("c", "ann"), Resume("c", "ann"), Cancel("other", "ann")]
+    envelopes = [Envelope(seq_at(5 + n), at(5 + n), Stream.CAMPAIGN, CAMPAIGN, encode(each)) for n, each in enumerate(orders)]
+    RecordedSegments(Archive(filled.settings.archive)).seal(envelopes, 0)
+    redis.flushall()
+    brakes: list[object] = []
+
+    def load(*arguments: Any) -> Any:
+        brakes.append(redis.hgetall(keys.BRAKES))
+        return _load(*arguments)
+
+    _load = population._load
+    monkeypatch.setattr(population, "_load", load)
+    run(filled, everything=True)
+
+    assert brakes == [{b"c": f"{seq_at(5)} pause".encode(), b"other": f"{seq_at(7)} cancel".encode()}]
+    until_ms = round(until.timestamp() * 1000)
+    found = {b"request_id": b"c", b"data_id": b"d1", b"campaign": b"c", b"until": str(until_ms).encode()}
+    assert redis.hgetall(keys.trigger(seq_at(4))) == found
+    assert redis.zrange(keys.WINDOWS, 0, -1, withscores=True) == [(str(seq_at(4)).encode(), until_ms)]
+    assert redis.zrange(keys.releases("c"), 0, -1) == [str(seq_at(4)).encode()]
+
+
 @pytest.mark.usefixtures("shared_session")
 def test_the_stage_fails_and_says_what_the_queues_need(
     filled: SparkLake, redis: Redis, capsys: pytest.CaptureFixture[str]
@@ -169,12 +202,12 @@ def test_a_rebuild_states_the_last_trigger_of_each_recorder_in_the_lake(filled: 
     filled.append(SEGMENTS, segments)
     redis.delete(keys.LOADED)
     run(filled, everything=True)
-    assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
+    assert redis.hgetall(keys.REBUILT_UP_TO) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
 
 
 def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
-    (mark,) = keys.handed_marks(0, of_cluster=False)
+    (mark,) = keys.watermark_keys(0, of_cluster=False)
     redis.set(mark, f"1 {seq_at(1)}")
     assert run(filled).forgotten == 0
     assert is_behind(redis, filled.catalog, filled.settings, at(100))

@@ -116,7 +116,7 @@ def test_concurrent_ingest_and_compaction_both_succeed_with_a_retry(spark_lake: 
 
     with capture_logs() as logged:
         publish(spark_lake.catalog, RUN_ID)
-    assert [entry["table"] for entry in logged if entry["event"].startswith("main was rewritten")] == [IDS.name]
+    assert [entry["table"] for entry in logged if entry["event"].startswith("main was compacted")] == [IDS.name]
     assert_all_is_in_once(spark_lake, "V7", "V8", "V9")
 
 

@@ -16,7 +16,7 @@ from manifold.settings import Settings
 from pipelines.ingest import quarantine_offenders
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
-from pipelines.ingest.planning import Aside
+from pipelines.ingest.planning import Exclusions
 from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
@@ -77,13 +77,13 @@ def test_the_messages_behind_a_row_are_found(settings: Settings, table: Table, k
     found = quarantine_offenders.offenders(a_run(settings), failed({table.name: [key]}))
 
     why = f"set aside by the audit: {table.name}: is_not_bad (the reason)"
-    assert found == Aside({seq_at(ms): why for ms in behind})
+    assert found == Exclusions({seq_at(ms): why for ms in behind})
 
 
 def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -> None:
     found = quarantine_offenders.offenders(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
 
-    assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
+    assert found == Exclusions(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
 def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
@@ -100,12 +100,12 @@ class Lake:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, messages: int, *rounds: Mapping[str, list[Any]]) -> None:
         self.messages, self.rounds = messages, list(rounds)
-        self.asides: list[Aside] = []
+        self.asides: list[Exclusions] = []
         self.instants: list[Any] = []
         monkeypatch.setattr(quarantine_offenders, "ingest", self.ingest)
         monkeypatch.setattr(quarantine_offenders, "audit_run", self.audit)
 
-    def ingest(self, run: Run, quarantine_offenders: Aside) -> Ingested:
+    def ingest(self, run: Run, quarantine_offenders: Exclusions) -> Ingested:
         self.asides.append(quarantine_offenders)
         self.instants.append(run.now)
         return Ingested(RUN, read={"trigger": self.messages})
@@ -117,7 +117,7 @@ class Lake:
         return Audit(RUN, True, (), (), {}, "report")
 
     def run(self, settings: Settings) -> tuple[Ingested, Audit | None]:
-        return quarantine_offenders.ingest_and_judge(a_run(settings))
+        return quarantine_offenders.ingest_and_audit(a_run(settings))
 
 
 def test_the_run_is_rewritten_without_offenders_until_it_passes(
@@ -131,7 +131,7 @@ def test_the_run_is_rewritten_without_offenders_until_it_passes(
     assert audit.passed
     assert [sorted(each.messages) for each in lake.asides] == [[], [1], [1, 2]]
     assert len(set(lake.instants)) == 3, "otherwise the rows of quality_results would not distinguish the attempts"
-    assert f"run {RUN} has set aside 2" in caplog.text
+    assert f"run {RUN} quarantined 2 messages or files" in caplog.text
 
 
 @pytest.mark.parametrize(

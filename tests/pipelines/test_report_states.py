@@ -14,7 +14,7 @@ from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
 from pipelines.ingest import run_all, transforms
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
 from pipelines.stages import ingest as ingest_stage
@@ -66,12 +66,12 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
         waiting = [happens]
 
         def judge_then_wait(run: Any) -> Any:
-            done = ingest_and_judge(run)
+            done = ingest_and_audit(run)
             if run.run_id == run_id and waiting:
                 waiting.pop()()
             return done
 
-        monkeypatch.setattr(run_all, "ingest_and_judge", judge_then_wait)
+        monkeypatch.setattr(run_all, "ingest_and_audit", judge_then_wait)
 
     return interpose
 

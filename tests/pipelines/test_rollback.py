@@ -7,7 +7,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import RUN_ID, properties_of
-from pipelines.ingest.publish import counting, finish, is_published
+from pipelines.ingest.publish import committed_runs, finish, is_published
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -106,7 +106,7 @@ def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: La
     lake = three_runs
     catalog = open_catalog(lake.settings)
     for steps in range(8):
-        name = properties_of(counting(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
+        name = properties_of(committed_runs(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
         player = lake.player(lambda c, name=name: rollback(c, lake.settings, run_id=name, now=at(0))).go(steps)  # type: ignore[misc]
         finish(open_catalog(lake.settings))
         lake.archive(Stream.TRIGGER, [trigger(100 + steps, [f"W{steps}"])])
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_ingested_again_is_not_rolled_back(three_runs: Lake
     next((three_runs.settings.home / "archive").rglob("data/**/*.parquet")).unlink()
     with pytest.raises(Permanent, match="1 segments of these runs are not in the archive any more, data/dt=2026-03-01"):
         rollback(catalog, three_runs.settings, run_id="two", now=at(0))
-    with pytest.raises(Permanent, match=r"run nine does not count.*three, two, one"):
+    with pytest.raises(Permanent, match=r"run nine is not committed.*three, two, one"):
         rollback(catalog, three_runs.settings, run_id="nine", now=at(0))
     assert len(read(catalog, IDS)) == 3
 

@@ -12,7 +12,7 @@ from manifold.contracts.tables import QUARANTINE, SEGMENTS, XRAY_PROCESSED, XRAY
 from manifold.lake.catalog import ensure_tables, make_signal_tables
 from manifold.lake.sealing import MAGIC
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_judge
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, seq_at
@@ -28,7 +28,7 @@ def door(tmp_path: Path, spark_lake: SparkLake) -> Door:
 
 
 def run(spark_lake: SparkLake, run_id: str = "run") -> Any:
-    written, judged = ingest_and_judge(spark_lake.run(run_id, ms=60_000))
+    written, judged = ingest_and_audit(spark_lake.run(run_id, ms=60_000))
     publish(spark_lake.catalog, run_id)
     return written, judged
 

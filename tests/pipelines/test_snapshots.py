@@ -11,7 +11,7 @@ from manifold.contracts.tables import IDS, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import MAIN
 from pipelines.maintenance.ledger_pack import pack_ledger
-from pipelines.maintenance.snapshots import READING, cut_of, expire_by_count
+from pipelines.maintenance.snapshots import READ_GRACE, cut_of, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import ingest, read
@@ -39,7 +39,7 @@ def snapshots(catalog: Catalog, table: Table) -> int:
 
 
 def test_only_the_newest_snapshots_stay_and_no_row_is_lost(streamed: Lake) -> None:
-    catalog, later = open_catalog(streamed.settings), datetime.now(UTC) + READING + timedelta(minutes=1)
+    catalog, later = open_catalog(streamed.settings), datetime.now(UTC) + READ_GRACE + timedelta(minutes=1)
     assert snapshots(catalog, SEGMENTS) > RUNS
     gone = expire_by_count(catalog, streamed.settings, now=later)
     assert gone[SEGMENTS.name]
@@ -48,7 +48,7 @@ def test_only_the_newest_snapshots_stay_and_no_row_is_lost(streamed: Lake) -> No
     assert len(read(catalog, IDS)) == len(read(catalog, SEGMENTS)) == RUNS
     bring(streamed, catalog, RUNS)
     assert len(read(catalog, IDS)) == RUNS + 1
-    assert not any(expire_by_count(catalog, streamed.settings, now=later - READING).values())
+    assert not any(expire_by_count(catalog, streamed.settings, now=later - READ_GRACE).values())
 
 
 def test_snapshots_that_readers_may_use_stay_in_any_number(streamed: Lake) -> None:
@@ -64,7 +64,7 @@ def test_an_open_run_is_published_after_snapshots_expired(streamed: Lake) -> Non
     streamed.archive(Stream.TRIGGER, [trigger(1000, ["OPEN"])])
     slow = streamed.ingesting("slow", ms=1000).go(until=f"commit {SEGMENTS.identifier}").go(1)
     slow.go(until=f"commit {SEGMENTS.identifier}")
-    expire_by_count(catalog, streamed.settings, now=datetime.now(UTC) + 2 * READING)
+    expire_by_count(catalog, streamed.settings, now=datetime.now(UTC) + 2 * READ_GRACE)
     slow.go()
     assert "OPEN" in [row["vin"] for row in read(catalog, IDS)]
 

@@ -31,8 +31,8 @@ CLIENT = "STREAM-C"
 
 @pytest.fixture
 def spark_lake(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """A lake with Redis and short micro-batch intervals."""
-    update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2}
+    """A lake with Redis and short micro-batch intervals; messages stay pending however old, as the makers' are."""
+    update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2, "ecq_pending_retention_days": 0}
     spark_lake.settings = spark_lake.settings.model_copy(update=update)
     return spark_lake
 
@@ -102,7 +102,7 @@ def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     def snapshots() -> int:
         return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
 
-    monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # no reader here
+    monkeypatch.setattr("pipelines.maintenance.snapshots.READ_GRACE", timedelta(0))  # no reader here
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
     lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # recent: the ledger of the last days is packed
     for ms in range(MIN_FILES):

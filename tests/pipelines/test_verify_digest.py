@@ -7,7 +7,7 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.seq import MAX_NODE
-from pipelines.maintenance.seen_keys import Seen
+from pipelines.maintenance.seen_keys import SeenKeys
 from pipelines.maintenance.verify_digest import COLUMNS, _Sums
 from pipelines.maintenance.verify_redis import QueueKey, pages
 from tests.pipelines.makers import seq_at
@@ -34,7 +34,7 @@ def test_a_key_returned_twice_by_scan_counts_once(redis: Redis) -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 20))
 def test_each_key_is_new_once_in_any_order(numbers: list[int], size: int) -> None:
-    seen, told, known = Seen(), list[bool](), set[int]()
+    seen, told, known = SeenKeys(), list[bool](), set[int]()
     for start in range(0, len(numbers), size):
         told += seen.note(np.array(numbers[start : start + size], np.uint64)).tolist()
     expected = []

@@ -77,8 +77,8 @@ def test_a_batch_reaches_vehicles_with_certificates(secure: Settings) -> None:
 def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
-    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
-    certificates.tell_redis(secure)
+    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 12
+    certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
     wait_until(
@@ -160,7 +160,7 @@ def test_a_service_is_refused_foreign_redis_keys(secure: Settings, service: Serv
 
 def test_redis_passwords_are_only_in_secret_files(secure: Settings) -> None:
     passwords = [file.read_text().strip() for file in (secure.home / SECRETS).glob("redis_*")]
-    assert len(passwords) == len(set(passwords)) == 6
+    assert len(passwords) == len(set(passwords)) == 7
     told = [
         file.read_text(errors="replace")
         for place in ("run", "logs")

@@ -53,16 +53,16 @@ def test_a_rolled_back_master_rolls_back_the_common_mark(
     node = cluster.clients()[master]
 
     async def body(queues: Queues) -> None:
-        marks = await queues.move_handed(0, await queues.marks(0), older)
+        marks = await queues.advance_watermark(0, await queues.marks(0), older)
         found: Any = node.keys("handed:*")
         before: dict[Any, Any] = {key: node.get(key) for key in found}
-        marks = await queues.move_handed(0, marks, newer)
+        marks = await queues.advance_watermark(0, marks, newer)
         for key, value in before.items():
             node.set(key, value)  # as in a lagging replica
 
         with pytest.raises(Retryable):
-            await queues.move_handed(0, marks, newer)
-        assert (await queues.marks(0)).joined == older
+            await queues.advance_watermark(0, marks, newer)
+        assert (await queues.marks(0)).enqueued_seq == older
 
     use(body)
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import OWNERS_PER_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
+from dispatcher._reconcile import OWNERS_PER_LOOK, UNKNOWN, Known, Reconciler, missed, read_presence
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
@@ -152,7 +152,7 @@ def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, serv
             batch.add(vins[0], Enqueue([(seq_of(AT, 0, 0), "r")]), AT)
             batch.add(vins[0], Claim(), AT)
             await batch.run()
-            return {owner: known async for found in what_is_known(queues) for owner, known in found.items()}
+            return {owner: known async for found in read_presence(queues) for owner, known in found.items()}
 
     found = asyncio.run(look())
     assert {vin: found[Owner(vin)] for vin in vins} == {vin: Known("yes", AT, in_flight=vin == vins[0]) for vin in vins}

@@ -48,11 +48,12 @@ VINS = [Owner(f"V{n}") for n in range(10)]
 LONG_AGO = 1  # ms after noon of the makers' day, past every retention
 AN_HOUR_AGO = int(time.time() * 1000) - NOON_MS - 3_600_000
 MOMENT = 1e-6  # days
-# With these nothing is kept longer than the jobs need; an orphan must be older than a day.
+# With these nothing but pending messages is kept longer than the jobs need; an orphan must be older than a day.
 RETENTIONS = {
     "snapshot_retention_days": MOMENT,
     "archive_retention_days": 60,
     "ecq_retention_days": 60,
+    "ecq_pending_retention_days": 0,  # until they are fetched
     "signals_retention_days": 60,
     "orphan_days": 1.5,
     "compact_min_files": 2,

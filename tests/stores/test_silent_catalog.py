@@ -15,7 +15,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.catalog import AWAY, CatalogAway, naming_the_catalog
+from pipelines.catalog import UNAVAILABLE_ERRORS, CatalogAway, naming_the_catalog
 from pipelines.spark.conf import POSTGRESQL_JAR
 from pipelines.spark.session import session
 from tests.stores.servers import postgresql, require
@@ -38,7 +38,7 @@ def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
 def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path) -> None:
     with pytest.raises(OperationalError) as raised:
         open_catalog(settings_of(silent, tmp_path))
-    assert isinstance(raised.value, AWAY)
+    assert isinstance(raised.value, UNAVAILABLE_ERRORS)
 
 
 @pytest.mark.timeout(120)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, judged, parsed, refused
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
 from manifold.contracts.answers import VehicleAnswer, parse_answer
 from manifold.contracts.messages import Refused
 
@@ -22,15 +22,15 @@ ANSWERS = pa.schema(
 
 def answers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each answer, accepted or refused."""
-    return parsed(messages, ANSWERS, lambda row: [_row(row, judged(_said, row, limits))])
+    return parsed(messages, ANSWERS, lambda row: [_row(row, validated(_content, row, limits))])
 
 
-def _said(row: Row, _limits: Limits) -> VehicleAnswer | Refused:
+def _content(row: Row, _limits: Limits) -> VehicleAnswer | Refused:
     return parse_answer(row["topic"], row["payload"])
 
 
-def _row(row: Row, said: VehicleAnswer | Refused) -> Row:
-    if isinstance(said, Refused):
-        return refused(row, said.reason)
-    fields = {"vin": said.vin, "campaign": said.campaign, "release": said.release, "status": said.answer.value}
-    return common(row) | fields | {"answer_reason": said.reason or None}
+def _row(row: Row, content: VehicleAnswer | Refused) -> Row:
+    if isinstance(content, Refused):
+        return refused(row, content.reason)
+    fields = {"vin": content.vin, "campaign": content.campaign, "release": content.release, "status": content.answer.value}
+    return common(row) | fields | {"answer_reason": content.reason or None}

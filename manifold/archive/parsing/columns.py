@@ -11,34 +11,36 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from manifold.archive.parsing.common import Limits, Row, judged, refused
+from manifold.archive.parsing.common import Limits, Row, refused, validated
 from manifold.contracts.messages import Refused
 
 Columns = Mapping[str, "Sequence[Any] | pa.Array"]
-Said = TypeVar("Said")
+Parsed = TypeVar("Parsed")
 
 
-def judged_all(judge: Callable[[Row, Limits], Said | Refused], messages: pa.RecordBatch, limits: Limits) -> list[Said | Refused]:
-    """Validate each message, in order; `judge` gets its payload."""
+def validate_all(
+    validate: Callable[[Row, Limits], Parsed | Refused], messages: pa.RecordBatch, limits: Limits
+) -> list[Parsed | Refused]:
+    """Validate each message, in order; `validate` gets its payload."""
     both = zip(messages["payload"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
-    return [judged(judge, {"payload": payload, "refused_because": why}, limits) for payload, why in both]
+    return [validated(validate, {"payload": payload, "refused_because": why}, limits) for payload, why in both]
 
 
 def rows_of(
     messages: pa.RecordBatch,
-    said: Sequence[object],
+    parsed: Sequence[object],
     columns: Columns,
     schema: pa.Schema,
     refused_row: Callable[[Row, str], Row] = refused,
 ) -> pa.RecordBatch:
     """Build one row per message: the common columns and `columns`, or for a refused message the result of `refused_row`."""
     found = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
-    reasons = {place: one.reason for place, one in enumerate(said) if isinstance(one, Refused)}
+    reasons = {place: one.reason for place, one in enumerate(parsed) if isinstance(one, Refused)}
     if reasons:
         whole = messages.take(pa.array(reasons)).to_pylist()
         rows = [refused_row(row, reason) for row, reason in zip(whole, reasons.values(), strict=True)]
-        found |= {name: _spread([row[name] for row in rows], reasons, len(said)) for name in rows[0] if name not in found}
-    return batch(found, schema, len(said))
+        found |= {name: _spread([row[name] for row in rows], reasons, len(parsed)) for name in rows[0] if name not in found}
+    return batch(found, schema, len(parsed))
 
 
 def batch(columns: Columns, schema: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -32,17 +32,17 @@ class Limits:
 
 Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
 Row = dict[str, Any]
-Said = TypeVar("Said")
+Parsed = TypeVar("Parsed")
 
 
-def judged(judge: Callable[[Row, Limits], Said | Refused], row: Row, limits: Limits) -> Said | Refused:
+def validated(validate: Callable[[Row, Limits], Parsed | Refused], row: Row, limits: Limits) -> Parsed | Refused:
     """Validate a row. An exception refuses only this message."""
     if row["refused_because"]:
         return Refused(row["refused_because"])
     try:
-        return judge(row, limits)
+        return validate(row, limits)
     except Exception as exc:  # noqa: BLE001  # reported as the reason in quarantine
-        return Refused(f"judging it failed ({type(exc).__name__}), which is a fault of the pipelines; its bytes are kept")
+        return Refused(f"validation failed ({type(exc).__name__}), a bug in the pipelines; the payload is in quarantine")
 
 
 def common(row: Row) -> Row:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, judged, parsed, refused
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
 from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import Refused
@@ -42,7 +42,7 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the stream into one row per message, accepted or refused."""
-    return parsed(messages, ECQ, lambda row: [_row(row, judged(_said, row, limits))])
+    return parsed(messages, ECQ, lambda row: [_row(row, validated(_content, row, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,7 @@ def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
         yield batch.set_column(place, ECQ_BRIEF.field(place), pa.nulls(batch.num_rows, pa.binary())).select(ECQ_BRIEF.names)
 
 
-def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
+def _content(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
     topic, payload = row["topic"], row["payload"]
     if not topic.startswith(ACKNOWLEDGEMENTS):
         return parse_ecq(topic, payload, max_data_bytes=limits.max_data_bytes)
@@ -62,16 +62,16 @@ def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
         return Refused(str(exc))
 
 
-def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
-    match said:
+def _row(row: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
+    match content:
         case Refused():
-            return refused(row, said.reason)
+            return refused(row, content.reason)
         case Append():
-            of = {"kind": EcqKind.WRITE.value, "key": said.key, "payload": said.payload, "applied": bool(row["applied"])}
+            of = {"kind": EcqKind.WRITE.value, "key": content.key, "payload": content.payload, "applied": bool(row["applied"])}
         case Rewind():
             at_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
-            of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
+            of = {"kind": EcqKind.REWOUND.value, "acked_seq": content.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
-            kind = EcqKind.EXPIRED if said.is_expired else EcqKind.ACKNOWLEDGED
-            of = {"kind": kind.value, "acked_seq": said.seq, "epoch": said.epoch, "acked_ms": said.acked_ms}
-    return common(row) | {"client_id": said.client_id} | of
+            kind = EcqKind.EXPIRED if content.is_expired else EcqKind.ACKNOWLEDGED
+            of = {"kind": kind.value, "acked_seq": content.seq, "epoch": content.epoch, "acked_ms": content.acked_ms}
+    return common(row) | {"client_id": content.client_id} | of

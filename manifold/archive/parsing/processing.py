@@ -54,16 +54,16 @@ class Processing:
             OSError: the storage of keys failed.
         """
         for part in batches(messages):
-            said = raw_records(part, limits)
-            places = [place for place, one in enumerate(said) if isinstance(one, RawRecord)]
-            sealed = [one.sealed for one in said if isinstance(one, RawRecord)]
+            parsed = raw_records(part, limits)
+            places = [place for place, one in enumerate(parsed) if isinstance(one, RawRecord)]
+            sealed = [one.sealed for one in parsed if isinstance(one, RawRecord)]
             made = self.made_of(part["seq"].take(pa.array(places, pa.int64())).to_pylist(), sealed)
-            if len(places) < len(said):
-                of_each: list[int | None] = [None] * len(said)
+            if len(places) < len(parsed):
+                of_each: list[int | None] = [None] * len(parsed)
                 for row, place in enumerate(places):
                     of_each[place] = row
                 made = made.take(pa.array(of_each, pa.int64()))
-            yield pa.RecordBatch.from_arrays([*signal_rows(part, said).columns, *made.columns], schema=PROCESSED)
+            yield pa.RecordBatch.from_arrays([*signal_rows(part, parsed).columns, *made.columns], schema=PROCESSED)
 
     def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
         """Build a row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
@@ -72,11 +72,11 @@ class Processing:
             OSError: the storage of keys failed.
         """
         made = [self._opened(seq, one) for seq, one in zip(seqs, sealed, strict=True)]
-        data, readings, anomalies = [said for said, _ in made], MADE.field("readings").type, MADE.field("anomalies").type
+        data, readings, anomalies = [one for one, _ in made], MADE.field("readings").type, MADE.field("anomalies").type
         columns = {
-            "readings": lists_of([said.readings for said in data], Reading, readings),
-            "anomalies": lists_of([said.anomalies for said in data], Anomaly, anomalies),
-            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in said.anomalies})) for said in data],
+            "readings": lists_of([one.readings for one in data], Reading, readings),
+            "anomalies": lists_of([one.anomalies for one in data], Anomaly, anomalies),
+            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in one.anomalies})) for one in data],
             "rules": [RULES] * len(made),
             "problem": [problem for _, problem in made],
         }

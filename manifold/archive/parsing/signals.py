@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from manifold.archive.parsing.columns import fields_of, judged_all, rows_of
+from manifold.archive.parsing.columns import fields_of, rows_of, validate_all
 from manifold.archive.parsing.common import COMMON, Limits, Row, batches, refused
-from manifold.contracts.messages import Refused
-from manifold.contracts.outcomes import LATEST_MS
+from manifold.contracts.messages import LATEST_MS, Refused
 from manifold.contracts.signals.messages import DEVICE_ID, Status
 from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
 from manifold.lake.sealing import Broken, key_id_of
@@ -50,25 +49,25 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     return (signal_rows(part, raw_records(part, limits)) for part in batches(messages))
 
 
-def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
+def signal_rows(messages: pa.RecordBatch, parsed: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
     """Build the rows of messages that are already parsed."""
-    columns = fields_of(said, RawRecord)
+    columns = fields_of(parsed, RawRecord)
     sealed = columns.pop("sealed")
     key_ids = [None if one is None else key_id_of(one) for one in sealed]
-    return rows_of(messages, said, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
+    return rows_of(messages, parsed, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse status messages into one row per message, accepted or refused."""
     for part in batches(messages):
-        said = judged_all(_status, part, limits)
-        digests = [status_digest(one) if isinstance(one, StatusRecord) else None for one in said]
-        yield rows_of(part, said, {**fields_of(said, StatusRecord), "content_digest": digests}, STATUSES, _refused)
+        parsed = validate_all(_status, part, limits)
+        digests = [status_digest(one) if isinstance(one, StatusRecord) else None for one in parsed]
+        yield rows_of(part, parsed, {**fields_of(parsed, StatusRecord), "content_digest": digests}, STATUSES, _refused)
 
 
 def raw_records(messages: pa.RecordBatch, limits: Limits) -> list[RawRecord | Refused]:
     """Parse each message into a raw record, or the reason for its refusal."""
-    return judged_all(_raw, messages, limits)
+    return validate_all(_raw, messages, limits)
 
 
 def _raw(row: Row, _: Limits) -> RawRecord | Refused:

@@ -31,7 +31,7 @@ from manifold.queues import Policy as QueuePolicy
 from manifold.queues import Queues
 from manifold.settings import Settings
 
-CLIENT_ID = "sdv-campaigner"  # of every campaigner: a broker keeps the order of one client's messages
+CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker keeps the order of one client's messages
 READ_S = 0.5  # pause between two looks at the record
 AWAITED_S = 0.1  # the same, while something published is not on record yet
 REST = 4  # times as long as a decision took, until the same state is decided on again
@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 class Active:
     """The active campaigner, from the moment at which it has the lease."""
 
-    def __init__(self, settings: Settings, redis: Redis, lead: Lead) -> None:
-        self.problem: str | None = "has not read the record yet"
+    def __init__(self, settings: Settings, redis: Redis, lead: Lead, problem: str) -> None:
+        self.problem: str | None = problem  # until the record was read
         self.waiting: dict[str, str] = {}  # campaign → why nothing is decided about it
         self.open_campaigns = 0
         self._settings, self._lead = settings, lead
@@ -79,23 +79,26 @@ class Active:
             Retryable: the broker does not answer.
         """
         settings = self._settings
-        async with Publisher(settings, settings.mqtt_username_campaigns, CLIENT_ID) as publisher:
-            sweep = asyncio.create_task(self._sweep(), name="campaigner.sweep")
+        user = settings.mqtt_username_campaigns
+        try:
+            async with Publisher(settings, user, CLIENT_ID.format(user)) as publisher, asyncio.TaskGroup() as group:
+                group.create_task(self._sweep(), name="campaigner.sweep")
+                group.create_task(self._decide(publisher), name="campaigner.decide")
+        finally:
+            CAMPAIGNS.show((), {})
+
+    async def _decide(self, publisher: Publisher) -> None:
+        while True:
             try:
-                while True:
-                    began = time.monotonic()
-                    try:
-                        await self._round(publisher)
-                    except Retryable as exc:
-                        self._say(str(exc))
-                    _metrics.READ_SECONDS.set(time.monotonic() - began)
-                    await self._pause()
-            finally:
-                CAMPAIGNS.show((), {})
-                sweep.cancel()
+                await self._round(publisher)
+            except Retryable as exc:
+                self._say(str(exc))
+            await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
+        began = time.monotonic()
         await asyncio.to_thread(self._book.refresh)
+        _metrics.READ_SECONDS.set(time.monotonic() - began)
         now_ms = await self._now_ms()
         await self._brakes.read()
         known = list(self._book.proposed())

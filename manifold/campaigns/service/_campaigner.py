@@ -11,7 +11,7 @@ from manifold.campaigns.service._active import Active
 from manifold.campaigns.service._lead import Lead
 from manifold.contracts.errors import Retryable
 from manifold.queues import connect
-from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import Health, serve
 from manifold.settings import Settings
 
@@ -37,7 +37,7 @@ class Campaigner:
             Permanent: the HTTP port is in use.
         """
         settings, token = self._settings, self._settings.http_token.get_secret_value()
-        tell_expiry(settings, settings.mqtt_username_campaigns)
+        export_expiry(settings, settings.mqtt_username_campaigns)
         try:
             async with serve(settings.host, settings.campaigner_port, self.health, token=token, shown=settings.http_shows):
                 work = asyncio.create_task(self._work(), name="campaigner.work")
@@ -52,16 +52,17 @@ class Campaigner:
     def health(self) -> Health:
         """Healthy if it decides, or stands by for another that is active."""
         active = self._active
-        problems = [problem for problem in (self._problem, self._lead.problem, active and active.problem) if problem]
+        problem = self._problem if active is None else active.problem
+        problems = [each for each in (problem, self._lead.problem) if each]
         details: dict[str, object] = {"active": active is not None, "epoch": self._lead.epoch, "problems": problems}
         if active is not None:
             details |= {"open_campaigns": active.open_campaigns, "waiting": active.waiting}
-        return Health(self._problem is None and (active is None or active.problem is None), details)
+        return Health(problem is None, details)
 
     async def _work(self) -> None:
         while True:
             await self._lead.take()
-            self._active = Active(self._settings, self._redis, self._lead)
+            self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")
             _metrics.LEADS.set(1)
             log.info("campaigner active", epoch=self._lead.epoch)
             keep = asyncio.create_task(self._lead.keep(), name="campaigner.lease")
@@ -77,8 +78,9 @@ class Campaigner:
             finally:
                 self._active = None
                 _metrics.LEADS.set(0)
-                await _end(keep)
-                await _end(work)
+                for task in (keep, work):
+                    task.cancel()
+                await asyncio.gather(keep, work, return_exceptions=True)
             await self._lead.leave()
 
 

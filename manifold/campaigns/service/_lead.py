@@ -40,10 +40,10 @@ class Lead:
         """Stand by until no other campaigner is active, and take the lease."""
         while True:
             try:
-                self._place.enter()
+                self._place.lock()
                 self._lease = await self._taken()
             except Permanent as exc:
-                self._place.leave()
+                self._place.unlock()
                 self._say(f"stands by: {exc}")
                 await asyncio.sleep(LOOK_S)
             else:
@@ -65,7 +65,7 @@ class Lead:
         if self._lease is not None and self._lease.lost is None:
             await self._lease.release()
         self._lease = None
-        self._place.leave()
+        self._place.unlock()
 
     async def _taken(self) -> Lease:
         settings = self._settings

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from manifold.contracts import keys
-from manifold.queues import Queues, is_spoilt
+from manifold.queues import Queues, is_corrupt
 
 VEHICLES_PER_ROUND_TRIP = 1000
 _FIELDS = ("connected", "heard", "subscribed")
@@ -27,7 +27,7 @@ async def find_present(queues: Queues, vins: Sequence[str], enough: int, now_ms:
         replies = await batch.run(tolerant=True)
         heard_after_ms = now_ms - queues.policy.presence_ms
         here.update(
-            vin for vin, reply in zip(some, replies, strict=True) if not is_spoilt(reply) and _is_here(reply, heard_after_ms)
+            vin for vin, reply in zip(some, replies, strict=True) if not is_corrupt(reply) and _is_here(reply, heard_after_ms)
         )
     return here
 

@@ -1,6 +1,6 @@
 """The lake's tables, defined once: Spark, PyIceberg and Arrow schemas derive from these definitions."""
 
-from manifold.contracts.tables.campaigns import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS
+from manifold.contracts.tables.campaigns import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
 from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
@@ -18,7 +18,8 @@ from manifold.contracts.tables.table import (
 from manifold.contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 
 ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
-CAMPAIGN_TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS)
+ORDER_TABLES = (CAMPAIGNS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS)  # of the stream `campaign`
+CAMPAIGN_TABLES = (*ORDER_TABLES, CAMPAIGN_ANSWERS)
 # Tables that a run writes on its own branches and publishes together. The others are appended to directly.
 RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, *CAMPAIGN_TABLES, QUARANTINE, SEGMENTS)
 TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
@@ -30,6 +31,7 @@ EVERY_TABLE = (*EVERY_RUN_TABLE, QUALITY, ACTIONS, ERASURES)
 __all__ = [
     "ACTIONS",
     "CAMPAIGNS",
+    "CAMPAIGN_ANSWERS",
     "CAMPAIGN_EVENTS",
     "CAMPAIGN_TABLES",
     "CAMPAIGN_TARGETS",
@@ -49,6 +51,7 @@ __all__ = [
     "META",
     "MIGRATING",
     "NAMESPACE",
+    "ORDER_TABLES",
     "OUTCOMES",
     "QUALITY",
     "QUARANTINE",

@@ -1,4 +1,4 @@
-"""Tables of campaigns: plans, orders, and the vehicles that they list. Their state is a fold of these, and in no table."""
+"""Tables of campaigns: plans, orders, the vehicles that they list, and answers. The state is a fold of these, in no table."""
 
 from manifold.contracts.tables.table import FEW_MANIFESTS, Table, columns
 
@@ -57,5 +57,22 @@ CAMPAIGN_TARGETS = Table(
     """),
     meaning="one row for each vehicle that an order lists for a campaign",
     day_of="added_at",
+    properties=FEW_MANIFESTS,
+)
+
+CAMPAIGN_ANSWERS = Table(
+    "sdv_campaign_answers",
+    key=("vin", "seq"),
+    columns=columns("""
+        vin          string   the vehicle
+        seq          int64    the answer's seq
+        received_at  instant  when it was accepted: the time in its seq
+        campaign     string   the campaign that it answers
+        release      int64    the seq of the trigger that it answers, as in sdv_fanout_ids
+        status       string   busy, failed, refused or done
+        reason       string?  what the vehicle says of it
+    """),
+    meaning="one row for each answer of a vehicle to a campaign",
+    day_of="received_at",
     properties=FEW_MANIFESTS,
 )

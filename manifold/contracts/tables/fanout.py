@@ -55,7 +55,7 @@ IDS = Table(
 
 OUTCOMES = Table(
     "sdv_fanout_outcomes",
-    key=("vin", "seq"),
+    key=("vin", "seq", "outcome"),
     columns=columns("""
         vin              string    the vehicle
         seq              int64     the trigger's seq
@@ -68,6 +68,6 @@ OUTCOMES = Table(
         reason           string?   what the vehicle said, or why the platform ended it
         recorded_seq     int64?    seq of the record that says so; null: the platform ended it in the lake
     """),
-    meaning="one row for each entry that ended",
+    meaning="one row for each entry that ended; a second if it was delivered after it had been withdrawn",
     day_of="accepted_at",
 )

@@ -5,10 +5,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.outcomes import OF_CODE, Outcome
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import OF_ECQ, Args, Script
+from manifold.queues._scripts import ECQ_SHARED_CODE, Args, Script
 from manifold.queues.verbs.verb import Verb, number
 
 
@@ -65,7 +65,7 @@ class Claim(Verb, frozen=True):
     """Put the oldest pending entry in flight, if the vehicle is present and nothing is in flight."""
 
     script = Script("claim")
-    ecq_script = Script("claim", shares=OF_ECQ)
+    ecq_script = Script("claim", prepends=ECQ_SHARED_CODE)
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
@@ -103,7 +103,7 @@ class UpdatePresence(Verb, frozen=True):
     A clean start, or a connection after the session has expired, puts the entry in flight back to pending.
     """
 
-    seen: Heard | Connected | Disconnected | Subscribed
+    seen: PresenceSign | Connected | Disconnected | Subscribed
     claim: bool
     script = Script("update_presence")
 
@@ -113,9 +113,9 @@ class UpdatePresence(Verb, frozen=True):
 
     def _sign(self) -> Args:
         match self.seen:
-            case Heard():
+            case PresenceSign():
                 return ("heard",)
-            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, takes=takes):
+            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, max_packet_bytes=takes):
                 return "connected", at, "1" if clean else "0", expiry, "" if takes is None else takes
             case Disconnected(connected_at_ms=began, at_ms=at, expiry_s=expiry):
                 return "disconnected", began, at, "" if expiry is None else expiry
@@ -159,7 +159,7 @@ class Release(Verb, frozen=True):
     claimed_ms: int | None = None  # the claim to release; None: whichever is in flight
     again: bool = False
     script = Script("release")
-    ecq_script = Script("release", shares=OF_ECQ)
+    ecq_script = Script("release", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, self.seq, self.reason.value, "" if self.claimed_ms is None else self.claimed_ms)

@@ -9,7 +9,7 @@ from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.queue_names import owner_of_queue
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import OF_ECQ, Args, Script
+from manifold.queues._scripts import ECQ_SHARED_CODE, Args, Script
 from manifold.queues.verbs.claims import Claim, ClaimReply
 from manifold.queues.verbs.verb import Recorded, Verb, number
 
@@ -37,7 +37,7 @@ class Append(_Fill, frozen=True):
     seq: int
     key: str
     payload: bytes
-    ecq_script = Script("ecq_append", shares=OF_ECQ, adds=True)
+    ecq_script = Script("ecq_append", prepends=ECQ_SHARED_CODE, needs_memory=True)
 
 
 class DirectAppend(_Fill, frozen=True):
@@ -50,7 +50,7 @@ class DirectAppend(_Fill, frozen=True):
     key: str
     payload: bytes
     loading: bytes
-    ecq_script = Script("ecq_direct_append", shares=OF_ECQ, adds=True, calls="ecq_append")
+    ecq_script = Script("ecq_direct_append", prepends=ECQ_SHARED_CODE, needs_memory=True, calls="ecq_append")
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         others = (keys.LOADED, keys.wake(keys.shard_of(queue, policy.wake_shards)))
@@ -62,7 +62,7 @@ class Rewind(_Fill, frozen=True):
 
     seq: int  # of the rewind itself
     first_seq: int
-    ecq_script = Script("ecq_rewind", shares=OF_ECQ)
+    ecq_script = Script("ecq_rewind", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         return self._call(policy, queue, now_ms, self.seq, self.first_seq, max(0, self.first_seq - 1))
@@ -84,7 +84,7 @@ class Load(_Fill, frozen=True):
     acked_at_ms: int | None
     messages: Sequence[LiveMessage]
     is_last: bool = True  # a queue with very many messages needs several calls
-    ecq_script = Script("ecq_load", shares=OF_ECQ, adds=True)
+    ecq_script = Script("ecq_load", prepends=ECQ_SHARED_CODE, needs_memory=True)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         position = ("" if self.acked_seq is None else self.acked_seq, "" if self.acked_at_ms is None else self.acked_at_ms)
@@ -114,7 +114,7 @@ class Acknowledge(Verb, frozen=True):
     record: EcqAck
     claim: bool = True
     recorded: bool = False
-    ecq_script = Script("ecq_ack", shares=OF_ECQ)
+    ecq_script = Script("ecq_ack", prepends=ECQ_SHARED_CODE)
 
     def record_first(self) -> Sequence[Recorded]:
         """The record with the current epoch, unless the message was acknowledged before."""
@@ -135,7 +135,7 @@ class Acknowledge(Verb, frozen=True):
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
         if self.recorded:
             return self._call(policy, queue, now_ms, *args)
-        return self._call(policy, queue, now_ms, *args, record.to_be_completed(), others=(keys.OUTCOMES,))
+        return self._call(policy, queue, now_ms, *args, record.to_wire_prefix(), others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:
@@ -151,7 +151,7 @@ class _AckStateReply(NamedTuple):
 
 class _ReadAckState(Verb, frozen=True):
     seq: int
-    ecq_script = Script("ecq_read_ack_state", shares=OF_ECQ)
+    ecq_script = Script("ecq_read_ack_state", prepends=ECQ_SHARED_CODE)
 
     @staticmethod
     def read(raw: Any) -> _AckStateReply:
@@ -167,7 +167,7 @@ class Subscription(Verb, frozen=True):
     qos: int | None
     claim: bool
     at_ms: int | None = None  # when the broker granted it, Unix ms; None: now
-    ecq_script = Script("ecq_subscribe", shares=OF_ECQ)
+    ecq_script = Script("ecq_subscribe", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         said = "no" if self.qos is None else "yes" if self.qos else "qos0"
@@ -190,14 +190,14 @@ class Erase(_Count, frozen=True):
     """Remove everything accepted before this seq. The reply is the number of messages."""
 
     before: int
-    ecq_script = Script("ecq_erase", shares=OF_ECQ)
+    ecq_script = Script("ecq_erase", prepends=ECQ_SHARED_CODE)
 
 
 class Expire(Verb, frozen=True):
     """End the pending messages with these seqs, which are past their retention. The reply lists the seqs that expired."""
 
     seqs: Sequence[int]
-    ecq_script = Script("ecq_expire", shares=OF_ECQ)
+    ecq_script = Script("ecq_expire", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         return self._call(policy, queue, now_ms, *self.seqs)
@@ -211,4 +211,4 @@ class Prune(_Count, frozen=True):
     """Remove acknowledged messages written before `before_ms` (Unix ms). The reply is the number of messages."""
 
     before_ms: int
-    ecq_script = Script("ecq_prune", shares=OF_ECQ)
+    ecq_script = Script("ecq_prune", prepends=ECQ_SHARED_CODE)

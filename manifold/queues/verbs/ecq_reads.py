@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from manifold.queues._scripts import OF_ECQ, Script
+from manifold.queues._scripts import ECQ_SHARED_CODE, Script
 from manifold.queues.verbs.verb import Verb, number
 
 
@@ -33,7 +33,7 @@ class Read(Verb, frozen=True):
 
     cursor: int = 0
     count: int = 1000  # keys to scan, which takes a few milliseconds
-    ecq_script = Script("ecq_read", shares=OF_ECQ)
+    ecq_script = Script("ecq_read", prepends=ECQ_SHARED_CODE)
 
     @staticmethod
     def read(raw: Any) -> ReadReply:
@@ -61,7 +61,7 @@ class ReadPage(Verb, frozen=True):
 
     after: int
     limit: int
-    ecq_script = Script("ecq_page", shares=OF_ECQ)
+    ecq_script = Script("ecq_page", prepends=ECQ_SHARED_CODE)
 
     @staticmethod
     def read(raw: Any) -> PageReply:

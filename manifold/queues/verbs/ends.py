@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from manifold.contracts import keys
 from manifold.contracts.outcomes import CODES, OF_CODE, Outcome, OutcomeRecord
 from manifold.queues._policy import Policy
-from manifold.queues._scripts import OF_ECQ, Args, Script
+from manifold.queues._scripts import ECQ_SHARED_CODE, Args, Script
 from manifold.queues.verbs.claims import Claim, ClaimReply
 from manifold.queues.verbs.verb import Recorded, Verb, number
 
@@ -18,7 +18,7 @@ class ListMustEnd(Claim, frozen=True):
     """List the pending and parked entries that may no longer be sent. Changes nothing."""
 
     script = Script("must_end")
-    ecq_script = Script("ecq_must_end", shares=OF_ECQ)
+    ecq_script = Script("ecq_must_end", prepends=ECQ_SHARED_CODE)
 
 
 class ReadEntryReply(NamedTuple):
@@ -87,7 +87,7 @@ class Ack(Verb, frozen=True):
             return self._call(policy, owner, now_ms, *args)
         at = "" if record.dispatched_ms is None else record.dispatched_ms
         times = "" if record.attempts is None else record.attempts
-        return self._call(policy, owner, now_ms, *args, record.to_be_completed(), at, times, others=(keys.OUTCOMES,))
+        return self._call(policy, owner, now_ms, *args, record.to_wire_prefix(), at, times, others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:

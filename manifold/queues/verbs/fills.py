@@ -32,7 +32,7 @@ class Offer(_Fill, frozen=True):
     """Queue entries, oldest first, flattened by `flat`. Idempotent; an ended entry never comes back."""
 
     parts: Sequence[Any]
-    script = Script("enqueue", adds=True, before="_fresh")
+    script = Script("enqueue", needs_memory=True, before="_fresh")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, "1" if policy.compaction else "0", *self.parts)
@@ -59,7 +59,7 @@ class DirectEnqueue(_Fill, frozen=True):
     data_id: str
     digest: str
     loading: bytes
-    script = Script("direct_enqueue", adds=True, calls="enqueue")
+    script = Script("direct_enqueue", needs_memory=True, calls="enqueue")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         others = (keys.LOADED, keys.dedupe(self.digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))

@@ -123,7 +123,7 @@ def run(settings: Settings) -> int:
                 shown = now
             for name, process in started.items():
                 if (status := status_of(process)) is not None:
-                    sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
+                    sys.stderr.write(f"airflow {name} ended with status {status}; see its log above\n")
                     return 1
             time.sleep(LOOK_S)
     return 0
@@ -180,7 +180,7 @@ def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Proce
     load(env)
     server, migrate = start((API_SERVER,)), start(("db", "migrate"))
     if migrate.wait():
-        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")
+        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; see its log above")
     if defaults.wait():
         raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
     return {API_SERVER: server} | {part[0]: start(part) for part in COMPONENTS if part[0] != API_SERVER}

@@ -31,7 +31,7 @@ def passwords_file(settings: Settings) -> Path:
 
 def make_up(settings: Settings) -> None:
     """Generate a password for each user, if there is no file yet."""
-    secret_files.made_up(settings.home, FILE, lambda: json.dumps({user: secrets.token_urlsafe(_BYTES) for user in ROLES}))
+    secret_files.get_or_create(settings.home, FILE, lambda: json.dumps({user: secrets.token_urlsafe(_BYTES) for user in ROLES}))
 
 
 def password_of(settings: Settings, user: str) -> str:

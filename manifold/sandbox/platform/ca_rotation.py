@@ -21,7 +21,7 @@ from manifold.sandbox.platform.authority import Authority, believed, ca_certific
 CA_DAYS = 365.0
 ANNOUNCED_DAYS = 60.0  # announcement period: twice a leaf's lifetime, and each new leaf comes with the current ca.pem
 OVERLAP_DAYS = 60.0  # left of the old CA when it stops signing: twice a leaf's lifetime, so that its 30-day leaves expire first
-HURRY_DAYS = 10.0  # with less left, skip the announcement period: leaves would expire right after renewal
+NO_ANNOUNCEMENT_DAYS = 10.0  # with less left, skip the announcement period: leaves would expire right after renewal
 
 
 class Step(StrEnum):
@@ -33,7 +33,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RotationState:
     """The rotation state of one authority. Times are in UTC."""
 
     ends_at: datetime  # expiry of the signing CA
@@ -41,20 +41,20 @@ class Standing:
     former: Sequence[tuple[str, datetime]] = ()  # names and expiries of predecessors
 
 
-def next_step(standing: Standing, needed: Collection[str], now: datetime) -> Step | None:
+def next_step(standing: RotationState, needed: Collection[str], now: datetime) -> Step | None:
     """Return the step that is due. `needed` contains the names of CAs that signed certificates still in use."""
     left = standing.ends_at - now
     if standing.announced_at is None:
         if left <= timedelta(days=ANNOUNCED_DAYS + OVERLAP_DAYS):
             return Step.ANNOUNCE
-    elif left <= timedelta(days=HURRY_DAYS) or (
+    elif left <= timedelta(days=NO_ANNOUNCEMENT_DAYS) or (
         left <= timedelta(days=OVERLAP_DAYS) and now - standing.announced_at >= timedelta(days=ANNOUNCED_DAYS)
     ):
         return Step.SUCCEED
     return Step.DROP if any(_is_over(one, needed, now) for one in standing.former) else None
 
 
-def standing(folder: Path, ca: Authority) -> Standing:
+def standing(folder: Path, ca: Authority) -> RotationState:
     """Read the rotation state from the files.
 
     Raises:
@@ -62,7 +62,7 @@ def standing(folder: Path, ca: Authority) -> Standing:
     """
     signs, coming = signer(folder, ca), successor(folder, ca)
     former = [(name_of(each), each.not_valid_after_utc) for each in believed(folder, ca) if each not in (signs, coming)]
-    return Standing(signs.not_valid_after_utc, coming.not_valid_before_utc if coming else None, former)
+    return RotationState(signs.not_valid_after_utc, coming.not_valid_before_utc if coming else None, former)
 
 
 def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
@@ -77,7 +77,7 @@ def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
 def announce(home: Path, ca: Authority, now: datetime) -> None:
     """Create a successor and add it to the trusted CAs."""
     folder = secret_files.folder(home)
-    secret_files.made_up(home, ca.next_key, new_key_pem)
+    secret_files.get_or_create(home, ca.next_key, new_key_pem)
     name = f"{ca.name}, {now:%Y-%m-%d}"
     made = ca_certificate(name, private_key(folder / ca.next_key), CA_DAYS, now=now)
     secret_files.write(folder / ca.certificate, (folder / ca.certificate).read_bytes() + made)

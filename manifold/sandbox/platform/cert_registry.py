@@ -41,7 +41,7 @@ def note(home: Path, pem: bytes) -> None:
         "issuer": _common_name(found.issuer),
         "ends_at": found.not_valid_after_utc.isoformat(),
     }
-    with _alone(home) as file, os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0) as out:
+    with _locked(home) as file, os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0) as out:
         out.write(b"\n" * _is_torn(file) + json.dumps(line).encode() + b"\n")
 
 
@@ -52,7 +52,7 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
         OSError: the record cannot be written.
     """
     since = (now or datetime.now(UTC)) - RETENTION
-    with _alone(home) as file:
+    with _locked(home) as file:
         rows = _lines(file)
         kept = [line for line in rows if _row(line).ends_at > since]
         if len(kept) < len(rows):
@@ -77,7 +77,7 @@ def all_of(home: Path) -> list[Issued]:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[Path]:
+def _locked(home: Path) -> Iterator[Path]:
     """Lock the record and yield its path. The lock is on the folder, because the file may be replaced."""
     folder = secret_files.folder(home)
     lock = os.open(folder, os.O_RDONLY)

@@ -23,14 +23,14 @@ def run(settings: Settings, stop: Event) -> None:
     told = None  # file versions that Redis has loaded, as far as this process knows
 
     def keep() -> None:
-        if done := certificates.keep(settings):
-            log.info("certificates kept", done=done)
+        if done := certificates.maintain(settings):
+            log.info("certificates renewed", done=done)
 
     def tell() -> None:
         """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
         nonlocal told
         if (found := certificates.of_redis(settings)) != told:
-            certificates.tell_redis(settings)
+            certificates.reload_redis(settings)
             told = found
 
     while not stop.is_set():
@@ -39,7 +39,7 @@ def run(settings: Settings, stop: Event) -> None:
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
-                log.warning("certificates not kept", reason=str(exc))
+                log.warning("certificate renewal failed", reason=str(exc))
                 pause = AGAIN_S
         stop.wait(pause)
 

@@ -44,27 +44,27 @@ RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which leaves are renewed
 ANSWER_S = 5.0  # timeout of Redis
 
 
-def make_up(settings: Settings, *, now: datetime | None = None) -> None:
-    """Create the CAs and an empty revocation list if missing; then do what `keep` does."""
+def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
+    """Create the CAs and an empty revocation list if missing; then do what `maintain` does."""
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     for ca in (FRONT_DOOR, INNER):
-        secret_files.made_up(settings.home, ca.key, new_key_pem)
+        secret_files.get_or_create(settings.home, ca.key, new_key_pem)
         if not (folder / ca.certificate).exists():
             write(folder / ca.certificate, ca_certificate(ca.name, ca_key(folder, ca), CA_DAYS, now=today))
-    keep(settings, now=today)
+    maintain(settings, now=today)
 
 
-def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
+def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     """Do what is due: CA rotation, certificates of tap and services, the revocation list.
 
-    Call it periodically; no restart is needed. Returns descriptions of what was done; afterwards call `tell_redis`.
+    Call it periodically; no restart is needed. Returns descriptions of what was done; afterwards call `reload_redis`.
 
     Raises:
         Permanent: there is no CA.
     """
     home, today = settings.home, now or datetime.now(UTC)
     done = []
-    with _alone(home):
+    with _locked(home):
         for ca in (FRONT_DOOR, INNER):
             while step := _step(home, ca, today):
                 done.append(f"{ca.certificate}: {step}")
@@ -143,7 +143,7 @@ def of_redis(settings: Settings) -> tuple[int, ...]:
     return tuple(written_at(str(secret_files.folder(settings.home) / file)) for file in (SERVER, INNER.certificate))
 
 
-def tell_redis(settings: Settings) -> None:
+def reload_redis(settings: Settings) -> None:
     """Make the sandbox's Redis reload its certificate and CA, which it does on command only.
 
     Raises:
@@ -220,7 +220,7 @@ def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -
         Permanent: there is no CA.
     """
     today = now or datetime.now(UTC)
-    with _alone(home):
+    with _locked(home):
         revocations.write(home, dict.fromkeys(serials, today) | revocations.listed(home), today)
 
 
@@ -243,7 +243,7 @@ def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _locked(home: Path) -> Iterator[None]:
     """Lock CAs and revocation list against other processes: the console revokes while the renewer renews."""
     folder = secret_files.folder(home)
     lock = os.open(folder / ".authority.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -45,7 +45,7 @@ def require_free(host: str, ports: Iterable[Port]) -> None:
     taken: dict[int, Port] = {}
     for port in ports:
         if (other := taken.setdefault(port.number, port)) is not port:
-            problems.append(f"port {port.number} is asked for twice, by {other.setting} and {port.setting}; {port.remedy()}")
+            problems.append(f"port {port.number} is configured twice, by {other.setting} and {port.setting}; {port.remedy()}")
         elif not is_free(host, port.number):
             problems.append(f"port {port.number} is in use by {user_of(port.number)}; end that, or {port.remedy()}")
     if problems:

@@ -21,7 +21,7 @@ from manifold.contracts.signals import rights
 from manifold.contracts.tls import INNER_CA, SERVER
 from manifold.messaging.amqp import USER, password_file
 from manifold.runtime import secret_files
-from manifold.runtime.secret_files import made_up
+from manifold.runtime.secret_files import get_or_create
 from manifold.sandbox.platform.installed import path_of
 from manifold.settings import Settings
 
@@ -118,7 +118,7 @@ def _write_files(settings: Settings) -> None:
         _write(cookie, secrets.token_hex(20), 0o400)
     plugins = "rabbitmq_consistent_hash_exchange" if settings.signals_partitions else ""
     _write(home / "enabled_plugins", f"[{plugins}].\n", 0o600)
-    passwords = {user: made_up(settings.home, password_file(user)) for user in (USER, *rights.RIGHTS)}
+    passwords = {user: get_or_create(settings.home, password_file(user)) for user in (USER, *rights.RIGHTS)}
     _write(home / "definitions.json", json.dumps(_definitions(passwords)), 0o600)
     _write(home / "rabbitmq.conf", _config(settings), 0o600)
 

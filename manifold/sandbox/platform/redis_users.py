@@ -19,7 +19,7 @@ def write(settings: Settings) -> Path:
     """
     program = runpy.run_path(str(PROGRAM))
     services = sorted(program["rights"]())
-    passwords = {name: secret_files.made_up(settings.home, OF_REDIS.format(name)) for name in (*services, OPERATOR)}
+    passwords = {name: secret_files.get_or_create(settings.home, OF_REDIS.format(name)) for name in (*services, OPERATOR)}
     lines: str = program["acl"]({name: passwords[name] for name in services})
     file = secret_files.folder(settings.home) / "redis-users.acl"
     secret_files.write(file, f"{lines}{OPERATORS.format(passwords[OPERATOR])}\n".encode())

@@ -59,7 +59,7 @@ def up(
         require_token(host, settings.http_token.get_secret_value(), setting)
     layout, wanted = HomeLayout(settings.home), programs(settings)
     awaited = [program for program in wanted if program.kind not in not_waiting_for]
-    with _alone(layout):
+    with _locked(layout):
         if layout.supervisor():
             _require_same(layout, settings)
             progress("platform", "is already up")
@@ -87,7 +87,7 @@ def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: 
     layout = HomeLayout(settings.home)
     if not layout.run.exists():
         return False
-    with _alone(layout):
+    with _locked(layout):
         return _end(layout, progress, within_s)
 
 
@@ -109,7 +109,7 @@ def _start(
     if settings.tls:
         from manifold.sandbox.platform import certificates  # as above, slow to import
 
-        certificates.make_up(settings)
+        certificates.create_missing(settings)
     supervisord.start(layout, settings, wanted)
     layout.remember(settings)
     progress("platform", f"{len(wanted)} programs started")
@@ -129,12 +129,12 @@ def _make_up_secrets(settings: Settings) -> None:
     from manifold.lake.key_ring import new_key_line  # slow import, which `status` does not need
 
     if not settings.signals_hmac_secret.get_secret_value():
-        secret_files.made_up(settings.home, secret_files.HMAC)
+        secret_files.get_or_create(settings.home, secret_files.HMAC)
     if not settings.signals_keys.get_secret_value() and not settings.signals_keys_file:
-        secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
+        secret_files.get_or_create(settings.home, secret_files.KEYS, new_key_line)
     if not settings.signals_amqp_url.get_secret_value():
         for user in (USER, *RIGHTS):
-            secret_files.made_up(settings.home, password_file(user))
+            secret_files.get_or_create(settings.home, password_file(user))
 
 
 def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
@@ -172,7 +172,7 @@ def _require_plain(home: Path) -> None:
 
 
 @contextmanager
-def _alone(layout: HomeLayout) -> Iterator[None]:
+def _locked(layout: HomeLayout) -> Iterator[None]:
     """Lock the home for one `up` or `down` at a time; the lock is released when the process ends."""
     for folder in (layout.run, layout.logs):
         folder.mkdir(parents=True, exist_ok=True)

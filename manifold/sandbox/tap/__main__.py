@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 
 from manifold.contracts.errors import ManifoldError
 from manifold.contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
-from manifold.runtime.expiry import Kind, tell_expiry
+from manifold.runtime.expiry import Kind, export_expiry
 from manifold.runtime.http import serve
 from manifold.runtime.log import configure_logging
 from manifold.runtime.service import stop_event
@@ -24,10 +24,10 @@ from manifold.sandbox.tap.service import Tap
 from manifold.settings import Settings, load_settings
 
 
-async def _main(settings: Settings, tell_delivered: bool) -> None:
-    tap = Tap(settings, tell_delivered=tell_delivered)
+async def _main(settings: Settings, emit_delivered: bool) -> None:
+    tap = Tap(settings, emit_delivered=emit_delivered)
     REGISTRY.register(TapMetrics(tap))
-    tell_expiry(settings, others=_nobody_elses(settings))
+    export_expiry(settings, others=_nobody_elses(settings))
     token, shown = settings.http_token.get_secret_value(), settings.http_shows
     async with serve(settings.host, settings.tap_port, tap.health, token=token, shown=shown):
         await tap.run(stop_event())
@@ -44,9 +44,11 @@ def _nobody_elses(settings: Settings) -> dict[str, Kind]:
 
 
 def main(
-    delivered: Annotated[bool, typer.Option("--delivered", help="Tell `delivered` too, which nothing here reads.")] = False,
+    delivered: Annotated[
+        bool, typer.Option("--delivered", help="Emit `delivered` events too, which no service here reads.")
+    ] = False,
 ) -> None:
-    """Stand between the vehicles and Mosquitto, and tell what EMQX would tell."""
+    """Proxy between vehicles and Mosquitto that emits EMQX's events."""
     configure_logging("tap")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets per vehicle

@@ -42,5 +42,5 @@ class Admission:
         """Whether the certificate of an admitted client has expired or was revoked."""
         if self._identity is None or self._certificates is None or not self._certificates.refuses(self._identity):
             return False
-        log.warning("certificate no longer good", name=self._identity.name, serial=f"{self._identity.serial:x}")
+        log.warning("certificate expired or revoked", name=self._identity.name, serial=f"{self._identity.serial:x}")
         return True

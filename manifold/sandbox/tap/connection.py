@@ -73,7 +73,7 @@ class ProxiedConnection:
         if self.client.transport is not None:
             self._admission.identify(self.client.transport.get_extra_info("peercert"))
         if self._proxy.events_full:
-            self.client.stop_reading(EVENTS_WAIT)
+            self.client.pause(EVENTS_WAIT)
         self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
 
     def _from_client(self, data: bytes) -> None:
@@ -81,8 +81,8 @@ class ProxiedConnection:
         self._heard_at = self._loop.time()
         proxy.bytes_up += len(data)
         if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
-            observer.blind_client = True  # not MQTT: the broker will reject it at once
-        if self._opening and observer.stage is not Stage.NEW and not observer.blind_client:
+            observer.client_unobserved = True  # not MQTT: the broker will reject it at once
+        if self._opening and observer.stage is not Stage.NEW and not observer.client_unobserved:
             self._wait_with(data)
             return
         data = self._seen_of(data)
@@ -91,7 +91,7 @@ class ProxiedConnection:
             self.broker.transport.write(data)
             return
         self._first += data
-        if not self._dialled and (observer.stage is not Stage.NEW or observer.blind_client):
+        if not self._dialled and (observer.stage is not Stage.NEW or observer.client_unobserved):
             self._dialled = True
             if not self._admission.admits(observer.asked):
                 answer = self._admission.refusal(observer.asked)
@@ -101,7 +101,7 @@ class ProxiedConnection:
                 return
             if self._patience is not None:
                 self._patience.cancel()
-            self.client.stop_reading(_NOT_DIALLED)
+            self.client.pause(_NOT_DIALLED)
             task = self._loop.create_task(self._dial(), name="tap.dial")
             proxy.dialling.add(task)
             task.add_done_callback(proxy.dialling.discard)
@@ -111,7 +111,7 @@ class ProxiedConnection:
         gone, early = observer.up.take(
             data,
             observer.from_client,
-            hold=lambda: not observer.blind_client and observer.stage is not Stage.NEW,
+            hold=lambda: not observer.client_unobserved and observer.stage is not Stage.NEW,
             until=lambda: self._opening and observer.stage is not Stage.NEW,
         )
         if early:
@@ -120,7 +120,7 @@ class ProxiedConnection:
 
     def _wait_with(self, early: bytes) -> None:
         self._early += early
-        self.client.stop_reading(_EARLY)
+        self.client.pause(_EARLY)
 
     def cut_if_refused(self) -> None:
         """Abort the connection if its certificate is no longer valid; for the broker the connection is lost."""
@@ -139,7 +139,7 @@ class ProxiedConnection:
         assert self.broker.transport is not None
         self.broker.transport.write(bytes(self._first))
         self._first.clear()
-        self.client.read_again(_NOT_DIALLED)
+        self.client.resume(_NOT_DIALLED)
         if self._client_gone:
             self.broker.close()
 
@@ -149,12 +149,12 @@ class ProxiedConnection:
         self._client_gone = True
         self._proxy.connections.discard(self)
         self.observer.client_closed()
-        self.broker.read_again(_CONNACK_HELD | _SLOW)
+        self.broker.resume(_CONNACK_HELD | _SLOW)
         self.broker.close()
         self._proxy.sessions.store.flush()
 
     def _client_slow(self, slow: bool) -> None:
-        self.broker.stop_reading(_SLOW) if slow else self.broker.read_again(_SLOW)
+        self.broker.pause(_SLOW) if slow else self.broker.resume(_SLOW)
 
     # ---- broker → client
 
@@ -185,11 +185,11 @@ class ProxiedConnection:
         self._held += data[:seen]
         self._after += data[seen:]
         if observer.held:
-            self.broker.stop_reading(_CONNACK_HELD)
-        elif observer.stage is not Stage.ASKED or observer.blind_broker:
+            self.broker.pause(_CONNACK_HELD)
+        elif observer.stage is not Stage.ASKED or observer.broker_unobserved:
             self._release()
         elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
-            observer.blind_broker = True
+            observer.broker_unobserved = True
             self._release()
 
     def _release(self) -> None:
@@ -203,15 +203,15 @@ class ProxiedConnection:
             self.client.transport.write(held)
         if after:
             self._pass_down(after)
-        self.broker.read_again(_CONNACK_HELD)
+        self.broker.resume(_CONNACK_HELD)
         early = bytes(self._early)
         self._early.clear()
         if early and not self._client_gone:
             self._from_client(early)
-        self.client.read_again(_EARLY)
+        self.client.resume(_EARLY)
 
     def _broker_slow(self, slow: bool) -> None:
-        self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
+        self.client.pause(_SLOW) if slow else self.client.resume(_SLOW)
 
     def _broker_lost(self) -> None:
         code = self.observer.broker_closed(self._loop.time() - self._heard_at)

@@ -45,7 +45,7 @@ class EventPublisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.full = False
-        self.told = 0  # confirmed events
+        self.confirmed = 0  # events
         self.reconnects = -1
 
     @property
@@ -125,7 +125,7 @@ class EventPublisher:
 
     def _confirmed(self, mid: int) -> None:
         _, done = self._unconfirmed.pop(mid, (None, None))
-        self.told += 1
+        self.confirmed += 1
         if done is not None:
             done()
         if self._waiting and self._wire is not None:

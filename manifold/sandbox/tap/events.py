@@ -142,6 +142,6 @@ def _props(it: Delivery) -> Properties:
     return it.publication.sent.props if it.publication else it.props
 
 
-def can_be_told(client_id: str) -> bool:
+def is_valid_topic_suffix(client_id: str) -> bool:
     """Whether an event topic can end with this client id: no wildcards, and fewer levels than Mosquitto's limit of 200."""
     return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

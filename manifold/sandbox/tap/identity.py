@@ -76,7 +76,7 @@ class Certificates:
             log.error("certificates cannot be read", reason=str(exc))  # noqa: TRY400  # the reason is sufficient
             return
         self._stamps, self._newest = stamps, newest
-        log.info("certificates taken", revoked=len(self._revoked))
+        log.info("certificates reloaded", revoked=len(self._revoked))
 
     def _take_newest(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext) -> None:
         """Switch a handshake from the listener's context to the newest; called with or without a server name."""

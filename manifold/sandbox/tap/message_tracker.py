@@ -47,7 +47,7 @@ class MessageTracker:
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[0], self._aliases[0])
         match = self._all.request(topic)
-        if match is None or not (head.qos or self._all.tell_delivered):
+        if match is None or not (head.qos or self._all.emit_delivered):
             return
         sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
         store = self._all.store
@@ -125,7 +125,7 @@ class MessageTracker:
             session.inflight[head.mid] = it
         elif it.publication:
             self._all.store.forget(it.publication)
-        if self._all.tell_delivered:
+        if self._all.emit_delivered:
             fields = events.delivered(self._all.now_ms(), self.client_id, it, head.dup)
             self._all.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
 

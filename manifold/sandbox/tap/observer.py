@@ -74,7 +74,7 @@ class SessionObserver:
         self.client_id = ""
         self.silent = True
         self.held = False
-        self.blind_client = self.blind_broker = False
+        self.client_unobserved = self.broker_unobserved = False
         self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
@@ -85,22 +85,22 @@ class SessionObserver:
 
     def from_client(self, data: bytes) -> int:
         """Observe client bytes; return how many were read: all, unless they include a CONNECT or a changed packet."""
-        if self.blind_client:
+        if self.client_unobserved:
             return len(data)
         try:
             return self._client.feed(data)
         except Malformed:
-            self.blind_client = True
+            self.client_unobserved = True
             return len(data)
 
     def from_broker(self, data: bytes) -> int:
         """Observe broker bytes; return how many were read: all, unless they include a CONNACK or a changed packet."""
-        if self.blind_broker:
+        if self.broker_unobserved:
             return len(data)
         try:
             return self._broker.feed(data)
         except Malformed:
-            self.blind_broker = True
+            self.broker_unobserved = True
             return len(data)
 
     # ---- start and end of the connection
@@ -111,14 +111,14 @@ class SessionObserver:
         self._client.version = self._broker.version = asked.version
         self._client.stop()
         self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
-        self._all.asks(self)
+        self._all.register(self)
 
     def _accepted(self, body: bytes) -> None:
         asked = self.asked
         self._broker.stop()
         if asked is None or self.stage is not Stage.ASKED:
             return
-        self._all.answered(self)
+        self._all.unregister(self)
         present, reason, props = read_connack(body, self._messages.version)
         if reason:
             self.stage = Stage.OVER
@@ -127,7 +127,7 @@ class SessionObserver:
         # Before MQTT 5 the client never learns the id that the broker generates for it, so nobody can resume that session.
         self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
         self._messages.client_id = self.client_id
-        self.silent = is_service(self.client_id) or not events.can_be_told(self.client_id)
+        self.silent = is_service(self.client_id) or not events.is_valid_topic_suffix(self.client_id)
         if self.silent:
             self._client.kinds, self._broker.kinds = _FROM_SERVICE, _TO_SERVICE
             return
@@ -175,7 +175,7 @@ class SessionObserver:
         return _GOODBYES.get(self._ended_by or "") if told else None
 
     def _guess(self, silent_for_s: float) -> str:
-        if self.blind_client:
+        if self.client_unobserved:
             return "protocol_error"
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
         return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
@@ -185,7 +185,7 @@ class SessionObserver:
         self._over("server_shutting_down", NO_PROPERTIES)
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
-        self._all.answered(self)
+        self._all.unregister(self)
         if self.stage is Stage.OPEN:
             self._ended_by = reason
         stage, self.stage, session = self.stage, Stage.OVER, self._messages.session

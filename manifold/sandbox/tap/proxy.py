@@ -36,7 +36,7 @@ class Proxy:
         """Pause or resume reading from all clients, while too many events wait."""
         self.events_full = full
         for connection in list(self.connections):
-            connection.client.stop_reading(EVENTS_WAIT) if full else connection.client.read_again(EVENTS_WAIT)
+            connection.client.pause(EVENTS_WAIT) if full else connection.client.resume(EVENTS_WAIT)
 
     def close(self) -> None:
         """Close every connection, with a disconnected event for each vehicle."""

@@ -35,13 +35,13 @@ log = structlog.get_logger(__name__)
 class Tap:
     """The tap: connections, sessions, stored publications, and the event publisher."""
 
-    def __init__(self, settings: Settings, *, tell_delivered: bool = False) -> None:
+    def __init__(self, settings: Settings, *, emit_delivered: bool = False) -> None:
         self.settings = settings
         # In Manifold's own configuration the tap's events use the inner listener; any other Mosquitto has a single listener.
         self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
         self._certificates: Certificates | None = None
         self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
-        self.sessions = Sessions(_rights(settings), self.store, self.emit, _now_ms, tell_delivered=tell_delivered)
+        self.sessions = Sessions(_rights(settings), self.store, self.emit, _now_ms, emit_delivered=emit_delivered)
         self.proxy = Proxy(self.sessions, self._dial)
         self.publisher = EventPublisher(self._dial_inner, self.proxy.on_full)
         self.events = dict.fromkeys(BrokerEvent, 0)
@@ -74,7 +74,7 @@ class Tap:
                 self.listening = False
                 self.proxy.close()
                 drained = await self.publisher.drained(DRAIN_S)
-                log.info("tap stops", untold=0 if drained else self.publisher.backlog)
+                log.info("tap stopping", unconfirmed_events=0 if drained else self.publisher.backlog)
                 publisher.cancel()
                 sweeper.cancel()
                 looker.cancel()

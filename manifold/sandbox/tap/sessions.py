@@ -54,10 +54,10 @@ class Sessions:
     """
 
     def __init__(
-        self, rights: Rights, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, tell_delivered: bool = False
+        self, rights: Rights, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, emit_delivered: bool = False
     ) -> None:
         self.rights, prefix = rights, rights.topic_prefix
-        self.prefix, self.store, self.emit, self.now_ms, self.tell_delivered = prefix, store, emit, now_ms, tell_delivered
+        self.prefix, self.store, self.emit, self.now_ms, self.emit_delivered = prefix, store, emit, now_ms, emit_delivered
         self.by_id: dict[str, Session] = {}
         self.asking: dict[str, list[Holder]] = {}
         # `agent/+/proxy/request/+`, and `$ECQ/+/#` except `w` and `r`; the group is the recipient
@@ -80,12 +80,12 @@ class Sessions:
             return "/" not in topic_filter[len(own) :]
         return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
 
-    def asks(self, holder: Holder) -> None:
+    def register(self, holder: Holder) -> None:
         """Register a connection that has sent its CONNECT and awaits the CONNACK."""
         assert holder.asked is not None
         self.asking.setdefault(holder.asked.client_id, []).append(holder)
 
-    def answered(self, holder: Holder) -> None:
+    def unregister(self, holder: Holder) -> None:
         """Unregister a connection that has its CONNACK, or has ended without one."""
         client_id = holder.asked.client_id if holder.asked else None
         waiting = self.asking.get(client_id, []) if client_id is not None else []

@@ -38,13 +38,13 @@ class Side(asyncio.Protocol):
         """Report that the write buffer has drained."""
         self._slow(False)
 
-    def stop_reading(self, reason: int) -> None:
+    def pause(self, reason: int) -> None:
         """Pause reading for a reason, until all reasons are cleared."""
         if not self._stopped and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._stopped |= reason
 
-    def read_again(self, reason: int) -> None:
+    def resume(self, reason: int) -> None:
         """Clear a reason; resume reading if it was the last."""
         before, self._stopped = self._stopped, self._stopped & ~reason
         if before and not self._stopped and self.transport is not None and not self.transport.is_closing():

@@ -143,7 +143,7 @@ def test_accepted_batches_survive_a_recorder_kill_complete_and_in_order(ground: 
 def test_a_trigger_for_100000_vins_is_queued_and_reaches_connected_vehicles(ground: Ground) -> None:
     """Only vehicles that can have the message now wake a dispatcher."""
     here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
-    others = [f"CROWD{n:06d}" for n in range(MANY_VINS - len(here))]
+    others = [f"MAX_OWNERS_IN_HAND{n:06d}" for n in range(MANY_VINS - len(here))]
     ground.data("crowd", b"hello")
 
     named = [*others[: MANY_VINS // 2], *(vehicle.vin for vehicle in here), *others[MANY_VINS // 2 :]]

@@ -87,9 +87,7 @@ def test_what_is_released_under_a_brake_is_withdrawn_and_blocks_nothing(brisk: G
     vehicle.leave()
 
 
-def test_what_a_vehicle_has_not_acknowledged_is_not_sent_again_and_its_late_word_counts(
-    brisk: Ground, campaign: Campaign
-) -> None:
+def test_an_unacknowledged_entry_is_not_sent_again_and_a_late_word_counts(brisk: Ground, campaign: Campaign) -> None:
     vehicle = Vehicle(brisk)
     vehicle.acks = False
     brisk.here(vehicle.connect())
@@ -151,7 +149,7 @@ def test_a_brake_holds_over_the_death_of_dispatcher_and_redis(brisk: Ground, cam
     platform = brisk.platform
     platform.dispatchers.pop(0).kill()
     platform.redis.kill()
-    users = platform.users and platform.users.file
+    users = None if platform.users is None else platform.users.file
     platform.redis = start_redis(platform.home / "redis", port=platform.settings.redis_port, append_only=True, users=users)
     platform.start_dispatcher()
 

@@ -2,7 +2,7 @@
 
 from manifold.console._cancel import cancel as console_cancel
 from manifold.contracts import keys
-from manifold.contracts.events import Heard
+from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
 from manifold.queues import Queues
@@ -108,7 +108,7 @@ def test_entries_of_a_vehicle_that_never_connects_expire_even_without_data(brisk
     async def park(queues: Queues) -> None:
         """Park the entry as a dispatcher did a day ago."""
         then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
-        batch.add(lacking.vin, UpdatePresence(Heard(), True), then_ms)
+        batch.add(lacking.vin, UpdatePresence(PresenceSign(), True), then_ms)
         batch.add(lacking.vin, Park(parked, "never-came"), then_ms)
         await batch.run()
 

@@ -222,6 +222,8 @@ def test_responses_match_the_openapi_document(place: Place, route: str, method: 
     @bounded
     @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(kind)))
     def ask(case: Any) -> None:
+        if kind == "positive":
+            case.path_parameters["client_id"] = f"C-{uuid.uuid4().hex[:12]}"  # a queue takes ten rewinds at once
         case.call_and_validate(base_url=place.desk.settings.api, timeout=30)
 
     ask()

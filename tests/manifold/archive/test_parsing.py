@@ -13,8 +13,8 @@ from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser, fanout
 from manifold.contracts.campaigns import Pause, encode
 from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
-from manifold.contracts.messages import sha1_hex
-from manifold.contracts.outcomes import LATEST_MS, Outcome, OutcomeRecord
+from manifold.contracts.messages import LATEST_MS, sha1_hex
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.topics import CAMPAIGN, FANOUT, TRIGGER, response_topic
 from tests.pipelines.makers import (
     NOON_MS,
@@ -203,7 +203,7 @@ def test_an_exception_while_parsing_refuses_that_message_only(name: str, monkeyp
     monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
     message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
     for row in rows(getattr(parsing, name), message):
-        assert "judging it failed (MemoryError)" in row["reason"]
+        assert "validation failed (MemoryError)" in row["reason"]
         assert row["message"] == message.payload
 
 

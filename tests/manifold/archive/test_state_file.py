@@ -3,10 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from manifold.archive.state_file import DoorState, StateFile
+from manifold.archive.state_file import ServiceState, StateFile
 
 
-class Counted(DoorState):
+class Counted(ServiceState):
     saved: int | None = None
 
 

@@ -77,9 +77,9 @@ def test_long_journals_are_shown_in_pages(tmp_path: Path, monkeypatch: pytest.Mo
             await kept.append([envelope(seq, payload=b"x" * (5000 if seq == 42 else 100)) for seq in range(first, first + 10)])
         shown = Tail(kept, node=0)
         assert len(kept.files) > 2
-        first = await shown.page(0)
-        assert first.more
-        assert len(first.records) < 20
+        page = await shown.page(0)
+        assert page.more
+        assert len(page.records) < 20
         assert (await read(shown, 0))[0] == list(range(1, 101))
         kept.stop()
 

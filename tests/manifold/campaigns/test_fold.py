@@ -62,8 +62,13 @@ def histories(draw: st.DrawFn) -> list[Fact]:
         name, release, ending = draw(st.tuples(st.sampled_from(NAMES), st.sampled_from(RELEASES), st.sampled_from(Ending)))
         facts.append(Ended(seq_of(NOW - 20_000 + 5000 * next(numbers), 2, 0), name, release, ending))
         if draw(st.booleans()):
-            answer = draw(st.sampled_from(Answer))
+            answer, stranger, claimed = (
+                draw(st.sampled_from(Answer)),
+                draw(st.sampled_from(NAMES)),
+                draw(st.sampled_from(RELEASES)),
+            )
             facts.append(Answered(seq_of(NOW - 20_000 + 5000 * next(numbers), 3, 0), name, release, answer))
+            facts.append(Answered(seq_of(NOW - 20_000 + 5000 * next(numbers), 4, 0), stranger, claimed, answer))
     return facts
 
 
@@ -95,12 +100,12 @@ def test_the_columns_say_what_the_attempts_of_each_target_say(facts: list[Fact])
     campaign = fold(Campaign(), facts)
 
     attempts: dict[str, tuple[Attempt, ...]] = {}
-    for fact in facts:
+    for fact in sorted(facts, key=lambda fact: isinstance(fact, Answered)):
         if isinstance(fact, Released):
             attempts |= {vin: joined(attempts.get(vin, ()), Attempt(fact.seq)) for vin in fact.vins}
         elif isinstance(fact, Ended):
             attempts[fact.vin] = joined(attempts.get(fact.vin, ()), Attempt(fact.release, fact.ending, fact.seq))
-        elif isinstance(fact, Answered):
+        elif isinstance(fact, Answered) and any(fact.release == known.release for known in attempts.get(fact.vin, ())):
             word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
             attempts[fact.vin] = joined(attempts.get(fact.vin, ()), word)
     decided = campaign.decided
@@ -169,6 +174,20 @@ def test_in_a_campaign_that_asks_for_answers_the_answer_settles(
     found = standing((attempt,), Terms(by_answer=True, silences=silences))
 
     assert (found.status, found.since) == (status, since)
+
+
+def test_an_answer_to_a_message_that_a_vehicle_was_never_sent_counts_nowhere() -> None:
+    """A vehicle may answer with any seq: it would be confirmed before its release, or in place of it."""
+    given_orders: list[r.Command] = [r.Propose("maps-47", "eve", plan=PLAN | ANSWERS), r.Approve("maps-47", "ann"), r.Start(*BY)]
+    recorded = [Recorded(seq_of(NOW + place, 1, 0), order) for place, order in enumerate(given_orders)]
+    released = Released(FIRST, 0, 1, (NAMES[0],))
+    answers = [Answered(FIRST + 9 + place, vin, FIRST + place // 4, Answer.DONE) for place, vin in enumerate(NAMES * 2)]
+
+    campaign = fold(Campaign(), [*recorded, *answers, released])
+
+    assert campaign.standing_of(NAMES[0]).status is Status.CONFIRMED
+    assert [campaign.standing_of(vin).status for vin in NAMES[1:]] == [Status.WAITING] * 3
+    assert campaign == fold(fold(Campaign(), answers), [released, *recorded])
 
 
 def test_where_no_answers_are_asked_for_they_change_nothing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from manifold.campaigns.facts import Answered, Ended, Ending, Fact, Recorded, Released
+from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Kind, Sent
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
@@ -165,6 +165,15 @@ def test_what_is_planted_is_found(plant: Callable[[list[Fact]], list[Fact]], kin
     assert verify(facts) == ()
 
     assert kind in {each.kind for each in verify(plant(facts))}
+
+
+def test_no_vehicle_falsifies_the_record_by_its_answers() -> None:
+    facts = finished(success={"by": "answer", "within": "10m"})
+    release = next(fact.seq for fact in facts if isinstance(fact, Released))
+    last = max(fact.seq for fact in facts)
+    claims = [Answered(last + 1, "STRANGER", release, Answer.FAILED), Answered(last + 2, vins(1)[0], 1, Answer.FAILED)]
+
+    assert verify([*facts, *claims]) == ()
 
 
 def test_a_release_outside_the_window_of_its_vehicle_is_found() -> None:

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifold.campaigns.facts import Ended, Ending, Released
+from manifold.campaigns.facts import Answered, Ended, Ending, Released
 from manifold.campaigns.parsing import plan_of
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.step import Release
-from manifold.campaigns.wire import ended, released, trigger_payload
+from manifold.campaigns.wire import answered, ended, released, trigger_payload
+from manifold.contracts.answers import Answer, VehicleAnswer, parse_answer
 from manifold.contracts.messages import Trigger, parse_trigger
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from tests.manifold.campaigns.plans import document, vins
@@ -39,3 +40,11 @@ def test_a_platform_trigger_is_not_a_release() -> None:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_queue_outcome_is_an_ending(outcome: Outcome) -> None:
     assert ended(9, OutcomeRecord("A", 7, outcome, ended_ms=1)) == Ended(9, "A", 7, Ending(outcome.value))
+
+
+@pytest.mark.parametrize("answer", Answer)
+def test_every_answer_of_a_vehicle_is_a_fact(answer: Answer) -> None:
+    said = parse_answer("agent/A/proxy/response/maps-47", b'{"seq": 7, "status": "' + answer.encode() + b'"}')
+
+    assert isinstance(said, VehicleAnswer)
+    assert answered(9, said) == Answered(9, "A", 7, answer)

@@ -90,7 +90,7 @@ def test_cancelling_a_huge_batch_resumes_where_it_was_interrupted(platform: Sett
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130, said
-    assert f"to go on: manifold batch cancel {request_id}" in said
+    assert f"to continue: manifold batch cancel {request_id}" in said
     assert not is_cancelled(vins[-1], older), "an interrupted cancellation stops"
 
     again: Any = json.loads(subprocess.check_output([*command, "--json"], env=env, cwd=ROOT))

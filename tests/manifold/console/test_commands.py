@@ -93,7 +93,10 @@ def test_status_without_a_platform_is_json_and_unhealthy(tmp_path: Path) -> None
     assert done.returncode == 1
     assert status["healthy"] is False
     of_signals = {"rabbitmq", "epmd", "signals"}
-    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"} | of_signals
+    assert (
+        set(status["processes"])
+        == {"broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "airflow", "api"} | of_signals
+    )
     assert status["amqp"] == "amqp://127.0.0.1:5680"
     assert status["secrets"] == f"{tmp_path}/secrets"
     assert not any(status["processes"].values())
@@ -256,9 +259,9 @@ def test_a_repeated_trigger_is_a_duplicate_and_a_bad_one_is_refused(platform: Se
         pytest.param(["quarantine", "drop", "1" + "0" * 30], "no refused message has seq 1000", id="the same of a refusal"),
         pytest.param(["quarantine", "show", "9" * 30], "no refused message has seq 9999", id="the same to look at"),
         pytest.param(
-            ["lake", "check", "--days", "1e308"], "is no number of days since the year 1", id="more days than there are"
+            ["lake", "check", "--days", "1e308"], "is not a number of days since the year 1", id="more days than there are"
         ),
-        pytest.param(["lake", "check", "--days", "inf"], "is no number of days since the year 1", id="endless days"),
+        pytest.param(["lake", "check", "--days", "inf"], "is not a number of days since the year 1", id="endless days"),
         pytest.param(["ecq", "write", "c", "k", "--data", "/no\\[/b]"], "cannot read /no\\[/b]", id="a name like markup"),
     ],
 )

@@ -139,7 +139,7 @@ def test_an_invalid_message_is_refused_before_it_is_sent(line: list[str], messag
 def test_the_compacted_queue_stage_of_the_demo_succeeds(platform: Settings) -> None:
     run = f"{uuid.uuid4().int % 10**12}"
 
-    async def play() -> _demo_ecq.Seen:
+    async def play() -> _demo_ecq.Result:
         async with Publisher(platform) as publisher:
             return await _demo_ecq.play_ecq(platform, publisher, run)
 

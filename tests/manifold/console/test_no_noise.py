@@ -26,8 +26,8 @@ SPARK_S = 200  # for one command that starts a JVM on a busy machine
 RUN = uuid.uuid4().hex[:8]
 CAMPAIGN, PROPOSED = f"campaign-{RUN}", f"proposed-{RUN}"
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
-OURS = re.compile(  # a log line, a step of `up`, an error
-    r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |error: |port \d+ is in use |$"
+OURS = re.compile(  # a log line, a step of `up`, one of `demo`, an error
+    r"timestamp='\S+' level='\w+' service='(console|stream)' event=|  \S+: |✓ .* \d:\d\d:\d\d$|error: |port \d+ is in use |$"
 )
 USAGE = re.compile(r"Usage: |Try |╭|│|╰|Aborted|$")  # how the command line rejects an option
 NOISE = re.compile(
@@ -83,8 +83,8 @@ CASES = {
     "airflow": Case("version", "version", ("has no Airflow yet", "run `manifold up` first")),
     "password": Case("viewer", "nobody", ("'nobody'", "ask for admin, operator, viewer")),
     "send": Case(f"{VIN} --data-id d-{RUN} --json", "V --data /no/file", ("/no/file", "name a file that exists")),
-    "fleet": Case("--fresh --json", "", ("Redis cannot be asked", "manifold status")),
-    "watch": Case("--count 1 --json", "", ("Redis cannot be asked", "manifold status")),
+    "fleet": Case("--fresh --json", "", ("Redis is unavailable", "manifold status")),
+    "watch": Case("--count 1 --json", "", ("Redis is unavailable", "manifold status")),
     "certificates issue": Case(f"{VIN} --json", "V --days 0", ("--days", "greater than or equal to 0.001")),
     "certificates revoke": Case(f"{GONE} --json", "nobody", ("nobody", "manifold certificates list")),
     "certificates list": Case("--json", "", WRONG_NUMBER, NO_NUMBER),
@@ -182,7 +182,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)
     make_up(settings)
-    certificates.make_up(settings)
+    certificates.create_missing(settings)
     (settings.home / "airflow").mkdir()
     (settings.home / "airflow" / "airflow.db").touch()  # `manifold airflow` checks for it; `version` does not open it
     (folder / "payload").write_text(RUN)
@@ -288,6 +288,7 @@ def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert_ours_alone(done, json_too=False)
+    assert "✓ starting the platform: " in done.stderr
     assert "all of it held" in done.stdout
     assert "from trigger to vehicle, all 150 of the batch" in done.stdout
     assert re.search(r"from a trigger for one vehicle to it +\d+ ms", done.stdout)

@@ -25,8 +25,8 @@ DEFAULT = Settings.model_construct()
 def test_the_page_has_every_redis_key() -> None:
     owner = [key.replace("V}", "owner}") for key in {*keys.owner_keys("V"), *keys.ecq_keys("V")}]
     others = [keys.trigger(0), keys.data("x"), keys.waiting_for("x"), keys.dedupe("x"), keys.wake(0), keys.deadlines(0)]
-    others += [keys.releases("x"), *keys.handed_marks(0, of_cluster=False), keys.recorders(0)]
-    alone = [keys.OUTCOMES, keys.LOADED, keys.TAKEN, keys.PARKED, keys.QUEUE_STATS, keys.QUEUE_STATS_LEASE]
+    others += [keys.releases("x"), *keys.watermark_keys(0, of_cluster=False), keys.recorders(0)]
+    alone = [keys.OUTCOMES, keys.LOADED, keys.REBUILT_UP_TO, keys.PARKED, keys.QUEUE_STATS, keys.QUEUE_STATS_LEASE]
     alone += [keys.BRAKES, keys.BRAKES_VERSION, keys.WINDOWS]
     shapes = owner + [key.rpartition(":")[0] + ":<" for key in others] + alone
 

@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manifold.contracts.ecq import MAX_KEY_BYTES, MAX_KEY_LEVELS, Append, EcqAck, Rewind, parse_ecq, rewind_target
-from manifold.contracts.messages import Refused
+from manifold.contracts.messages import LATEST_MS, Refused
 from manifold.contracts.names import is_service, is_vin
-from manifold.contracts.outcomes import LATEST_MS
 from manifold.contracts.seq import MAX_SEQ, datetime_of, first_seq_at
 from manifold.contracts.topics import ecq_of, ecq_rewind_topic, ecq_topic, ecq_write_topic
 
@@ -62,14 +61,14 @@ def test_a_write_is_accepted_unchanged(key: str, payload: bytes) -> None:
         pytest.param("$ECQ/w/V1/" + "k" * 513, b"", "of 513 bytes is over 512", id="key too long"),
         pytest.param("$ECQ/w/V1/" + "é" * 257, b"", "of 514 bytes is over 512", id="key too long in UTF-8"),
         pytest.param("$ECQ/w/V1/" + "/" * 125, b"", "of 126 levels is over 125", id="too many levels"),
-        pytest.param("$ECQ/w/V1/a+", b"", "holds +, #", id="plus"),
-        pytest.param("$ECQ/w/V1/#", b"", "holds +, #", id="hash"),
+        pytest.param("$ECQ/w/V1/a+", b"", "contains +, #", id="plus"),
+        pytest.param("$ECQ/w/V1/#", b"", "contains +, #", id="hash"),
         pytest.param("$ECQ/w/V1/a\0b", b"", "a control character", id="NUL"),
         pytest.param("$ECQ/w/V1/a\n", b"", "a control character", id="a control character"),
         pytest.param("$ECQ/w/V1/a\x85", b"", "a control character", id="a C1 control character"),
-        pytest.param("$ECQ/w/V1/\uffff", b"", "no character", id="a non-character code point"),
-        pytest.param("$ECQ/w/V1/\U0010fffe", b"", "no character", id="another non-character"),
-        pytest.param("$ECQ/w/V1/\ud800", b"", "no character", id="a lone surrogate"),
+        pytest.param("$ECQ/w/V1/\uffff", b"", "noncharacter", id="a non-character code point"),
+        pytest.param("$ECQ/w/V1/\U0010fffe", b"", "noncharacter", id="another non-character"),
+        pytest.param("$ECQ/w/V1/\ud800", b"", "noncharacter", id="a lone surrogate"),
         pytest.param("$ECQ/w/V1/a", b"x" * 101, "over max_data_bytes=100", id="payload too large"),
         pytest.param("$ECQ/r/V1", b"", "send earliest, a seq, or an ISO 8601 time", id="an empty word"),
         pytest.param("$ECQ/r/V1", b"latest", '"latest" is no place', id="another word"),
@@ -157,7 +156,7 @@ def test_any_word_is_a_seq_or_nothing(word: str) -> None:
 )
 def test_an_acknowledgement_round_trips_whole_and_completed(record: EcqAck) -> None:
     assert EcqAck.from_wire(record.to_wire()) == record
-    assert EcqAck.from_wire(record.to_be_completed() + b',"epoch":%d}' % record.epoch) == record
+    assert EcqAck.from_wire(record.to_wire_prefix() + b',"epoch":%d}' % record.epoch) == record
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_entries_are_counted_by_outcome_and_listed_if_there_are_few(catalog: Cat
 
     assert page.batches[-1] == BatchHistory(seq(4, 2), f"d{seq(4, 2)}", 3, {"delivered": 1, "open": 2})
     assert page.batches[0].states == {"open": 3}
-    assert page.told == {seq(4, 2), seq(4, 1)}
+    assert page.complete_seqs == {seq(4, 2), seq(4, 1)}
     assert [(entry.seq, entry.vin, entry.state) for entry in page.entries] == [
         (seq(4, 1), "V1", "pending"),
         (seq(4, 1), "V2", "pending"),

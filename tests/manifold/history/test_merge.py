@@ -175,7 +175,7 @@ def test_a_batch_is_counted_by_entry_state_and_listed_if_small(history: History)
         {"in flight": 1, "pending": 1},
         {"delivered": 1, "pending": 1},
     ]
-    assert page.told == {batch.seq for batch in page.batches}
+    assert page.complete_seqs == {batch.seq for batch in page.batches}
     assert [replace(entry, state=str(entry.state)) for entry in page.entries if entry.vin == VIN] == [
         replace(entry, state=str(entry.state)) for entry in history.vin(VIN) if entry.seq <= seq(6)
     ]

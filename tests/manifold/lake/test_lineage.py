@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from manifold.lake import lineage
-from manifold.lake.lineage import settle, tell
+from manifold.lake.lineage import emit, settle
 from manifold.settings import Settings
 from tests.support.lineage import backend, says, telling, told_in
 from tests.support.servers import ROOT, free_port, wait_until
@@ -27,14 +27,14 @@ def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_gets_one_line_per_event_in_order(tmp_path: Path) -> None:
     file = tmp_path / "new" / "events.jsonl"
     settings = telling(Settings(home=tmp_path), f"file://{file}")
-    assert tell(settings, EVENTS[:2])
-    assert tell(settings, EVENTS[2:])
+    assert emit(settings, EVENTS[:2])
+    assert emit(settings, EVENTS[2:])
     assert told_in(file) == EVENTS
 
 
 def test_an_http_endpoint_gets_each_event_with_the_token(tmp_path: Path) -> None:
     with backend(says(201)) as catalog:
-        assert tell(telling(Settings(home=tmp_path, lineage_token="t0ken"), catalog.url), EVENTS)
+        assert emit(telling(Settings(home=tmp_path, lineage_token="t0ken"), catalog.url), EVENTS)
         assert settle(60)
         assert (catalog.got, set(catalog.tokens)) == (EVENTS, {"Bearer t0ken"})
 
@@ -48,7 +48,7 @@ def test_emitting_does_not_block_on_a_hanging_catalog_and_resumes_later(tmp_path
 
     with backend(hang) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url)
-        assert [tell(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered no request"
+        assert [emit(settings, [event]) for event in EVENTS] == [True] * 3, "it has answered no request"
         assert not settle(0.01)
         goes_on.set()
         assert settle(60)
@@ -62,9 +62,9 @@ def test_the_backlog_of_a_hanging_catalog_is_bounded(
     goes_on = threading.Event()
     with backend(lambda request: (goes_on.wait(), says(200)(request))[1]) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url)
-        assert tell(settings, EVENTS[:1])
+        assert emit(settings, EVENTS[:1])
         wait_until(lambda: catalog.got, what="the first event to be under way")
-        assert [tell(settings, [event]) for event in (*EVENTS[1:], *EVENTS)] == [True, True, False, False, False]
+        assert [emit(settings, [event]) for event in (*EVENTS[1:], *EVENTS)] == [True, True, False, False, False]
         goes_on.set()
         assert settle(60)
         assert catalog.got == EVENTS
@@ -76,7 +76,7 @@ def test_an_error_is_logged_once_and_the_next_event_is_sent(tmp_path: Path, capl
     with backend(lambda request: says(next(statuses))(request)) as catalog:
         settings = telling(Settings(home=tmp_path), catalog.url.replace("//", "//somebody:secret@"))
         for event in EVENTS:
-            tell(settings, [event])
+            emit(settings, [event])
         assert settle(60)
         assert catalog.got == EVENTS
     assert caplog.text.count("MANIFOLD_LINEAGE_URL answers HTTPStatusError") == 1
@@ -91,26 +91,26 @@ def test_an_endless_response_is_not_read(tmp_path: Path) -> None:
                 request.wfile.write(b"x" * 65536)
 
     with backend(flood) as catalog:
-        tell(telling(Settings(home=tmp_path), catalog.url), EVENTS)
+        emit(telling(Settings(home=tmp_path), catalog.url), EVENTS)
         assert settle(60)
         assert catalog.got == EVENTS
 
 
 def test_an_unreachable_catalog_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tell(telling(Settings(home=tmp_path), f"http://127.0.0.1:{free_port()}/api/v1/lineage"), EVENTS)
+    emit(telling(Settings(home=tmp_path), f"http://127.0.0.1:{free_port()}/api/v1/lineage"), EVENTS)
     assert settle(60)
     assert "MANIFOLD_LINEAGE_URL answers ConnectError" in caplog.text
 
 
 def test_an_unwritable_file_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tell(telling(Settings(home=tmp_path), f"file://{tmp_path}"), EVENTS)
+    emit(telling(Settings(home=tmp_path), f"file://{tmp_path}"), EVENTS)
     assert settle(60)
     assert "MANIFOLD_LINEAGE_URL answers IsADirectoryError" in caplog.text
 
 
 def test_an_oversized_event_is_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "events.jsonl"
-    assert not tell(telling(Settings(home=tmp_path), f"file://{file}"), [{"why": "x" * lineage.MAX_BYTES}])
+    assert not emit(telling(Settings(home=tmp_path), f"file://{file}"), [{"why": "x" * lineage.MAX_BYTES}])
     assert told_in(file) == []
     assert "an event has more than" in caplog.text
 
@@ -124,7 +124,7 @@ from manifold.lake import lineage
 from manifold.settings import Settings
 lineage.TIMEOUT_S = 0.2
 for url in sys.argv[2:]:
-    lineage.tell(Settings(home=sys.argv[1], lineage_url=SecretStr(url)), [{"n": 1}])
+    lineage.emit(Settings(home=sys.argv[1], lineage_url=SecretStr(url)), [{"n": 1}])
 """
     with backend(lambda _: (goes_on.wait(), None)[1]) as catalog:
         command = [sys.executable, "-c", script, str(tmp_path), f"file://{file}", catalog.url]
@@ -139,13 +139,13 @@ def test_a_forked_process_sends_only_its_own_events(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pydantic import SecretStr
-from manifold.lake.lineage import settle, tell
+from manifold.lake.lineage import emit, settle
 from manifold.settings import Settings
 settings = Settings(home=sys.argv[1], lineage_url=SecretStr(sys.argv[2]))
-tell(settings, [{"n": 1}])
+emit(settings, [{"n": 1}])
 assert settle()
 if (child := os.fork()) == 0:
-    tell(settings, [{"n": 2}])
+    emit(settings, [{"n": 2}])
     os._exit(not settle(5))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

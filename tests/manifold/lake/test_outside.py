@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manifold.lake.lineage import settle, tell
+from manifold.lake.lineage import emit, settle
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from tests.stores.identities import Identity, new_identity
@@ -33,7 +33,7 @@ class Outside:
         settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # URLs are secret strings
         alerted = alert(settings, "held back", "a run")
         before = len(self.taken)
-        assert tell(settings, [{"eventType": "START"}])
+        assert emit(settings, [{"eventType": "START"}])
         assert settle(60)
         return alerted, len(self.taken) > before
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from manifold.queues._drivers import BlockingBatch, _exchange
-from manifold.queues._scripts import LOADS, Args
+from manifold.queues._scripts import LOAD_COMMANDS, Args
 
 _TIME = "redis.call('TIME')"
 
@@ -13,7 +13,7 @@ _TIME = "redis.call('TIME')"
 def at(ms: str) -> Callable[[Sequence[Args]], list[Args]]:
     """Rewrite commands so that their scripts read `ms`, a Lua expression in milliseconds, as Redis' clock."""
     seconds = f"(function(ms) return {{math.floor(ms / 1000), ms % 1000 * 1000}} end)(tonumber({ms}))"
-    known = {text: text.replace(_TIME, seconds) for *_, text in LOADS}  # those of the queues; other modules may add theirs
+    known = {text: text.replace(_TIME, seconds) for *_, text in LOAD_COMMANDS}  # those of the queues; modules may add theirs
     shas = {_sha(before): _sha(after) for before, after in known.items()}
     assert any(before != after for before, after in shas.items()), "the scripts read the time differently"
 
@@ -39,13 +39,13 @@ class ClockedBatch(BlockingBatch):
     """A batch in which Redis' clock equals the time given to each verb."""
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
-        talk = self.talk(tolerant=tolerant)
+        exchanges = self.exchanges(tolerant=tolerant)
         try:
-            commands = next(talk)
+            commands = next(exchanges)
             while True:
-                is_load = commands is LOADS
+                is_load = commands is LOAD_COMMANDS
                 clocked = AT_THE_SAME_TIME(commands)
-                commands = talk.send(_loaded(self._redis, clocked) if is_load else _exchange(self._redis, clocked))
+                commands = exchanges.send(_loaded(self._redis, clocked) if is_load else _exchange(self._redis, clocked))
         except StopIteration as ended:
             replies: list[Any] = ended.value
             return replies

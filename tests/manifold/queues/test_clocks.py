@@ -10,7 +10,7 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Connected, Heard
+from manifold.contracts.events import Connected, PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue
@@ -118,7 +118,7 @@ def test_a_correct_clock_waits_for_a_claim_by_a_slow_one(redis: Redis) -> None:
 def test_a_heartbeat_heard_by_a_fast_clock_allows_no_overtaking(redis: Redis) -> None:
     Driver(redis, 0).begin()
     ahead = Driver(redis, MINUTES)
-    assert ahead.do(UpdatePresence(Heard(), claim=False)).released == FIRST
+    assert ahead.do(UpdatePresence(PresenceSign(), claim=False)).released == FIRST
 
     assert ahead.do(Ack(OutcomeRecord(VIN, FIRST, Outcome.FAILED, ahead.now, attempts=1))).word == "sent"
 

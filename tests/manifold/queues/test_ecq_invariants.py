@@ -11,7 +11,7 @@ from redis import Redis
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.ecq_state import QueueState, fold
-from manifold.contracts.events import Connected, Disconnected, Heard
+from manifold.contracts.events import Connected, Disconnected, PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import ecq_queue, fanout_queue
@@ -237,7 +237,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def heartbeat(self) -> None:
         self.now += 10
         overdue = self.in_flight is not None and self.deadline <= self.now
-        reply = self.run(UpdatePresence(Heard(), claim=True), fanout_queue(ID))
+        reply = self.run(UpdatePresence(PresenceSign(), claim=True), fanout_queue(ID))
         assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle is independent"
         assert reply.ecq_released == (self.in_flight if overdue else None)
         if overdue:

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 from redis import Redis
 
 from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from manifold.contracts.seq import EPOCH_MS, seq_of, unix_ms_of
@@ -246,7 +246,7 @@ class QueueMachine(RuleBasedStateMachine):
         m.heard, m.listens, m.subscribed_at = self.now, True, 0
         if overdue is not None:
             m.let_go(self.now)
-        reply = self.run(UpdatePresence(Heard(), True))
+        reply = self.run(UpdatePresence(PresenceSign(), True))
         assert (reply.word, reply.released) == ("noted", overdue)
         self.check_claim(reply.next)
 

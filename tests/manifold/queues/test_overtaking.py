@@ -8,7 +8,7 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Connected, Heard
+from manifold.contracts.events import Connected, PresenceSign
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue
@@ -190,7 +190,7 @@ def test_a_compacted_message_is_not_skipped_before_the_publish_window_ends(queue
     queues.do(ecq.Append(SECOND, "b", b"2"), NOW, queue)
     queues.do(Claim(), NOW, queue)
     queues.new_session()
-    queues.do(UpdatePresence(Heard(), claim=False), BACK)
+    queues.do(UpdatePresence(PresenceSign(), claim=False), BACK)
     queues.do(Claim(), BACK, queue)
 
     early = queues.do(ecq.Acknowledge(EcqAck(VIN, FIRST, BACK, passed_over=True)), BACK, queue)
@@ -210,7 +210,7 @@ def test_an_older_message_revived_by_a_rewind_follows_it(queues: Queues) -> None
     queues.do(ecq.Append(FIRST, "b", b"2"), NOW, queue)
     assert queues.do(ecq.Acknowledge(EcqAck(VIN, OLDER, NOW)), NOW, queue).next.seq == FIRST
     queues.new_session()
-    queues.do(UpdatePresence(Heard(), claim=False), BACK)
+    queues.do(UpdatePresence(PresenceSign(), claim=False), BACK)
     queues.do(ecq.Rewind(seq_of(BACK, 0, 0), 0), BACK, queue)
 
     assert queues.do(Claim(), BACK, queue).seq == FIRST

@@ -8,7 +8,7 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue
@@ -67,7 +67,7 @@ def test_entries_are_counted_by_state_and_vehicles_by_presence(redis: Redis, url
         batch.add("here", UpdatePresence(Connected(Owner("here"), NOW, True, 0), True), NOW)
         batch.add("deaf", UpdatePresence(Connected(Owner("deaf"), NOW, True, 0), False), NOW)
         batch.add("deaf", UpdatePresence(Subscribed(Owner("deaf"), NOW, "", False), False), NOW)
-        batch.add("heard", UpdatePresence(Heard(), True), NOW)
+        batch.add("heard", UpdatePresence(PresenceSign(), True), NOW)
         batch.add("heard", Park(seq(1), "d"), NOW)
         batch.add("gone", UpdatePresence(Disconnected(Owner("gone"), NOW, NOW, 0, ""), False), NOW)
         batch.add("gone", Ack(OutcomeRecord("gone", seq(1), Outcome.DELIVERED, NOW), claim=False), NOW)

@@ -12,7 +12,7 @@ from redis.asyncio import Redis as AsyncRedis
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.errors import Retryable
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import CODES, Outcome, OutcomeRecord
 from manifold.contracts.seq import EPOCH_MS, seq_of
@@ -411,12 +411,12 @@ def test_an_outcome_is_remembered_while_a_recorder_may_offer_its_entry_again(use
     loader.mark_loaded(NOW)
 
     async def body(queues: Queues) -> None:
-        await queues.move_handed(0, await queues.marks(0), SEQ[2])
+        await queues.advance_watermark(0, await queues.marks(0), SEQ[2])
 
     use(body)
     assert loader.forget_done([("V7", SEQ[1]), ("V7", SEQ[3])]) == (1, 1)
     assert seqs_of(redis, keys.done("V7")) == [SEQ[3]]
-    use(lambda queues: queues.drop_handed(0))  # nothing is offered again
+    use(lambda queues: queues.drop_watermark(0))  # nothing is offered again
     assert loader.forget_done([("V7", SEQ[3])]) == (1, 0)
 
 
@@ -427,21 +427,21 @@ def test_marks_state_what_is_loaded_and_stale_ones_are_refused(use: Callable[...
         assert (await queues.marks(0)).loading is None
         loader.mark_loaded(NOW, {0: SEQ[1]})
         marks = await queues.marks(0)
-        assert (marks.loading, marks.joined, marks.upto) == (b"%d" % NOW, None, SEQ[1])
-        assert (await queues.marks(1)).upto is None
-        marks = await queues.move_handed(0, marks, SEQ[2])
+        assert (marks.loading, marks.enqueued_seq, marks.complete_seq) == (b"%d" % NOW, None, SEQ[1])
+        assert (await queues.marks(1)).complete_seq is None
+        marks = await queues.advance_watermark(0, marks, SEQ[2])
         assert marks == await queues.marks(0)
-        assert (marks.joined, marks.upto) == (SEQ[2], SEQ[2])
+        assert (marks.enqueued_seq, marks.complete_seq) == (SEQ[2], SEQ[2])
         loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # already true
         assert marks == await queues.marks(0)
 
-        await queues.unload(marks)
-        with pytest.raises(Retryable, match="not what they were"):
-            await queues.move_handed(0, marks, SEQ[3])
+        await queues.mark_incomplete(marks)
+        with pytest.raises(Retryable, match="the queues changed since the last watermark"):
+            await queues.advance_watermark(0, marks, SEQ[3])
         loader.mark_loaded(NOW + 1, {0: SEQ[1]})
         again = await queues.marks(0)
-        assert (again.joined, again.upto) == (None, SEQ[1])  # earlier enqueueing went into other queues
-        await queues.unload(marks)  # by a recorder with stale marks
+        assert (again.enqueued_seq, again.complete_seq) == (None, SEQ[1])  # earlier enqueueing went into other queues
+        await queues.mark_incomplete(marks)  # by a recorder with stale marks
         assert loader.is_loaded()
 
     use(body)
@@ -568,7 +568,7 @@ def test_an_unseen_vehicle_is_absent_once_it_neither_acks_nor_sends_heartbeats(u
         assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
         assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
         batch = queues.batch()
-        batch.add("V", UpdatePresence(Heard(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
+        batch.add("V", UpdatePresence(PresenceSign(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
         (reply,) = await batch.run()
         assert reply.next.seq == SEQ[0]
 
@@ -579,10 +579,10 @@ def test_a_claim_carries_the_maximum_packet_size_of_the_connection(use: Callable
     async def body(queues: Queues) -> None:
         v = Owner("V")
 
-        async def takes_after(*seen: Heard | Connected | Disconnected) -> int:
-            for each in (*seen, Heard()):
+        async def takes_after(*seen: PresenceSign | Connected | Disconnected) -> int:
+            for each in (*seen, PresenceSign()):
                 batch = queues.batch()
-                batch.add("V", UpdatePresence(each, isinstance(each, Heard)), NOW)
+                batch.add("V", UpdatePresence(each, isinstance(each, PresenceSign)), NOW)
                 reply = (await batch.run())[0].next
             assert reply.word is ClaimWord.CLAIMED
             batch.add("V", Release(SEQ[0], ReleaseReason.CUT), NOW)
@@ -603,9 +603,9 @@ def test_a_claim_carries_the_maximum_packet_size_of_the_connection(use: Callable
 
 def test_presence_of_a_vehicle_without_entries_expires(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
-        async def ttl_after(seen: Heard | Connected | Disconnected | Subscribed) -> int:
+        async def ttl_after(seen: PresenceSign | Connected | Disconnected | Subscribed) -> int:
             batch = queues.batch()
-            batch.add("V", UpdatePresence(seen, isinstance(seen, Heard)), NOW)
+            batch.add("V", UpdatePresence(seen, isinstance(seen, PresenceSign)), NOW)
             await batch.run()
             return int(await queues.redis.pttl(keys.presence("V")))
 
@@ -613,7 +613,7 @@ def test_presence_of_a_vehicle_without_entries_expires(use: Callable[..., Any]) 
         listens = Subscribed(v, NOW, "", True)
         soon = range(POLICY.presence_ms, 2 * POLICY.presence_ms)
         late = range(POLICY.retention_ms - 60_000, POLICY.retention_ms + 1)
-        assert await ttl_after(Heard()) in soon
+        assert await ttl_after(PresenceSign()) in soon
         assert await ttl_after(listens) in soon
         assert await ttl_after(Connected(v, NOW, True, 60)) in late
         assert await ttl_after(listens) in late
@@ -628,6 +628,6 @@ def test_presence_of_a_vehicle_without_entries_expires(use: Callable[..., Any]) 
         batch.add("V", Ack(delivered("V", SEQ[0])), NOW)
         await batch.run()
         assert await queues.redis.pttl(keys.presence("V")) == -1
-        assert await ttl_after(Heard()) in soon
+        assert await ttl_after(PresenceSign()) in soon
 
     use(body)

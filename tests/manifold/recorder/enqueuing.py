@@ -38,11 +38,11 @@ async def load(enqueuer: DirectEnqueuer, queues: Queues) -> None:
 
 async def is_named_until_mended(enqueuer: DirectEnqueuer, queues: Queues, queue: str, key: str) -> bool:
     """Check that `queue` is named for its corrupt `key` until that is removed; False if enqueueing does not read this key."""
-    if not enqueuer.spoilt.problems:
+    if not enqueuer.corrupt.problems:
         return False
-    (problem,) = enqueuer.spoilt.problems
+    (problem,) = enqueuer.corrupt.problems
     assert problem.startswith(f"{queue}: {key} is a string")
     await queues.redis.delete(key)
-    await enqueuer.spoilt.look_again()
-    assert enqueuer.spoilt.problems == []
+    await enqueuer.corrupt.recheck()
+    assert enqueuer.corrupt.problems == []
     return True

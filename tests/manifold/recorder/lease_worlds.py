@@ -96,7 +96,7 @@ class World:
     async def _live(self, host: int) -> None:
         """One process on `host`: it starts, issues seqs, and ends somehow."""
         rng, place = self.rng, JournalFolder(self._folders[host])
-        place.enter()
+        place.lock()
         lease = Lease(0, place, self.archive, [self.redis], lease_s=LEASE_S, clock_ms=lambda: self._ms(host))
         keeping = None
         try:
@@ -117,7 +117,7 @@ class World:
         finally:
             if keeping is not None:
                 keeping.cancel()
-            place.leave()
+            place.unlock()
 
     def _give(self, host: int, seqs: SeqSource) -> None:
         with contextlib.suppress(Retryable):

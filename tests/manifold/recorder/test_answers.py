@@ -3,12 +3,18 @@
 import asyncio
 import json
 import math
+from itertools import count as count_up
 from typing import Any
+
+import pytest
 
 from manifold.contracts import topics
 from manifold.contracts.envelope import Stream
-from manifold.messaging.mqtt import Mqtt
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.recorder._answers import Answers
+from manifold.recorder._parser import Incoming
 from manifold.recorder._rate_limit import BURST, KEPT_BYTES
+from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric, running_harness
 from tests.manifold.recorder.publisher import platform
 from tests.support.servers import wait_until
@@ -124,6 +130,20 @@ def test_triggers_are_recorded_during_a_flood_of_answers(home: Harness) -> None:
     assert len(home.archived(Stream.ANSWER)) == FLOOD
 
 
+def test_an_answer_gets_no_receipt(shared: Harness) -> None:
+    """A vehicle could have the recorder write to a publisher's topic."""
+
+    async def scenario() -> None:
+        async with platform(shared.broker.port) as publisher:
+            topic = topics.response_topic("agent", "ASKS", "maps-47")
+            receipts = [await publisher.publish(topic, payload) for payload in (answer(), answer("perhaps"))]
+            await asyncio.to_thread(wait_until, lambda: len(recorded(shared, "ASKS")) == 2, what="both to be archived")
+            await publisher.trigger(["V1"], "receipts")
+            assert [receipt.done() for receipt in receipts] == [False, False]
+
+    asyncio.run(scenario())
+
+
 def test_the_recorder_hears_no_answers_where_the_setting_is_off(tmp_path_factory: Any) -> None:
     with running_harness(tmp_path_factory.mktemp("deaf"), campaign_answers="false") as deaf:
         say(deaf, "UNHEARD", answer())
@@ -135,3 +155,21 @@ def test_the_recorder_hears_no_answers_where_the_setting_is_off(tmp_path_factory
 async def _one_batch(home: Harness) -> None:
     async with platform(home.broker.port) as publisher:
         assert (await publisher.trigger(["V1"], "after"))["status"] == "recorded"
+
+
+def test_an_answer_whose_parsing_fails_is_refused_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    async def scenario() -> list[Incoming]:
+        seqs = count_up(1)
+        mqtt = Mqtt("mqtt://127.0.0.1:1", "sdv-recorder-0-answers")
+        async with Answers(Settings(), mqtt, lambda: next(seqs)) as answers:
+            for payload in (answer(), answer(seq=8)):
+                mqtt.on_message(Message(topics.response_topic("agent", "V1", "maps-47"), payload))
+            return answers.take()
+
+    monkeypatch.setattr("manifold.recorder._answers.parse_answer", fail)
+    first, second = asyncio.run(scenario())
+    assert str(first.refused_because).startswith("parsing it failed (MemoryError)")
+    assert (first.seq, second.seq, second.envelope.payload) == (1, 2, answer(seq=8))

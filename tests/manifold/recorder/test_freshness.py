@@ -62,7 +62,8 @@ def test_age_is_that_of_the_oldest_recent_segment_and_replays_count_from_creatio
     record(settings, timedelta(days=30))
     record(settings, timedelta(hours=5), Stream.OUTCOME)
     record(settings, timedelta(minutes=5))
-    record(settings, timedelta(hours=9), Stream.CAMPAIGN)  # which has no tables
+    for stream in (Stream.CAMPAIGN, Stream.ANSWER):  # which have no tables
+        record(settings, timedelta(hours=9), stream)
     take_in(settings, known)
     replay = settings.home / "archive" / record(settings, timedelta())
     replay.rename(replay.with_name(f"{first_seq_at(NOW - timedelta(days=6))}-0.replay.parquet"))

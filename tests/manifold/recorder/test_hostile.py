@@ -172,7 +172,7 @@ def test_a_message_that_crashed_the_recorder_is_quarantined_on_redelivery(tmp_pa
             await asyncio.to_thread(home.start)
             answer = await receipt
             assert answer["status"] == "refused"
-            assert "ended the process that judged it" in answer["reason"]
+            assert "parsing it crashed the process twice" in answer["reason"]
             again = await publisher.send(topics.TRIGGER, fatal)
             assert again["status"] == "refused"
             assert (await publisher.trigger(["FATAL"], "good"))["status"] == "recorded"
@@ -190,21 +190,21 @@ def test_a_message_that_crashed_the_recorder_is_quarantined_on_redelivery(tmp_pa
 
 
 def test_a_message_in_hand_when_the_recorder_was_killed_is_still_accepted(tmp_path: Path) -> None:
-    def hazards() -> PoisonGuard:
+    def poison_guard() -> PoisonGuard:
         found = PoisonGuard(tmp_path / "in-hand", Settings(home=tmp_path))
         found.load()
         return found
 
     innocent, other = (Message(topics.TRIGGER, trigger(["V1"], name)) for name in ("r1", "r2"))
-    hazards().hold(innocent)
-    hazards().hold(other)
-    after = hazards()
+    poison_guard().hold(innocent)
+    poison_guard().hold(other)
+    after = poison_guard()
     after.hold(other)
     after.release()
-    for later in (after, hazards()):
+    for later in (after, poison_guard()):
         assert later.knows(innocent)
         assert later.knows(other)
         assert not later.knows(Message(topics.TRIGGER, trigger(["V1"], "r3")))
-    assert asyncio.run(after.judge(innocent)) == (Stream.TRIGGER, Trigger(("V1",), "r1", "d"))  # type: ignore[arg-type]
+    assert asyncio.run(after.parse(innocent)) == (Stream.TRIGGER, Trigger(("V1",), "r1", "d"))  # type: ignore[arg-type]
     write = Message("$ECQ/w/V1/a", b"x")
-    assert asyncio.run(after.judge(write)) == (Stream.ECQ, Append("V1", "a", b"x"))  # type: ignore[arg-type]
+    assert asyncio.run(after.parse(write)) == (Stream.ECQ, Append("V1", "a", b"x"))  # type: ignore[arg-type]

@@ -60,11 +60,11 @@ def virtual_ms() -> int:
 def process(folder: Path, archive: Register) -> Iterator[Lease]:
     """The lease of a process on this journal, which ends as if killed."""
     place = JournalFolder(folder)
-    place.enter()
+    place.lock()
     try:
         yield Lease(0, place, archive, [], lease_s=LEASE_S, clock_ms=virtual_ms)
     finally:
-        place.leave()
+        place.unlock()
 
 
 def test_a_withdrawn_claim_is_not_continued_if_no_store_responds(tmp_path: Path) -> None:

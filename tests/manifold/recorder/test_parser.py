@@ -113,9 +113,9 @@ def test_an_exception_while_parsing_refuses_the_message_with_its_bytes(parser: P
     monkeypatch.setattr("manifold.recorder._parser.parse_trigger", fail)
     taken = parser.take(Message(topics.TRIGGER, b"bytes"))
     assert not taken.offerable
-    assert "judging it failed (MemoryError)" in str(taken.envelope.refused_because)
+    assert "validation failed (MemoryError)" in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.receipt.status) == (b"bytes", ReceiptStatus.REFUSED)
-    assert "judging it failed" in str(parser.read_back(replace(taken.envelope, refused_because=None)).refused_because)
+    assert "validation failed" in str(parser.read_back(replace(taken.envelope, refused_because=None)).refused_because)
 
 
 def test_writes_and_rewinds_are_never_duplicates_and_round_trip(parser: Parser) -> None:

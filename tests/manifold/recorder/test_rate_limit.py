@@ -13,7 +13,7 @@ from manifold.recorder import _rate_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._rate_limit import BURST, KEPT_BYTES, Admission, RateLimit, rewound_queue
-from manifold.recorder._redelivered import ResentMessages
+from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric
 from tests.support.servers import wait_until
@@ -106,11 +106,11 @@ def test_excess_rewinds_are_refused_once_and_then_dropped(payload: bytes) -> Non
         assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
         assert not each.offerable
     assert second.receipt.seq == first.receipt.seq, "the record that replaces it"
-    assert "only the first is kept" in str(second.receipt.reason)
+    assert "only the first such refusal is recorded" in str(second.receipt.reason)
 
 
 def test_an_unrecorded_rewind_is_unknown_on_redelivery() -> None:
-    parser, resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
+    parser, resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
     for incoming in taken(parser, BURST + 2):
         resent.note(incoming)
 

@@ -16,7 +16,7 @@ from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Parser
 from manifold.recorder._rate_limit import BURST
 from manifold.recorder._recorded import Recorded
-from manifold.recorder._redelivered import MAX_REMEMBERED, ResentMessages
+from manifold.recorder._redelivered import MAX_REMEMBERED, RedeliveredMessages
 from manifold.settings import Settings
 
 TOPIC = "$ECQ/w/V1/a"
@@ -31,7 +31,7 @@ class Taking:
     """A parser with its knowledge of packet ids."""
 
     def __init__(self) -> None:
-        self.parser, self.resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
+        self.parser, self.resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
 
     def take(self, mid: int, topic: str = TOPIC, payload: bytes = b"x", *, qos: int = 1, connection: int = 1) -> int:
         """Record a message; return its seq."""
@@ -43,7 +43,7 @@ class Taking:
         return seq_of(self.resent, message)
 
 
-def seq_of(resent: ResentMessages, message: Message) -> int | None:
+def seq_of(resent: RedeliveredMessages, message: Message) -> int | None:
     found = resent.find(message)
     return None if found is None else found.seq
 
@@ -109,8 +109,8 @@ def test_the_next_process_restores_packet_ids_from_journal_and_archive(tmp_path:
     archive = RecordedSegments(Archive(f"file://{tmp_path}"))
     archive.seal([each.envelope for each in taken[:2]], node)
     journal = scan(frames(each.envelope for each in taken[2:])).envelopes()
-    resent = ResentMessages()
-    resent.recall([*archive.latest(Stream.ECQ, node, MAX_REMEMBERED), *journal])
+    resent = RedeliveredMessages()
+    resent.restore([*archive.latest(Stream.ECQ, node, MAX_REMEMBERED), *journal])
     assert [seq_of(resent, again(mid=mid)) for mid in (65_534, 65_535, 1, 2, 3)] == [*(each.seq for each in taken), None]
     assert [e.seq for e in archive.latest(Stream.ECQ, node, 1)] == [taken[1].seq]
     assert archive.latest(Stream.ECQ, node + 1, MAX_REMEMBERED) == []
@@ -122,7 +122,7 @@ def test_an_invalid_packet_id_in_an_archive_is_ignored(ids: list[str]) -> None:
     taken = [taking.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
     for each, packet_id in zip(taken, ids, strict=True):
         each.envelope.headers["sdv-packet-id"] = packet_id  # type: ignore[index]
-    taking.resent.recall(each.envelope for each in taken)
+    taking.resent.restore(each.envelope for each in taken)
 
 
 REWIND = "$ECQ/r/V1"
@@ -139,12 +139,12 @@ def test_redelivered_messages_are_answered_as_before_refused_rewinds_included(is
         for each in taken:
             resent.note(each)
     else:
-        resent, parser = ResentMessages(), Parser(Settings(), DedupeWindow(1))
-        resent.recall(each.envelope for each in taken)
+        resent, parser = RedeliveredMessages(), Parser(Settings(), DedupeWindow(1))
+        resent.restore(each.envelope for each in taken)
 
     messages = [again(each.envelope.topic, each.envelope.payload, mid=mid) for mid, each in enumerate(taken, 1)]
     answered = [parser.take(message, None, resent.find(message)) for message in messages]
-    assert all(each.is_resent for each in answered)
+    assert all(each.is_redelivered for each in answered)
     assert [each.receipt for each in answered] == [each.receipt for each in taken]
     assert [each.receipt.status for each in taken] == [*[ReceiptStatus.RECORDED] * (BURST - 1), *[ReceiptStatus.REFUSED] * 2]
     assert "ecq_rewinds_per_hour" in str(answered[-1].receipt.reason)
@@ -161,4 +161,4 @@ def test_a_redelivery_is_answered_by_its_record_despite_changed_limits(refused: 
     size = 2_000
     parser = Parser(Settings(max_data_bytes=size if refused else size - 1), DedupeWindow(1))
     incoming = parser.take(again(payload=b"x" * size), None, Recorded(5, refused))
-    assert (incoming.receipt.seq, incoming.receipt.status, incoming.is_resent) == (5, status, True)
+    assert (incoming.receipt.seq, incoming.receipt.status, incoming.is_redelivered) == (5, status, True)

@@ -50,7 +50,7 @@ def acknowledge(home: Harness, vin: str, seq: int) -> None:
 
 def mark_of(home: Harness) -> int:
     """The seq up to which all is loaded according to the queues."""
-    found = home.redis.get(keys.handed_marks(0, of_cluster=False)[0])
+    found = home.redis.get(keys.watermark_keys(0, of_cluster=False)[0])
     assert isinstance(found, bytes)
     return int(found.split()[1])
 
@@ -165,7 +165,7 @@ def test_outcomes_are_looked_up_in_the_lake_and_nothing_is_offered_without_it(ho
             catalog.load_table(OUTCOMES.identifier).append(pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema))
             away = warehouse.rename(warehouse.with_name("away"))
             await asyncio.to_thread(home.take_redis_back, written)
-            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: what has ended meanwhile is not known")
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: ended entries cannot be read from the lake")
             assert home.pending("V1") == []
             away.rename(warehouse)
             await asyncio.to_thread(home.wait_direct_enqueue)

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
-from manifold.runtime.expiry import EXPIRES, Kind, ends_at, tell_expiry
+from manifold.runtime.expiry import EXPIRES, Kind, ends_at, export_expiry
 from manifold.sandbox.platform import certificates
 from manifold.settings import Settings
 
@@ -27,10 +27,10 @@ def nobody_else() -> None:
 
 def test_the_last_ca_counts_and_a_crl_expires_when_due_for_renewal(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, tls=True)
-    certificates.make_up(settings, now=BEGAN)
+    certificates.create_missing(settings, now=BEGAN)
     of_each = [(SERVER, Kind.CERTIFICATE), (CA, Kind.CA), (REVOKED, Kind.REVOKED)]
     assert [days(tmp_path, name, kind) for name, kind in of_each] == [30, 365, 7]
-    certificates.keep(settings, now=BEGAN + timedelta(days=250))
+    certificates.maintain(settings, now=BEGAN + timedelta(days=250))
     assert [days(tmp_path, name, kind) for name, kind in of_each] == [280, 615, 257]
 
 
@@ -53,7 +53,7 @@ def told() -> dict[str, str]:
 
 
 def test_only_files_of_the_tls_settings_are_reported(tmp_path: Path) -> None:
-    tell_expiry(Settings(home=tmp_path), "sdv-recorder")
+    export_expiry(Settings(home=tmp_path), "sdv-recorder")
     assert told() == {}
-    tell_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")
+    export_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")
     assert told() == {"/etc/ca.pem": "ca", "/etc/own.pem": "certificate"}

@@ -22,4 +22,4 @@ def says(first: str) -> str:
 
 def test_exit_handlers_run_without_a_final_collection() -> None:
     assert says("") == "registered taken apart "
-    assert says("from manifold.runtime.gc_tuning import look_seldom; look_seldom()") == "registered "
+    assert says("from manifold.runtime.gc_tuning import collect_rarely; collect_rarely()") == "registered "

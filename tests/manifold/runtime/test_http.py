@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import Counter
 
 from manifold.contracts.errors import Permanent
-from manifold.runtime.http import Health, serve, tell_metrics
+from manifold.runtime.http import Health, serve, serve_metrics
 from tests.support.servers import free_port
 
 VISITS = Counter("sdv_test_visits", "visits of the test of the HTTP face")
@@ -68,13 +68,13 @@ def test_a_token_is_required_and_a_probe_learns_only_the_status() -> None:
 
 def test_metrics_only_are_served_from_a_thread_with_the_token() -> None:
     port = free_port()
-    with tell_metrics("127.0.0.1", port, token="t0ken"):
+    with serve_metrics("127.0.0.1", port, token="t0ken"):
         url = f"http://127.0.0.1:{port}/metrics"
         assert httpx.get(url).status_code == 401
         assert "python_info" in httpx.get(url, headers={"Authorization": "bearer t0ken"}).text  # schemes are case-insensitive
-    with tell_metrics("127.0.0.1", port):
+    with serve_metrics("127.0.0.1", port):
         assert httpx.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
-        with pytest.raises(Permanent, match=f"cannot listen on 127.0.0.1:{port}"), tell_metrics("127.0.0.1", port):
+        with pytest.raises(Permanent, match=f"cannot listen on 127.0.0.1:{port}"), serve_metrics("127.0.0.1", port):
             pass
 
 
@@ -86,7 +86,7 @@ def test_without_a_token_nothing_listens_beyond_loopback(host: str) -> None:
                 pass
 
     asyncio.run(scenario())
-    with pytest.raises(Permanent, match="MANIFOLD_HTTP_TOKEN"), tell_metrics(host, free_port()):
+    with pytest.raises(Permanent, match="MANIFOLD_HTTP_TOKEN"), serve_metrics(host, free_port()):
         pass
 
 

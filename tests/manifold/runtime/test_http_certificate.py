@@ -11,7 +11,7 @@ from aiohttp import web
 from dispatcher._broker_api import BrokerApi
 from manifold.contracts.errors import Retryable
 from manifold.runtime import renewal
-from manifold.runtime.http import Health, serve, tell_metrics
+from manifold.runtime.http import Health, serve, serve_metrics
 from manifold.runtime.tls import verified
 from manifold.settings import Settings
 from tests.stores.identities import new_identity
@@ -54,7 +54,7 @@ def test_plain_http_reads_no_ca() -> None:
 
 def test_metrics_only_are_served_over_https_too(mounted: Settings) -> None:
     port = mounted.recorder_port
-    with tell_metrics("127.0.0.1", port, shown=mounted.http_shows):
+    with serve_metrics("127.0.0.1", port, shown=mounted.http_shows):
         url = f"https://127.0.0.1:{port}/metrics"
         assert "python_info" in httpx.get(url, verify=verified(mounted, url)).text
 

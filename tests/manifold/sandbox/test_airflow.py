@@ -42,7 +42,7 @@ def shown(settings: Settings) -> bytes | None:
 def test_airflow_becomes_healthy_reloads_its_certificate_and_stops_completely(tmp_path: Path) -> None:
     """With TLS; without it, many other tests cover this."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
-    certificates.make_up(settings)
+    certificates.create_missing(settings)
     with stopping(start_airflow(settings)) as server:
         before = shown(settings)
         certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)

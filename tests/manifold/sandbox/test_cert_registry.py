@@ -14,7 +14,7 @@ from manifold.settings import Settings
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home with CAs and their certificates for tap and services."""
-    certificates.make_up(Settings(home=tmp_path, tls=True))
+    certificates.create_missing(Settings(home=tmp_path, tls=True))
     return tmp_path
 
 

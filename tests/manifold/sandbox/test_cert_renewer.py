@@ -40,9 +40,9 @@ def ago(days: float) -> datetime:
 def aged(home: Path) -> Settings:
     """A home whose CAs are due for rotation and whose certificates are due for renewal."""
     settings = Settings(home=home, tls=True, redis_port=free_port())
-    certificates.make_up(settings, now=ago(310))
-    certificates.keep(settings, now=ago(65))
-    certificates.keep(settings, now=ago(6))
+    certificates.create_missing(settings, now=ago(310))
+    certificates.maintain(settings, now=ago(65))
+    certificates.maintain(settings, now=ago(6))
     return settings
 
 
@@ -98,15 +98,15 @@ def assert_whole(settings: Settings) -> None:
 
 def announcing(home: Path) -> Settings:
     settings = Settings(home=home, tls=True)
-    certificates.make_up(settings, now=ago(250))
-    certificates.keep(settings, now=ago(5.5))
+    certificates.create_missing(settings, now=ago(250))
+    certificates.maintain(settings, now=ago(5.5))
     return settings
 
 
 def dropping(home: Path) -> Settings:
     """A home whose former CAs have no valid certificates left."""
     settings = aged(home)
-    certificates.keep(settings)
+    certificates.maintain(settings)
     for ca in (FRONT_DOOR, INNER):
         by = [
             row.serial
@@ -129,13 +129,13 @@ def test_a_kill_between_any_two_steps_leaves_valid_files_and_the_next_run_finish
     for number in count():
         settings = Settings(home=tmp_path / str(number), tls=True)
         shutil.copytree(tmp_path / "before", settings.home)
-        if not killed_before_change(number, settings.home / SECRETS, lambda of=settings: certificates.keep(of)):  # type: ignore[misc]
+        if not killed_before_change(number, settings.home / SECRETS, lambda of=settings: certificates.maintain(of)):  # type: ignore[misc]
             break
         assert_whole(settings)
-        certificates.keep(settings)
+        certificates.maintain(settings)
         assert_whole(settings)
         assert certificates.overdue(settings) == []
-        assert certificates.keep(settings) == []
+        assert certificates.maintain(settings) == []
         drafts = [file.name for file in (settings.home / SECRETS).glob(".*") if file.name != ".authority.lock"]
         assert drafts == []
     assert number > 4
@@ -224,7 +224,7 @@ def test_certificates_issued_during_ca_rotation_are_signed_by_the_named_ca(
 
 
 def test_a_partly_written_file_costs_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificates.make_up(Settings(home=tmp_path, tls=True))
+    certificates.create_missing(Settings(home=tmp_path, tls=True))
     file = tmp_path / SECRETS / SERVER
     context = web_server_context(TlsFiles(certificate=str(file)))
     monkeypatch.setattr(renewal, "LOOK_S", 0.01)

@@ -31,7 +31,7 @@ def test_all_problems_are_reported_at_once() -> None:
         with pytest.raises(Permanent) as told:
             require_free("127.0.0.1", ports)
     first, second = str(told.value).splitlines()
-    assert re.search(rf"port {twice} is asked for twice, by tap_port and redis_port; .*MANIFOLD_REDIS_PORT=", first)
+    assert re.search(rf"port {twice} is configured twice, by tap_port and redis_port; .*MANIFOLD_REDIS_PORT=", first)
     assert "MANIFOLD_DISPATCHER_PORT=… (this is the port of replica 1)" in second
 
 

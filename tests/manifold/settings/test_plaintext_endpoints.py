@@ -5,7 +5,7 @@ import pytest
 from manifold.contracts.errors import SettingsError
 from manifold.settings import load_settings
 
-SAFE = {"http_certificate": "/etc/tls.crt", "mqtt_url": "mqtts://emqx:8884", "host": "0.0.0.0", "http_token": "t"}
+TLS_SCHEME_OF = {"http_certificate": "/etc/tls.crt", "mqtt_url": "mqtts://emqx:8884", "host": "0.0.0.0", "http_token": "t"}
 CLEAR = [
     ("mqtt_url", "mqtt://emqx:1884", "MQTT_URL must begin with mqtts://"),
     ("mqtt_vehicle_url", "tcp://emqx:1883", "MQTT_VEHICLE_URL must begin with mqtts://"),
@@ -26,9 +26,9 @@ CLEAR = [
         "postgresql://u:hidden@pg/c?sslmode=verify-full&sslmode=disable",
         "CATALOG_URI must ask for sslmode=verify-full",
     ),
-    ("redis_url", "rediss://u:hidden@redis:6379/0?ssl_cert_reqs=none", "REDIS_URL must not have ssl_cert_reqs"),
-    ("redis_url", "rediss://u:hidden@redis:6379/0?ssl_check_hostname=False", "REDIS_URL must not have ssl_check_hostname"),
-    ("signals_amqp_url", "amqps://u:hidden@rabbitmq:5671/?no_verify_ssl=1", "SIGNALS_AMQP_URL must not have no_verify_ssl"),
+    ("redis_url", "rediss://u:hidden@redis:6379/0?ssl_cert_reqs=none", "REDIS_URL must not set ssl_cert_reqs"),
+    ("redis_url", "rediss://u:hidden@redis:6379/0?ssl_check_hostname=False", "REDIS_URL must not set ssl_check_hostname"),
+    ("signals_amqp_url", "amqps://u:hidden@rabbitmq:5671/?no_verify_ssl=1", "SIGNALS_AMQP_URL must not set no_verify_ssl"),
     ("api_url", "http://api:9104", "API_URL must begin with https://"),
     ("recorder_urls", "https://recorder-0:9101,http://recorder-1:9101", "RECORDER_URLS must begin with https://"),
     ("lineage_url", "http://lineage:5000", "LINEAGE_URL must begin with https://"),
@@ -53,7 +53,7 @@ KEPT = [
 
 @pytest.mark.parametrize(("name", "value", "said"), CLEAR)
 def test_plaintext_endpoints_are_refused(name: str, value: str, said: str) -> None:
-    given = SAFE | {name: value}
+    given = TLS_SCHEME_OF | {name: value}
     load_settings(**given)
     with pytest.raises(SettingsError, match=rf"MANIFOLD_{said}") as refused:
         load_settings(**given, require_tls=True)
@@ -62,7 +62,7 @@ def test_plaintext_endpoints_are_refused(name: str, value: str, said: str) -> No
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
 def test_encrypted_and_local_endpoints_are_accepted(name: str, value: str) -> None:
-    load_settings(**SAFE | {name: value}, require_tls=True)
+    load_settings(**TLS_SCHEME_OF | {name: value}, require_tls=True)
 
 
 def test_on_loopback_the_sandbox_needs_no_tls() -> None:

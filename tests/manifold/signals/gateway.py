@@ -32,7 +32,7 @@ from tests.support.servers import Server, answers, free_port, start_service, wai
 
 NODES = itertools.count(1)
 SECRET = "a-secret-of-the-tests"
-FOREIGN = "come by a binding that is not the door's"  # part of the log message about such messages
+FOREIGN = "foreign binding delivers messages"  # part of the log message about such messages
 
 
 def now_text(offset_s: float = 0) -> str:
@@ -116,7 +116,7 @@ class Door:
         found = {secret_files.HMAC: SECRET, secret_files.KEYS: new_key_line("k1")}
         found |= {file: secret_files.read(rabbitmq.home, file) for file in map(password_file, (USER, *RIGHTS))}
         for name, text in found.items():
-            secret_files.made_up(home, name, lambda text=text: text)  # type: ignore[misc]
+            secret_files.get_or_create(home, name, lambda text=text: text)  # type: ignore[misc]
         own = {
             "home": home,
             "signals_port": free_port(),

@@ -59,11 +59,11 @@ def test_a_rabbitmq_memory_alarm_records_nothing_twice(own_door: Door, rabbitmq:
     gateway.send(b"no JSON", {})
     with alarm(rabbitmq):
         door.start(healthy=False)
-        wait_until(lambda: "by its alarm" in " ".join(health(door)["problems"]))
+        wait_until(lambda: "RabbitMQ blocks publishers" in " ".join(health(door)["problems"]))
         assert httpx.get(f"{door.settings.signals}/healthz").status_code == 503
         ctl(rabbitmq, "close_all_connections", "the operator has closed them")
-        wait_until(lambda: door.log.count("away from RabbitMQ") >= 1)
-        wait_until(lambda: door.log.count("the door waits") >= 2, what="the client to wait again")
+        wait_until(lambda: door.log.count("rabbitmq unavailable") >= 1)
+        wait_until(lambda: door.log.count("waiting for dependency") >= 2, what="the client to wait again")
     client = Gateway(rabbitmq)
     wait_until(lambda: client.count(topology.PROCESSED) >= 5)
     wait_until(lambda: health(door)["healthy"] and client.count(topology.RAW) == 0)
@@ -146,7 +146,7 @@ def test_a_service_that_may_not_read_one_queue_keeps_its_journal_whole(
     for name in names:
         gateway.send_signed(body_of(name, payload=b"x" * 100_000), device=name)
     own_door.start(healthy=False)
-    wait_until(lambda: own_door.log.count("away from RabbitMQ") and len(own_door.recorded()) > 10)
+    wait_until(lambda: own_door.log.count("rabbitmq unavailable") and len(own_door.recorded()) > 10)
     wait_until(lambda: gateway.count(topology.PROCESSED) >= 20)
     other.close()
     wait_until(lambda: health(own_door)["healthy"], within_s=90)

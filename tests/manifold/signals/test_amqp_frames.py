@@ -12,7 +12,7 @@ from pamqp.commands import Basic, Channel
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from manifold.signals._amqp_frames import Frames, Wire
+from manifold.signals._amqp_frames import Frames, FrameStream
 
 OURS, OTHER = 1, 2
 ROOM = 50  # body bytes per frame
@@ -68,7 +68,7 @@ def heard(parts: list[bytes]) -> tuple[list[Said], bytes]:
     """The messages found in this split, and the bytes that reach the library, without heartbeats, which the transport adds."""
 
     async def scenario() -> tuple[list[Said], bytes]:
-        said, wire = list[Said](), Wire()
+        said, wire = list[Said](), FrameStream()
         wire.channel = OURS
         wire.delivered = lambda found: said.extend(
             ("delivered", one.by.delivery_tag, one.by.redelivered, one.body) for one in found if checked(one)

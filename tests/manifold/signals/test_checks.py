@@ -146,7 +146,7 @@ def test_without_a_secret_no_signature_is_required() -> None:
 )
 def test_timestamps_are_checked_for_freshness(age_s: float, waited_s: float, fresh: bool) -> None:
     stamp = (NOW - timedelta(seconds=age_s)).isoformat()
-    refusal = check_freshness(stamp, NOW, tolerance_s=300, waited_s=waited_s, most_s=3600)
+    refusal = check_freshness(stamp, NOW, tolerance_s=300, waited_s=waited_s, max_age_s=3600)
 
     assert (refusal is None) == fresh
     assert refusal is None or refusal.code is Code.STALE_ERROR
@@ -172,7 +172,7 @@ def test_the_backlog_is_as_old_as_the_last_empty_queue_seen() -> None:
     backlog = Backlog(3600)
     ages = [backlog.age_s(10_000)]  # a first start knows nothing: waiting messages may have any age
     for count, at in ((0, 10_000), (5, 10_001), (5, 10_060), (1, 14_000), (0, 14_001)):
-        backlog.saw(count, at)
+        backlog.observe_depth(count, at)
         ages.append(backlog.age_s(at))
 
     assert ages == [3600, 0, 1, 60, 3600, 0]
@@ -183,9 +183,9 @@ def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     ages = []
     for second in range(1, 5000):
-        backlog.saw(1000, 10_000 + second)
+        backlog.observe_depth(1000, 10_000 + second)
         for _ in range(1000):
-            backlog.took()
+            backlog.record_delivery()
         ages.append(backlog.age_s(10_000 + second + 1))
 
     assert max(ages) <= 4
@@ -193,31 +193,31 @@ def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
 
 def test_time_in_an_unread_connection_counts_even_if_the_queue_is_empty() -> None:
     backlog = Backlog(3600)
-    backlog.saw(0, 10_000)
+    backlog.observe_depth(0, 10_000)
     backlog.paused()
     assert backlog.age_s(10_120) == 120
-    backlog.saw(0, 10_121)
+    backlog.observe_depth(0, 10_121)
     assert backlog.age_s(10_122) == 0
 
 
 def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     for second in range(1, 1000):
-        backlog.saw(100 + second, 10_000 + second)
+        backlog.observe_depth(100 + second, 10_000 + second)
     assert backlog.age_s(11_000) == 1000
     for _ in range(151 - 1):  # waiting or in flight at the first look
-        backlog.took()
+        backlog.record_delivery()
     assert backlog.age_s(11_000) == 1000
-    backlog.took()
+    backlog.record_delivery()
     assert backlog.age_s(11_000) == 999
 
 
 def test_counts_from_before_a_lost_connection_are_discarded() -> None:
     backlog = Backlog(3600, empty_at=10_000)
-    backlog.saw(5, 10_001)
+    backlog.observe_depth(5, 10_001)
     backlog.connection_lost()
     for _ in range(5):
-        backlog.took()
+        backlog.record_delivery()
 
     assert backlog.age_s(10_100) == 100
 

@@ -11,7 +11,7 @@ from manifold.contracts.signals import topology
 from manifold.settings import Settings
 from manifold.signals._claimed_identity import Claims
 from manifold.signals._disposition import EXPIRED, Disposition, Refused
-from manifold.signals._outcome_log import tell
+from manifold.signals._outcome_log import log_outcomes
 from manifold.signals._received import Accepted, Received
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_checks import CHECKS, NOW, received
@@ -67,17 +67,17 @@ def _accepted() -> Accepted:
     return judged
 
 
-def _told(fate: Disposition, group: list[Received], share: float) -> list[dict[str, Any]]:
+def _told(disposition: Disposition, group: list[Received], share: float) -> list[dict[str, Any]]:
     with capture_logs() as lines:
-        tell(fate, group, log_accepted=share)
+        log_outcomes(disposition, group, log_accepted=share)
     return [dict(line) for line in lines]
 
 
 def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
-    [line] = _told(Disposition(later=[(received(), "a check failed: OSError")]), [received()], 0.0)
+    [line] = _told(Disposition(later=[(received(), "check raised an unexpected error: OSError")]), [received()], 0.0)
 
-    assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "a check failed: OSError", 0)
-    assert line["device_id"] == _accepted().said.device_id
+    assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "check raised an unexpected error: OSError", 0)
+    assert line["device_id"] == _accepted().parsed.device_id
     assert line["duration_ms"] >= 0
 
 
@@ -85,8 +85,8 @@ def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
 def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
     """With a share of one half, a count outside these bounds occurs once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
-    fate = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
-    found = [line["status"] for line in _told(fate, [good.received] * 402, share)]
+    disposition = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
+    found = [line["status"] for line in _told(disposition, [good.received] * 402, share)]
 
     assert least <= found.count("processed") + found.count("duplicate") <= most
     assert (found.count("refused"), found.count("expired")) == (1, 1)

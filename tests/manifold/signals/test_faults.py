@@ -107,7 +107,7 @@ def test_while_redis_is_down_nothing_passes_and_health_says_so(own_door: Door, o
     gateway.get(topology.PROCESSED)
     own_redis.kill()
     names = send_many(gateway, 20, "waiting")
-    wait_until(lambda: "Redis is away" in " ".join(health(own_door)["problems"]))
+    wait_until(lambda: "Redis unavailable" in " ".join(health(own_door)["problems"]))
 
     assert not health(own_door)["healthy"]
     assert gateway.count(topology.PROCESSED) == 0
@@ -128,7 +128,7 @@ def test_the_service_recovers_from_a_hang_of_itself_or_redis(own_door: Door, own
     assert set(drain(gateway, 50)) == names
     with stopped(own_redis.pid):
         more = send_many(gateway, 50, "slow")
-        wait_until(lambda: "Redis is away" in " ".join(health(own_door)["problems"]))
+        wait_until(lambda: "Redis unavailable" in " ".join(health(own_door)["problems"]))
     assert set(drain(gateway, 50)) == more
     assert gateway.count(topology.DEAD) == 0
 

@@ -10,7 +10,7 @@ import pytest
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.messages import parse_raw
-from manifold.signals._amqp_frames import AROUND
+from manifold.signals._amqp_frames import FRAME_OVERHEAD_BYTES
 from manifold.signals._decoding import MAX_HEADERS
 from manifold.signals._outgoing import dead_letter, reply, retry, without_headers
 from manifold.signals._received import Received
@@ -103,7 +103,7 @@ def test_a_sender_cannot_route_into_other_queues_through_the_service(name: str) 
 
 
 def test_properties_too_large_for_a_small_frame_are_dropped() -> None:
-    room = 8192 - AROUND
+    room = 8192 - FRAME_OVERHEAD_BYTES
     large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
     frames = without_headers(large).packed(1, room=room)
 

@@ -13,7 +13,7 @@ from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
-from manifold.signals._amqp_frames import Frames, Wire
+from manifold.signals._amqp_frames import Frames, FrameStream
 from manifold.signals._outgoing import dead_letter, retry
 from manifold.signals._received import Received
 from manifold.signals._session import Session, open_session
@@ -39,8 +39,8 @@ def test_deliveries_after_the_session_ends_are_ignored() -> None:
     """The next session would acknowledge it by a tag that belongs to another message there, and count its bytes forever."""
 
     async def scenario() -> list[int]:
-        taken, wire = list[Received](), Wire()
-        session = Session(channel(1), channel(2), wire, Wire())
+        taken, wire = list[Received](), FrameStream()
+        session = Session(channel(1), channel(2), wire, FrameStream())
         await session.consume(topology.RAW, taken.append)
         frames = Frames(asyncio.StreamReader(), wire, asyncio.get_running_loop())
         frames.data_received(delivered(1, b"of the stay"))
@@ -55,7 +55,7 @@ def test_deliveries_after_the_session_ends_are_ignored() -> None:
 def test_a_consumer_cancelled_by_the_server_ends_the_session() -> None:
     async def scenario() -> str:
         taking = channel(1)
-        session = Session(taking, channel(2), Wire(), Wire())
+        session = Session(taking, channel(2), FrameStream(), FrameStream())
         for tell in taking.on_consumer_cancel_callbacks:
             tell(Basic.Cancel("door-0"))
         return session.lost.result() if session.lost.done() else ""

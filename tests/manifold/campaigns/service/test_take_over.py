@@ -13,8 +13,9 @@ from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
-from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
-from tests.support.servers import wait_until
+from tests.faults.clocked_recorder import Clock
+from tests.manifold.campaigns.service.worlds import a_world, copies, health, order, plan_for, propose
+from tests.support.servers import start_python, wait_until
 
 NAME = "spring"
 
@@ -183,3 +184,89 @@ def test_a_campaigner_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) ->
         first.stop()
         assert first.process.poll() == 0
         wait_until(lambda: health(second.port).get("active"))
+
+
+def test_a_campaigner_goes_on_when_the_broker_answers_again(tmp_path: Path) -> None:
+    with a_world(tmp_path) as world:
+        with world.platform.tap.standing_still():
+            campaigner = world.start_campaigner(active=False)
+            wait_until(lambda: "the broker does not answer" in str(health(campaigner.port).get("problems")))
+        wait_until(lambda: health(campaigner.port).get("active") and health(campaigner.port)["healthy"])
+        assert campaigner.process.poll() is None
+
+
+def test_clocks_that_differ_too_much_let_campaigns_wait(tmp_path: Path) -> None:
+    targets = vins(2, seed=33)
+    with a_world(tmp_path) as world:
+        campaigner, platform, clock = world.start_campaigner(), world.platform, Clock(tmp_path / "clock")
+        clock.step(20)
+        assert platform.recorder is not None
+        platform.recorder.stop()
+        platform.recorder = start_python(
+            "tests.faults.clocked_recorder",
+            str(clock.file),
+            port=world.settings.recorder_port,
+            log=tmp_path / "logs" / "clocked.log",
+            env=platform.env_of("recorder"),
+            ready=lambda: bool(health(world.settings.recorder_port).get("healthy")),
+        )
+        asyncio.run(propose(world.settings, plan_for(NAME, list(targets), away="queue")))
+        wait_until(lambda: "ms apart; set them by NTP" in str(health(campaigner.port)["problems"]))
+        assert not world.campaign(NAME).releases
+        clock.step(0)
+        wait_until(lambda: world.campaign(NAME).total(Status.RELEASED) == 2, what="both to be released")
+
+
+def test_kills_of_recorder_and_dispatcher_leave_no_vehicle_out(tmp_path: Path) -> None:
+    targets = vins(24, seed=35)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+        platform = world.platform
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect()
+                await propose(world.settings, plan_for(NAME, list(targets), waves=waves(12)))
+                for reached in (4, 8, 12, 16):
+                    await fleet.wait_for(lambda fleet, reached=reached: copies(fleet, NAME).total() >= reached, 60)  # type: ignore[misc]
+                    if reached % 8:
+                        assert platform.recorder is not None
+                        platform.recorder.kill()
+                        await asyncio.to_thread(platform.start_recorder)
+                    else:
+                        platform.dispatchers[0].kill()
+                        await asyncio.to_thread(platform.start_dispatcher)
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED, within_s=120)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME).keys() == set(targets)
+    assert campaign.total(Status.DELIVERED) == 24
+    assert sum(campaign.releases.values()) == 24  # whatever came twice came as the same entry
+
+
+def test_a_pause_withdraws_what_waits_and_a_resume_sends_it_once(tmp_path: Path) -> None:
+    targets = vins(6, seed=37)
+    with a_world(tmp_path) as world:
+        world.start_campaigner()
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect(targets[:3])
+                await propose(world.settings, plan_for(NAME, list(targets), away="queue"))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 3)
+                await order(world.settings, r.Pause(NAME, "operator"))
+                world.campaigners["a"].kill()  # the brake does not need it
+                await fleet.connect(targets[3:])
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.WAITING) == 3)
+                assert copies(fleet, NAME) == dict.fromkeys(targets[:3], 1)
+                await asyncio.to_thread(world.start_campaigner)
+                await order(world.settings, r.Resume(NAME, "operator"))
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert sum(campaign.releases.values()) == 9

@@ -76,7 +76,7 @@ def test_unconfirmed_events_are_resent_after_a_broker_kill(tmp_path: Path) -> No
             it.publish(b"again", b"%d" % n)
         with stopping(await asyncio.to_thread(start_mosquitto, tmp_path, port=port, extra=kept)):
             assert await it.drained(WITHIN_S)
-            assert (it.told, it.backlog) == (21, 0)
+            assert (it.confirmed, it.backlog) == (21, 0)
             running.cancel()
 
     asyncio.run(tell())

@@ -44,9 +44,9 @@ class Site:
 
     def _age(self) -> None:
         """Age its CA so that its successor was announced long ago and signs from the next check on."""
-        certificates.make_up(self.settings, now=AGED)
-        assert certificates.keep(self.settings, now=ANNOUNCED)[:2] == ["ca.pem: announce", "inner-ca.pem: announce"]
-        certificates.keep(self.settings, now=LATELY)
+        certificates.create_missing(self.settings, now=AGED)
+        assert certificates.maintain(self.settings, now=ANNOUNCED)[:2] == ["ca.pem: announce", "inner-ca.pem: announce"]
+        certificates.maintain(self.settings, now=LATELY)
 
     @property
     def secrets(self) -> Path:
@@ -132,7 +132,7 @@ def test_bytes_that_are_not_mqtt_do_not_reach_the_broker(site: Site, vin: str) -
 def test_a_missing_or_foreign_certificate_is_refused(site: Site, tmp_path: Path) -> None:
     trusts = client_context(TlsFiles(str(site.secrets / CA)))
     stranger = Settings(home=tmp_path)
-    certificates.make_up(stranger)
+    certificates.create_missing(stranger)
     (tmp_path / "stranger.pem").write_bytes(certificates.issue(tmp_path, "nobody"))
     of_another_ca = client_context(TlsFiles(str(site.secrets / CA), str(tmp_path / "stranger.pem")))
     of_behind_the_door = client_context(TlsFiles(str(site.secrets / CA), str(site.secrets / OF_INNER.format(OPERATOR))))
@@ -266,7 +266,7 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
     with RawConnection(site.settings.mqtt_port, tls=olds) as stays:
         assert stays.open(vin).reason == 0
         before = issuer(site, vin, site.context(vin))
-        assert certificates.keep(site.settings, now=TODAY)[:2] == ["ca.pem: succeed", "inner-ca.pem: succeed"]
+        assert certificates.maintain(site.settings, now=TODAY)[:2] == ["ca.pem: succeed", "inner-ca.pem: succeed"]
         news = site.context(f"{vin}-new", days=90)
         news.load_verify_locations(tmp_path / "ca.pem")
         wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to present a certificate of the new CA")
@@ -276,9 +276,9 @@ def test_a_ca_is_rotated_at_run_time(site: Site, vin: str, tmp_path: Path) -> No
         assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "no client was disconnected"
     of_old = [row.serial for row in cert_registry.of_home(home) if row.issuer == FRONT_DOOR.name]
     certificates.revoke(home, of_old[:-1])
-    assert certificates.keep(site.settings) == [], "one certificate of the old CA is still valid"
+    assert certificates.maintain(site.settings) == [], "one certificate of the old CA is still valid"
     certificates.revoke(home, of_old)
-    assert certificates.keep(site.settings) == ["ca.pem: drop"]
+    assert certificates.maintain(site.settings) == ["ca.pem: drop"]
     wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA to be distrusted")
     with RawConnection(site.settings.mqtt_port, tls=news) as connection:
         assert connection.open(f"{vin}-new").reason == 0
@@ -329,7 +329,7 @@ def test_no_connection_bypasses_the_tap(site: Site) -> None:
 
 def test_a_crl_signed_by_another_ca_is_ignored(tmp_path: Path, site: Site) -> None:
     other = Settings(home=tmp_path)
-    certificates.make_up(other)
+    certificates.create_missing(other)
     with pytest.raises(ValueError, match="not signed"):
         revoked_serials(site.secrets / CA, tmp_path / SECRETS / REVOKED)
 
