@@ -43,4 +43,4 @@ def test_the_example_says_why_a_plan_was_refused(platform: Settings, tmp_path: P
 
     assert done.returncode == 1, done.stderr
     assert "propose refused" in done.stdout
-    assert '"a/b"' in done.stdout
+    assert "campaign: must be 1 to 128 printable" in done.stdout
