@@ -1,4 +1,4 @@
-"""How fast a pause stops a campaign, and what asking for the brakes costs a delivery.
+"""How fast a pause stops a campaign, and what a delivery of a campaign costs against one of an ordinary batch.
 
 Vehicles that are online have many released entries each, one after the other, while a million more wait for vehicles that are
 away. A pause comes through broker and recorder; its receipt and the last arrival after it are timed by one clock. The brake is

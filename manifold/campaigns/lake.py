@@ -36,7 +36,7 @@ def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
     """
     releases = list(_releases(catalog, campaign))
     outcomes = _outcomes(catalog, releases)
-    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign)]
+    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign, releases)]
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )
@@ -81,10 +81,12 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
     return found
 
 
-def _answers(catalog: Catalog, campaign: str) -> Iterator[Answered]:
-    table = catalog.load_table(CAMPAIGN_ANSWERS.identifier)
+def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Iterator[Answered]:
+    """What vehicles answered to these releases. An answer to anything else says nothing of the campaign."""
+    table, seqs = catalog.load_table(CAMPAIGN_ANSWERS.identifier), {release.seq for release in releases}
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
-        yield Answered(row["seq"], row["vin"], row["release"], Answer(row["status"]))
+        if row["release"] in seqs:
+            yield Answered(row["seq"], row["vin"], row["release"], Answer(row["status"]))
 
 
 def _ended(row: dict[str, Any]) -> Ended:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from manifold.contracts.outcomes import Outcome
 from tests.dispatcher.ecq_world import EcqWorld
 from tests.dispatcher.lockstep import in_lockstep
 from tests.dispatcher.world import World
@@ -88,6 +89,9 @@ def test_under_faults_nothing_is_lost_and_order_holds(sim_redis: Server) -> None
     verdicts = [world.verdict() for world in worlds]
     assert sum(verdict.delivered for verdict in verdicts) > len(SEEDS)
     assert sum(verdict.duplicated for verdict in verdicts) > 0  # the adversary had an effect
+    ends = [outcomes for world in worlds for outcomes in world.recorded.values()]
+    assert [Outcome.WITHDRAWN] in ends
+    assert [Outcome.WITHDRAWN, Outcome.DELIVERED] in ends  # a late acknowledgement is recorded, too
 
 
 def test_without_faults_no_session_gets_an_entry_twice(sim_redis: Server) -> None:

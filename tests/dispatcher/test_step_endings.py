@@ -59,7 +59,7 @@ ROWS: list[Row] = [
         SENT,
         replace(WITHHELD, claimed_ms=NOW - 9),
         SENT,
-        [Ignore("late word of a claim that is closed")],
+        [Ignore("event of a closed claim")],
     ),
     (
         "the entry behind a withdrawn one is claimed",

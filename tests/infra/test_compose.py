@@ -81,7 +81,7 @@ def test_every_secret_is_generated_in_a_folder_of_its_owner(made: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in made.iterdir()}
 
 
-@pytest.mark.parametrize("service", ["recorder", "dispatcher", "signals", "api", "airflow-scheduler"])
+@pytest.mark.parametrize("service", ["recorder", "dispatcher", "campaigner", "signals", "api", "airflow-scheduler"])
 def test_environment_variables_are_known_settings(made: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = SERVICES[service]
     variables = {name: value for name, value in found["environment"].items() if name.startswith("MANIFOLD_")}
