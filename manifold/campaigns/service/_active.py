@@ -155,6 +155,7 @@ class Active:
         awaited = self._awaited.get(name, set()) - campaign.orders.keys() - campaign.releases.keys()
         if awaited:
             self._awaited[name] = awaited
+            self.waiting[name] = f"waits for the records of {len(awaited)} of its own messages"
         else:
             self._awaited.pop(name, None)
         return not awaited
