@@ -43,8 +43,7 @@ def audit(
     """Audit the rows that one run adds, before they are published.
 
     Args:
-        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged), at least one each; a table
-            that is missing is not audited.
+        frames: by table name, the rows that the run adds, at least one each; a table that is missing is not audited.
         run_id: names the run in the reports; a second audit replaces its pages.
         as_of: the instant of the audit, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.

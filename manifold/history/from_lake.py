@@ -4,6 +4,7 @@ from collections.abc import Iterator, Set
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 
@@ -14,9 +15,11 @@ from manifold.history.entry import BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.history.lake_pages import newest_entries, newest_triggers, read_vehicles
 from manifold.lake.catalog import where
 from manifold.lake.reads import read_segments, rows_of, triggers_filter
+from manifold.lake.sightings import folded
 
 ENTRY = ("vin", "seq", "request_id", "data_id")
 ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
+SEEN = ("first_seen_at", "last_seen_at", "times_seen")
 
 
 class Lake:
@@ -65,8 +68,8 @@ class Lake:
 
     def data_seen(self, data_id: str) -> dict[str, Any] | None:
         """Return first_seen_at, last_seen_at and times_seen of `data_id`; None if it is not in the lake."""
-        rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("first_seen_at", "last_seen_at", "times_seen"))
-        return rows[0] if rows else None
+        rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("data_id", *SEEN))
+        return folded(pa.Table.from_pylist(rows)).select(SEEN).to_pylist()[0] if rows else None
 
     def payload(self, data_id: str) -> bytes | None:
         """Return the payload of `data_id`; None if it is not in the lake."""

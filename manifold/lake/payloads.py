@@ -20,6 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.tables import DATA, META, Table
 from manifold.lake.retry_reads import retry_missing_files
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
+from manifold.lake.sightings import folded
 
 PIECE_BYTES = 4 << 20  # of payloads yielded together, and of what is decoded at once; a single one may be larger
 PIECE_S = 0.1  # maximum time for which found payloads are held back, if others are far apart
@@ -71,7 +72,7 @@ class StoredPayloads:
         """Yield the payloads in the current tables; missing ones first."""
         try:
             payloads = _loaded(self._catalog, DATA)  # after the index, so that it has everything that the index names
-            wanted = self._instants(payloads, data_ids) if payloads is not None else {}
+            wanted = self._instants(data_ids) if payloads is not None else {}
             if missing := data_ids - wanted.keys():
                 yield dict.fromkeys(missing)
             if payloads is None or not wanted:
@@ -85,29 +86,16 @@ class StoredPayloads:
         if wanted and not failures:
             yield dict.fromkeys(wanted)
 
-    def _instants(self, payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
+    def _instants(self, data_ids: Collection[str]) -> dict[str, int]:
         """When the rows were stored, in microseconds since 1970; only for payloads that exist."""
         if self._names is None:
             return {}
-        instants: dict[str, int] = {}
-        unfilled = list[str]()
-        for rows in Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES):
-            for data_id, instant in zip(rows["data_id"].to_pylist(), micros(rows["stored_at"]), strict=True):
-                if instant is None:
-                    unfilled.append(data_id)
-                else:
-                    instants[data_id] = instant
-        return instants | _first_rows(payloads, unfilled)
-
-
-def _first_rows(payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
-    """The instants, found by reading every file; of several rows of one data_id, the first counts."""
-    first: dict[str, tuple[int, int | None]] = {}
-    for rows in Places(payloads, "data_id", data_ids).rows(("data_id", "seq", "first_seen_at"), PIECE_BYTES):
-        names, seqs, instants = rows["data_id"].to_pylist(), rows["seq"].to_pylist(), micros(rows["first_seen_at"])
-        for data_id, seq, instant in zip(names, seqs, instants, strict=True):
-            first[data_id] = min(first.get(data_id, (seq, instant)), (seq, instant))
-    return {data_id: instant for data_id, (_, instant) in first.items() if instant is not None}
+        pieces = Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES)
+        sightings = [folded(rows) for rows in pieces]  # fold each piece first, which bounds memory
+        if not sightings:
+            return {}
+        names = folded(pa.concat_tables(sightings))
+        return dict(zip(names["data_id"].to_pylist(), micros(names["stored_at"]), strict=True))
 
 
 def _walk(

@@ -131,9 +131,9 @@ def places_of(rows: pa.Table, column: str, values: Iterable[Value]) -> pa.Array:
     return pc.indices_nonzero(pc.is_in(rows[column], value_set=pa.array(values, rows.schema.field(column).type)))
 
 
-def micros(instants: pa.ChunkedArray) -> list[int | None]:
-    """Instants as microseconds since 1970."""
-    found: list[int | None] = instants.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+def micros(instants: pa.ChunkedArray) -> list[int]:
+    """Instants, none of them null, as microseconds since 1970."""
+    found: list[int] = instants.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
     return found
 
 

@@ -4,7 +4,8 @@ import secrets
 from collections.abc import Callable
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriterV2
+from pyspark.sql import functions as sf
 
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
@@ -12,7 +13,6 @@ from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
-    MERGES,
     RESULT,
     RUN_ID,
     branch_of,
@@ -66,34 +66,24 @@ class Attempt:
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
+        self._writer(table, rows, base).append()
+        self.note(table, base)
+
+    def overwrite(self, table: Table, rows: DataFrame, base: int) -> None:
+        """Replace all rows of the table's branch, in one snapshot."""
+        self._writer(table, rows, base).overwrite(sf.lit(True))
+        self.note(table, base)
+
+    def _writer(self, table: Table, rows: DataFrame, base: int) -> DataFrameWriterV2:
         create_branch(self.catalog, table, self.run_id, base)
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
-        writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
-        for name, value in self.properties.items():
-            writer = writer.option(f"snapshot-property.{name}", value)
-        writer.append()
-        self.note(table, base)
+        options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
+        return rows.writeTo(self.name(table, on_branch=True)).options(**options)
 
     def undo(self, table: Table) -> None:
         """Drop the table's branch, and with it what this attempt wrote."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
-
-    def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
-        """Merge `changes` into the table's branch; `how` is the SQL after `USING changes AS c`."""
-        create_branch(self.catalog, table, self.run_id, base)
-        changes.createOrReplaceTempView("changes")
-        said = self.properties | {MERGES: "true"}
-        properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in said.items()}
-        for name, value in properties.items():
-            self.spark.conf.set(name, value)
-        try:
-            self.spark.sql(f"MERGE INTO {self.name(table, on_branch=True)} AS t USING changes AS c {how}")
-        finally:
-            for name in properties:
-                self.spark.conf.unset(name)
-            self.spark.catalog.dropTempView("changes")
-        self.note(table, base)
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last: this snapshot pins the others, and publication moves this main first."""

@@ -7,7 +7,7 @@ import structlog
 
 from expectations import Audit, audit
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import META, SEGMENTS
+from manifold.contracts.tables import SEGMENTS
 from manifold.lake.reports import open_reports
 from pipelines.ingest.audit_result import append_audit_result
 from pipelines.ingest.branches import RUN_ID, head_of, properties_of
@@ -39,20 +39,16 @@ def audit_run(run: Run) -> Audit | None:
         return None
     written = [pinned for pinned in (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)) if has_rows(catalog, pinned)]
     frames = {pinned.table.name: added(run, pinned) for pinned in written}
-    try:
-        result = audit(
-            {table: frame for table, frame in frames.items() if table != META.name or not frame.isEmpty()},
-            run_id=run_id,
-            as_of=run.now,
-            reports=open_reports(settings),
-            keep=settings.report_max,
-            references=ReferenceTables(run, written, frames),
-            data_wait=timedelta(seconds=settings.data_wait_seconds),
-            keep_results=partial(append_audit_result, catalog, head),
-        )
-    finally:
-        if META.name in frames:
-            frames[META.name].unpersist()
+    result = audit(
+        frames,
+        run_id=run_id,
+        as_of=run.now,
+        reports=open_reports(settings),
+        keep=settings.report_max,
+        references=ReferenceTables(run, written, frames),
+        data_wait=timedelta(seconds=settings.data_wait_seconds),
+        keep_results=partial(append_audit_result, catalog, head),
+    )
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:

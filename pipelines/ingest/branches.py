@@ -24,7 +24,6 @@ OURS = "manifold."  # prefix of the properties below
 RUN_ID = "manifold.run-id"  # on every snapshot that a run writes
 ATTEMPT = "manifold.attempt"  # distinguishes attempts at one run
 REPEATS = "manifold.repeats"  # the snapshot whose change this one repeats, because main was rewritten in the meantime
-MERGES = "manifold.merges"  # of `sdv_fanout_meta` only: this snapshot is a MERGE of what the run saw
 PINS = "manifold.pins"  # of `ingested_segments` only: JSON, table → snapshot id
 UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs rolled back, as JSON; EVERYTHING: all runs before
 EVERYTHING = "everything"

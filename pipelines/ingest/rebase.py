@@ -1,24 +1,22 @@
 """Repeats a run's change on top of a main whose files were rewritten since the run began.
 
 Nothing else can have happened to main: runs commit one after the other, each begins only when all earlier ones are in every
-main, and other jobs that move main change files and no rows. So the files that a run appended are appended again, and its merge
-into `sdv_fanout_meta` is repeated: a stream always has a run open, and would otherwise undo every compaction. After any other
-change, the table gets the content that the run produced, and is compacted again later.
+main, and other jobs that move main change files and no rows. So the files that a run appended are appended again: a stream
+always has a run open, and would otherwise undo every compaction. After any other change, the table gets the content that the run
+produced, and is compacted again later.
 """
 
 import secrets
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from manifold.contracts.tables import META, Table
+from manifold.contracts.tables import Table
 from manifold.lake.commits import retry_conflicts
-from pipelines.ingest.branches import ATTEMPT, MERGES, OURS, REPEAT, REPEATS, drop_branch, properties_of
+from pipelines.ingest.branches import ATTEMPT, OURS, REPEAT, REPEATS, drop_branch, properties_of
 from pipelines.ingest.restore_snapshot import replace_content
 
 
@@ -33,8 +31,6 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     try:
         if written.summary is not None and written.summary.operation is Operation.APPEND:
             _append(loaded, written, name, properties)
-        elif MERGES in said:
-            _merge(loaded, written, name, properties)
         else:
             replace_content(catalog, table, written, name, properties)
         after = catalog.load_table(table.identifier)
@@ -74,23 +70,6 @@ def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(table.io)
         if entry.status == ManifestEntryStatus.ADDED
     ]
-
-
-def _merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Apply the run's change of each data_id to `branch`. The whole table is in memory; it is small."""
-    before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
-    after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
-    old = {row["data_id"]: row for row in before.to_pylist()}
-    changed = {row["data_id"]: row for row in after.to_pylist() if row != old.get(row["data_id"])}
-    here = table.scan(snapshot_id=table.refs()[branch].snapshot_id).to_arrow()
-    merged = []
-    for row in here.filter(pc.is_in(here["data_id"], pa.array(list(changed), pa.string()))).to_pylist():
-        new = changed.pop(row["data_id"])
-        seen = new["times_seen"] - old.get(row["data_id"], {"times_seen": 0})["times_seen"]
-        first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
-        merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
-    rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
-    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=properties)
 
 
 def is_change_of(snapshot: Snapshot, written: int) -> bool:

@@ -27,17 +27,12 @@ def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:
 
 
 def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
-    """The rows that the run's snapshot adds; for a merged table, the rows that it changes or adds."""
-    table, snapshot_id, spark = pinned.table, pinned.snapshot_id, run.spark
+    """The rows that the run's snapshot adds."""
+    table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
-    name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
-    if table is META:
-        after = spark.read.option("versionAsOf", snapshot_id).table(name)
-        # Cached until all rules are checked: several use it, and each use would compare two versions of the index again.
-        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name)).persist()
-    between = {"start-snapshot-id": str(before), "end-snapshot-id": str(snapshot_id)}
-    return spark.read.options(**between, **SMALL_SPLITS).table(name)
+    between = {"start-snapshot-id": str(snapshot.parent_snapshot_id), "end-snapshot-id": str(snapshot_id)}
+    return run.spark.read.options(**between, **SMALL_SPLITS).table(f"{run.settings.catalog_name}.{table.identifier}")
 
 
 class ReferenceTables(Mapping[str, DataFrame]):
@@ -71,18 +66,22 @@ class ReferenceTables(Mapping[str, DataFrame]):
     def _narrowed(self, name: str, whole: DataFrame) -> DataFrame:
         if name == SEGMENTS.name:
             return whole.where(_of_none_or_between("began_at", _bounds(self._added[name], "began_at")))
-        if name == DATA.name and is_index_whole(self._run.catalog, self._versions):
+        if name == DATA.name and self._is_index_whole():
             return whole.where(self._near_payloads())
         if name == XRAY_RAW.name and name in self._added:
             # Literals, so that Iceberg can prune files.
             return whole.where(sf.col("captured_at").between(*map(sf.lit, _bounds(self._added[name], "captured_at"))))
         return whole
 
+    def _is_index_whole(self) -> bool:
+        names = self._whole(META).select("data_id").distinct().count()
+        return is_index_whole(self._run.catalog, self._versions.get(DATA.name), names)
+
     def _near_payloads(self) -> Column:
         """Condition for rows of the days that can hold what the run has seen, and for rows without a day."""
-        spans = spans_of(_days(self._added.get(META.name), "stored_at"), _days(self._added.get(DATA.name), DAY_OF))
-        near = sf.lit(True) if spans is None else sf.col(DAY_OF).isNull()
-        for first, last in spans or ():
+        days = {*_days(self._added.get(META.name), "stored_at"), *_days(self._added.get(DATA.name), DAY_OF)}
+        near = sf.col(DAY_OF).isNull()
+        for first, last in spans_of(days):
             near = near | sf.col(DAY_OF).between(sf.lit(first), sf.lit(last))
         return near
 
@@ -98,7 +97,9 @@ def _bounds(rows: DataFrame, column: str) -> tuple[object, object]:
     return first, last
 
 
-def _days(rows: DataFrame | None, column: str) -> list[date | None]:
+def _days(rows: DataFrame | None, column: str) -> list[date]:
+    """The days of a column's values; rows without a value are left out."""
     if rows is None:
         return []
-    return [row["day"] for row in rows.select(sf.to_date(column).alias("day")).distinct().collect()]
+    days = rows.select(sf.to_date(column).alias("day")).distinct().collect()
+    return [row["day"] for row in days if row["day"] is not None]

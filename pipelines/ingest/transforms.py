@@ -36,24 +36,26 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
     )
 
 
-def classify(sightings: DataFrame, known: DataFrame) -> DataFrame:
-    """Compare accepted data messages (seq, received_at, data_id, sha1) with the `known` payloads (data_id, sha1).
+def classify(messages: DataFrame, known: DataFrame) -> DataFrame:
+    """Compare accepted data messages (seq, received_at, data_id, sha1) with the `known` payloads (data_id, sha1, stored_at).
 
-    Adds `stored_sha1`, the hash of the data_id's payload: the known one, else that of the lowest seq; `is_new`, true for the one
-    message whose payload is to be stored; and `is_conflict`, true where the message has other bytes.
+    Adds `stored_sha1` and `stored_at` of the data_id's payload: the known one, else that of the lowest seq; `is_new`, true for
+    the one message whose payload is to be stored; and `is_conflict`, true where the message has other bytes.
     """
     by_seq = Window.partitionBy("data_id").orderBy("seq")
-    joined = sightings.join(known.select("data_id", sf.col("sha1").alias("known_sha1")), "data_id", "left")
-    ranked = joined.withColumn("first_sha1", sf.first("sha1").over(by_seq)).withColumn("place", sf.row_number().over(by_seq))
-    stored = sf.coalesce("known_sha1", "first_sha1")
-    flags = ranked.withColumn("stored_sha1", stored).withColumn("is_new", sf.col("known_sha1").isNull() & (sf.col("place") == 1))
-    return flags.withColumn("is_conflict", sf.col("sha1") != sf.col("stored_sha1")).drop("known_sha1", "first_sha1", "place")
+    stored = known.select("data_id", sf.struct("sha1", "stored_at").alias("known"))
+    joined = messages.join(stored, "data_id", "left").withColumn("place", sf.row_number().over(by_seq))
+    first = sf.first(sf.struct("sha1", sf.col("received_at").alias("stored_at"))).over(by_seq)
+    found = joined.withColumn("stored", sf.coalesce("known", first))
+    told = found.withColumns({"stored_sha1": sf.col("stored.sha1"), "stored_at": sf.col("stored.stored_at")})
+    is_new, is_conflict = sf.col("known").isNull() & (sf.col("place") == 1), sf.col("sha1") != sf.col("stored_sha1")
+    return told.withColumns({"is_new": is_new, "is_conflict": is_conflict}).drop("known", "stored", "place")
 
 
-def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
-    """The payloads to store. `sightings` has the payloads, `judgement` is the result of `classify`."""
+def data_rows(messages: DataFrame, judgement: DataFrame) -> DataFrame:
+    """The payloads to store. `messages` has the payloads, `judgement` is the result of `classify`."""
     new = sf.broadcast(judgement.where("is_new").select("seq"))  # few, and small compared with payloads
-    return sightings.join(new, "seq", "left_semi").select(
+    return messages.join(new, "seq", "left_semi").select(
         "data_id",
         "payload",
         "sha1",
@@ -63,16 +65,22 @@ def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
     )
 
 
-def meta_changes(judgement: DataFrame) -> DataFrame:
-    """Per data_id: how often and when accepted messages had it; for a new one, when its payload was stored."""
-    accepted = judgement.where("not is_conflict")
-    return accepted.groupBy("data_id").agg(
-        sf.min("received_at").alias("first_seen_at"),
-        sf.max("received_at").alias("last_seen_at"),
-        sf.count("*").alias("times_seen"),
-        sf.first("stored_sha1").alias("sha1"),
-        sf.max(sf.when(sf.col("is_new"), sf.col("received_at"))).alias("stored_at"),
+def sightings_of(judgement: DataFrame) -> DataFrame:
+    """The run's row of `sdv_fanout_meta` for each data_id of accepted messages; each message is one sighting."""
+    at = sf.col("received_at")
+    seen = (at.alias("first_seen_at"), at.alias("last_seen_at"), sf.lit(1).cast("bigint").alias("times_seen"))
+    return folded(judgement.where("not is_conflict").select("data_id", *seen, sf.col("stored_sha1").alias("sha1"), "stored_at"))
+
+
+def folded(sightings: DataFrame) -> DataFrame:
+    """Fold the rows of `sdv_fanout_meta` into one for each data_id, as `manifold.lake.sightings.folded` does."""
+    of_data = sightings.groupBy("data_id").agg(
+        sf.min("first_seen_at").alias("first_seen_at"),
+        sf.max("last_seen_at").alias("last_seen_at"),
+        sf.sum("times_seen").alias("times_seen"),
+        sf.min(sf.struct("stored_at", "sha1")).alias("stored"),
     )
+    return of_data.select("data_id", "first_seen_at", "last_seen_at", "times_seen", "stored.sha1", "stored.stored_at")
 
 
 def outcome_rows(outcomes: DataFrame) -> DataFrame:
@@ -138,14 +146,14 @@ def no_digest() -> Column:
     return sf.lit(None).cast("string").alias("digest")
 
 
-def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
+def conflict_rows(messages: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
     """The quarantine rows of data whose bytes differ from the stored payload of their data_id.
 
-    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) that differ. For data inside a trigger, `message` is
+    `messages` has the payloads, `conflicts` the few (seq, stored_sha1) that differ. For data inside a trigger, `message` is
     that trigger.
     """
     reason = sf.format_string(OTHER_BYTES, "data_id", "stored_sha1")
-    return sightings.join(sf.broadcast(conflicts), "seq").select(
+    return messages.join(sf.broadcast(conflicts), "seq").select(
         "seq",
         "received_at",
         sf.lit(stream).alias("stream"),

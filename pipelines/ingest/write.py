@@ -106,7 +106,7 @@ def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]
             rows = transforms.all_of([transforms.data_rows(frame, judgement) for frame in brought.values()])
             run.append(DATA, rows, todo.base[DATA.name])
         if count["all"] > count["is_conflict"]:
-            run.merge(META, transforms.meta_changes(judgement), MERGE_META, todo.base[META.name])
+            run.append(META, transforms.sightings_of(judgement), todo.base[META.name])
         if not count["is_conflict"]:
             return []
         conflicts = judgement.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
@@ -118,19 +118,9 @@ def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]
     return [r["seq"] for r in conflicts if r["stream"] == Stream.TRIGGER]
 
 
-MERGE_META = """ON t.data_id = c.data_id
-    WHEN MATCHED THEN UPDATE SET
-        first_seen_at = least(t.first_seen_at, c.first_seen_at),
-        last_seen_at = greatest(t.last_seen_at, c.last_seen_at),
-        times_seen = t.times_seen + c.times_seen,
-        sha1 = coalesce(t.sha1, c.sha1),
-        stored_at = coalesce(t.stored_at, c.stored_at)
-    WHEN NOT MATCHED THEN INSERT *"""
-
-
 def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
-    """(data_id, sha1) of stored payloads, only for the run's data ids if those are few."""
-    known = run.main(META, todo.base[META.name]).select("data_id", "sha1")
+    """(data_id, sha1, stored_at) of stored payloads, only for the run's data ids if those are few."""
+    known = transforms.folded(run.main(META, todo.base[META.name])).select("data_id", "sha1", "stored_at")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
     return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 

@@ -164,7 +164,7 @@ class Comparison:
         return Found(
             entries=Counter({key[0]: n for key, n in self.counted(IDS, ("seq",), "seq", entries, "ts").items()}),
             data=Counter({key[0]: n for key, n in self.counted(DATA, ("data_id",), "data_id", data_ids).items()}),
-            meta=Counter({key[0]: n for key, n in self.counted(META, ("data_id",), "data_id", data_ids).items()}),
+            meta=Counter(key[0] for key in self.counted(META, ("data_id",), "data_id", data_ids)),  # 1 for each data_id
             outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
             quarantine=Counter({key[0]: n for key, n in self.counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),

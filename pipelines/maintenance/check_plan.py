@@ -120,7 +120,7 @@ class Found:
 
     entries: Counter[int] = field(default_factory=Counter)
     data: Counter[str] = field(default_factory=Counter)
-    meta: Counter[str] = field(default_factory=Counter)
+    meta: Counter[str] = field(default_factory=Counter)  # 1 for each data_id, whatever its number of rows
     outcomes: Counter[Key] = field(default_factory=Counter)
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)

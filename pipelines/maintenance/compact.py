@@ -1,6 +1,7 @@
 """Compacts tables into fewer, larger and sorted files: `python -m pipelines compact`. No query result changes.
 
-First, unneeded rows of compacted queues are removed (`ecq_compact`), which changes no query result either.
+Two parts remove rows, which changes no query result either: first, unneeded rows of compacted queues (`ecq_compact`); and before
+`sdv_fanout_meta` is sorted, all but one row of each payload (`sightings_compact`).
 
 It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with concurrent writes,
 and publication rebases earlier writes on top of it (see `pipelines.ingest.publish`). Only `ingested_segments` is skipped while a
@@ -10,9 +11,10 @@ rewrite tables away; what one of them left unfinished is finished first.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timedelta
+from functools import partial
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -41,6 +43,7 @@ from pipelines.ingest.publish import finish
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, note_compacted
+from pipelines.maintenance.sightings_compact import fold_sightings
 from pipelines.maintenance.sorting import NULLS, sort_order_id
 
 SORTED_BY: Mapping[str, Sequence[str]] = {
@@ -70,6 +73,7 @@ class TableResult:
     after: Shape
     packed_days: int = 0
     sorted_days: int = 0
+    folded_rows: int = 0  # removed because the rows of a key became one
     rewritten_files: int = 0
     failed_files: int = 0  # another commit was in the way; rewritten next time
     manifests_rewritten: bool = False
@@ -102,7 +106,8 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
     result = Compacted(queues=queues)
     for table in tables_of(catalog):
-        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
+        fold = partial(fold_sightings, spark, catalog, settings, now=now) if spark is not None and table is META else None
+        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date(), fold)
         result.tables[table.name] = done
         log.info("table compacted", table=table.name, **asdict(done))
     if with_queues:
@@ -143,8 +148,8 @@ class _Compaction:
         work = self._work(groups, today)
         return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
 
-    def run(self, today: date) -> TableResult:
-        """Rewrite what pays."""
+    def run(self, today: date, fold: Callable[[], int] | None = None) -> TableResult:
+        """Rewrite what pays; before rows are sorted, call `fold`, which returns the number of rows that it removed."""
         began = time.monotonic()
         groups, before = self._look()
         result = TableResult(before, before)
@@ -153,6 +158,8 @@ class _Compaction:
         if self._spark is None or result.left_alone:
             return result
         work = self._work(groups, today)
+        if fold is not None and work.cluster:
+            result.folded_rows = fold()
         self._rewrite(work, result)
         if before.delete_files:
             self._apply_deletes(result)

@@ -1,19 +1,12 @@
-"""Compacts compacted queues in the lake: removes superseded messages and folds states, in a run of its own.
-
-It changes no query result, but it removes rows, so it takes effect by one compare-and-swap, as an ingest does: a run that began
-before is done again, and a rollback undoes it together with the runs on which it relied.
-"""
+"""Compacts compacted queues in the lake: removes superseded messages and folds states."""
 
 import json
-import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
-from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -21,11 +14,9 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STA
 from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
-from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import main_snapshots, publish
-from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
 from pipelines.maintenance.delete_collected import remove, replace_rows
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
 from pipelines.maintenance.ecq_rows import planned
@@ -76,8 +67,7 @@ def note_compacted(catalog: Catalog) -> None:
 
 
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
-    run_id = f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
-    run = Attempt(Run(spark, catalog, settings, run_id, now))
+    run = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     changes = planned(run, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
     seqnos = _older_seqnos(run.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
@@ -86,18 +76,11 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
         done = QueuesCompacted(counts.get(SUPERSEDED, 0), counts.get(STATE, 0), counts.get(POSITION, 0), seqnos.count())
         if done == QueuesCompacted():
             return done
-        open_run(catalog, run_id, base[SEGMENTS.name], now)
-        try:
-            _write(run, base, changes, seqnos, done)
-            run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id, written=run.written), base[SEGMENTS.name])
-            publish(catalog, run_id, must=True)
-        except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
-            close_run(catalog, branch_of(run_id))
-            raise
+        write_and_publish(run, base, lambda: _write(run, base, changes, seqnos, done))
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
+    log.info("compacted queues compacted in the lake", run_id=run.run_id, messages=done.messages, states=done.states)
     return done
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from manifold.contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.transforms import folded
 from pipelines.maintenance.garbage_campaigns import are_open, campaigns_with_data
 from pipelines.maintenance.garbage_days import days_over, remember
 from pipelines.maintenance.garbage_plan import days_to_read
@@ -56,7 +57,7 @@ class Rows:
         """
         waiting = self._pending(ended)
         needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
-        old = self.main(META).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
+        old = folded(self.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
         left = old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
         held = self._held(left)
         return left.where(~sf.col("data_id").isin(held)) if held else left

@@ -73,9 +73,10 @@ def _to_remove(
 ) -> Iterator[tuple[tables.Table, pa.Table]]:
     """Yield the rows to remove: entries and refused messages of the segments; outcomes only if duplicated.
 
-    A payload is known by its index row. Both stay if each exists once; otherwise both go: a row without its payload would keep
-    the payload from being stored again, and a payload without its row would be stored twice. But messages refused because their
-    data_id had other bytes stay refused (`conflict_history`), and a payload that only they would bring again is not removed.
+    A payload is known by its index rows. Both stay if the payload exists once and has an index row; otherwise both go: an index
+    row without its payload would keep the payload from being stored again, and a payload without one would be stored twice. But
+    messages refused because their data_id had other bytes stay refused (`conflict_history`), and a payload that only they would
+    bring again is not removed.
     """
     all_brought = [comparison.brought(segment) for segment in segments]
     found = Found()
@@ -86,8 +87,8 @@ def _to_remove(
     bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stays}
     yield tables.IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
     yield tables.QUARANTINE, _named(seq=sorted(refused - stays))
-    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or found.meta[d] != 1)])
-    yield tables.META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
+    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or not found.meta[d])])
+    yield tables.META, _named(data_id=[d for d in found.meta if d in bring and found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     for table in tables.CAMPAIGN_TABLES:

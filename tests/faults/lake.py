@@ -25,7 +25,7 @@ from pipelines.ingest.branches import PREFIX
 from pipelines.maintenance.check import disagreements
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at, data, outcome, trigger
-from tests.pipelines.plain import collect, compact, ingest, read
+from tests.pipelines.plain import collect, compact, fold, ingest, read, sightings
 from tests.pipelines.stepping import Player
 
 DAY_MS = 86_400_000
@@ -47,7 +47,7 @@ def _collect(catalog: SqlCatalog, settings: Settings, run_id: str) -> None:
 
 
 def _compact(catalog: SqlCatalog, settings: Settings, run_id: str) -> None:
-    del settings, run_id
+    fold(catalog, settings, run_id=run_id, now=at(TODAY_MS))
     for table in (DATA, META, IDS, OUTCOMES):
         compact(catalog, table)
 
@@ -98,7 +98,7 @@ def _assert_sound(lake: Lake) -> None:
     assert not found, found
     batches = segments // 4
     assert [len(read(catalog, table)) for table in (IDS, OUTCOMES, QUARANTINE)] == [2 * batches, batches, batches]
-    assert {row["data_id"]: row["times_seen"] for row in read(catalog, META)}["young"] == batches
+    assert {row["data_id"]: row["times_seen"] for row in sightings(catalog)}["young"] == batches
     branches = [
         f"{t.name}.{name}" for t in RUN_TABLES for name in catalog.load_table(t.identifier).refs() if name.startswith(PREFIX)
     ]

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from manifold.archive.segment import Interval, Selection
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from manifold.contracts.tables import Table
+from manifold.contracts.tables import META, Table
 from manifold.lake.catalog import open_catalog
+from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest import run_all
 from pipelines.ingest.publish import publish
@@ -69,9 +70,17 @@ class SparkLake:
 
     def rows(self, table: Table, *columns: str) -> list[Any]:
         """Main's rows in the order of their first columns: tuples, or values if one column is requested."""
-        arrow = self.catalog.load_table(table.identifier).scan(selected_fields=columns or ("*",)).to_arrow()
-        found = sorted(zip(*(arrow[c].to_pylist() for c in columns or arrow.column_names), strict=True), key=str)
-        return [row[0] for row in found] if len(columns) == 1 else found
+        return in_order(self.catalog.load_table(table.identifier).scan(selected_fields=columns or ("*",)).to_arrow(), *columns)
+
+    def seen(self, *columns: str) -> list[Any]:
+        """The same for `sdv_fanout_meta` folded: one row for each payload."""
+        return in_order(folded(self.catalog.load_table(META.identifier).scan().to_arrow()), *columns)
+
+
+def in_order(rows: pa.Table, *columns: str) -> list[Any]:
+    """Rows as sorted tuples of these columns (none: all), or sorted values if one column is requested."""
+    found = sorted(zip(*(rows[c].to_pylist() for c in columns or rows.column_names), strict=True), key=str)
+    return [row[0] for row in found] if len(columns) == 1 else found
 
 
 def new_session(spark: SparkSession, settings: Settings) -> SparkSession:

@@ -1,10 +1,10 @@
-"""Ingest, collection and compaction without Spark: small, slow, and through the real publication code.
+"""Ingest, collection, compaction and folding without Spark: small, slow, and through the real publication code.
 
 Planning, opening, closing, publishing and finishing a run is the pipelines' code; only computing and writing rows is done by
 PyIceberg and Python here. So tests of publication with it hold for Spark's runs too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -37,9 +37,10 @@ from manifold.contracts.tables import (
 )
 from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
+from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import MERGES, ConcurrentPublish, branch_of, close_run, create_branch, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.open_run import begin
@@ -48,6 +49,7 @@ from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 
 Rows = list[dict[str, Any]]
+Replaced = Callable[[dict[str, int]], list[tuple[Table, Rows]]]  # by the snapshots with which a run begins
 
 
 def without_spark(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> Run:
@@ -68,10 +70,10 @@ class PlainRun(Attempt):
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
             self.note(table, base)
 
-    def replace(self, table: Table, rows: Rows, base: int, *, merges: bool = False) -> None:
+    def replace(self, table: Table, rows: Rows, base: int) -> None:
         """Replace the rows of the table's branch in one snapshot."""
         create_branch(self.catalog, table, self.run_id, base)
-        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | ({MERGES: "true"} if merges else {}))
+        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
         self.note(table, base)
 
 
@@ -105,21 +107,42 @@ def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) 
 
 def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, cut: datetime) -> None:
     """Collect data last seen before `cut` that no entry without an outcome refers to."""
+
+    def replaced(base: dict[str, int]) -> list[tuple[Table, Rows]]:
+        ended = {(row["vin"], row["seq"]) for row in read(catalog, OUTCOMES, base)}
+        needed = {row["data_id"] for row in read(catalog, IDS, base) if (row["vin"], row["seq"]) not in ended}
+        meta = sightings(catalog, base)
+        stays = {row["data_id"] for row in meta if row["last_seen_at"] >= cut or row["data_id"] in needed}
+        if len(stays) == len(meta):
+            return []
+        return [(table, [row for row in read(catalog, table, base) if row["data_id"] in stays]) for table in (DATA, META)]
+
+    _replace(catalog, settings, run_id, now, replaced)
+
+
+def fold(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> None:
+    """Fold `sdv_fanout_meta` to one row for each payload."""
+
+    def replaced(base: dict[str, int]) -> list[tuple[Table, Rows]]:
+        rows = sightings(catalog, base)
+        return [(META, rows)] if len(rows) < len(read(catalog, META, base)) else []
+
+    _replace(catalog, settings, run_id, now, replaced)
+
+
+def _replace(catalog: Catalog, settings: Settings, run_id: str, now: datetime, replaced: Replaced) -> None:
+    """Run that gives tables the rows that `replaced` returns; if it returns none, there is no run."""
     for attempt in _again():
         with attempt:
             finish(catalog)
             close_run(catalog, branch_of(run_id))
             base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-            ended = {(row["vin"], row["seq"]) for row in read(catalog, OUTCOMES, base)}
-            needed = {row["data_id"] for row in read(catalog, IDS, base) if (row["vin"], row["seq"]) not in ended}
-            meta = read(catalog, META, base)
-            stays = {row["data_id"] for row in meta if row["last_seen_at"] >= cut or row["data_id"] in needed}
-            if len(stays) == len(meta):
+            tables = replaced(base)
+            if not tables:
                 return
             run = PlainRun(catalog, settings, run_id, now)
             open_run(catalog, run_id, base[SEGMENTS.name], now)
-            for table in (DATA, META):
-                rows = [row for row in read(catalog, table, base) if row["data_id"] in stays]
+            for table, rows in tables:
                 run.replace(table, rows, base[table.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
             publish(catalog, run_id)
@@ -151,6 +174,12 @@ def read(catalog: Catalog, table: Table, base: dict[str, int] | None = None, *co
     return rows
 
 
+def sightings(catalog: Catalog, base: dict[str, int] | None = None) -> Rows:
+    """One row for each payload, by data_id, as readers see `sdv_fanout_meta`."""
+    rows: Rows = folded(rows_of(META, read(catalog, META, base))).sort_by("data_id").to_pylist()
+    return rows
+
+
 def _again() -> Retrying:
     return Retrying(retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(50), reraise=True)
 
@@ -163,21 +192,19 @@ def write(run: PlainRun, todo: Plan) -> None:
         if row["reason"] is None
         for vin in row["vins"]
     ]
-    meta = {row["data_id"]: row for row in read(run.catalog, META, dict(todo.base))}
-    known = set(meta)
+    stored = {row["data_id"]: (row["sha1"], row["stored_at"]) for row in sightings(run.catalog, dict(todo.base))}
     new: Rows = []
+    seen: Rows = []
     for row in sorted((row for row in data if row["reason"] is None), key=lambda row: row["seq"]):
         at, data_id = row["received_at"], row["data_id"]
-        seen = meta.setdefault(data_id, {"data_id": data_id, "first_seen_at": at, "last_seen_at": at, "times_seen": 0})
-        seen |= {"first_seen_at": min(seen["first_seen_at"], at), "last_seen_at": max(seen["last_seen_at"], at)}
-        seen["times_seen"] += 1
-        if data_id not in known:
-            known.add(data_id)
-            seen |= {"sha1": row["sha1"], "stored_at": at}
+        if data_id not in stored:
+            stored[data_id] = (row["sha1"], at)
             new.append(row | {"size_bytes": len(row["payload"]), "first_seen_at": at})
+        sha1, stored_at = stored[data_id]
+        times = {"first_seen_at": at, "last_seen_at": at, "stored_at": stored_at}
+        seen.append({"data_id": data_id, "times_seen": 1, "sha1": sha1} | times)
     run.put(DATA, new, todo.base[DATA.name])
-    if any(row["reason"] is None for row in data):
-        run.replace(META, list(meta.values()), todo.base[META.name], merges=True)
+    run.put(META, folded(rows_of(META, seen)).to_pylist(), todo.base[META.name])
     run.put(IDS, ids, todo.base[IDS.name])
     run.put(OUTCOMES, _outcomes(run, todo, outcomes), todo.base[OUTCOMES.name])
     compacted = _parsed(run, todo, Stream.ECQ)

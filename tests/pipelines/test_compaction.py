@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,11 @@ def test_tables_without_vehicle_lookups_are_packed_and_never_sorted() -> None:
     assert work_of([Group(SETTLED, False, True, 4, 40)], POLICY, today=TODAY, can_sort=False) == Work([SETTLED], [])
 
 
+def sighting(data_id: str, ms: int) -> dict[str, Any]:
+    seen = {"first_seen_at": at(ms), "last_seen_at": at(ms), "times_seen": 1}
+    return {"data_id": data_id, **seen, "sha1": SHA1, "stored_at": at(ms)}
+
+
 def with_settings(spark_lake: SparkLake) -> Settings:
     return spark_lake.settings.model_copy(update={"compact_min_files": 3, "compact_max_manifests": 2})
 
@@ -110,8 +116,7 @@ def test_small_files_are_merged_settled_days_sorted_and_rows_kept(spark_lake: Sp
 def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
     for n in range(3):
-        seen = {"first_seen_at": at(n), "last_seen_at": at(n), "times_seen": 1}
-        spark_lake.append(META, [{"data_id": f"d{n}", **seen}])
+        spark_lake.append(META, [sighting(f"d{n}", n)])
         spark_lake.append(
             DATA, [{"data_id": f"d{n}", "payload": b"b", "sha1": SHA1, "size_bytes": 1, "seq": n, "first_seen_at": at(n)}]
         )
@@ -124,7 +129,7 @@ def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkL
     assert done[SEGMENTS.name].left_alone == f"run {branch_of('run')} is open"
     publish(spark_lake.catalog, "run")
     assert spark_lake.rows(IDS, "vin") == ["V9"]
-    assert spark_lake.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
+    assert spark_lake.seen("data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
     assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # one for rows without a day, one for the day
     assert len(spark_lake.rows(SEGMENTS)) == 5
     assert spark_lake.ingest("afterwards").segments == 0
@@ -132,8 +137,7 @@ def test_an_ingest_that_began_earlier_is_published_afterwards(spark_lake: SparkL
 
 def test_rows_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
     ensure_tables(spark_lake.catalog)
-    row = {"first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
-    spark_lake.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
+    spark_lake.append(META, [sighting(f"d{n}", 1) for n in range(4)])
     name = f"{spark_lake.settings.catalog_name}.{META.identifier}"
     spark_lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     spark_lake.spark.sql(f"DELETE FROM {name} WHERE data_id = 'd1'")

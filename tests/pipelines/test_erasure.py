@@ -42,7 +42,7 @@ from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON_MS, at, data, duplicate, outcome, seq_at, trigger
-from tests.pipelines.plain import compact, ingest, read, rows_of
+from tests.pipelines.plain import compact, ingest, read, rows_of, sightings
 from tests.pipelines.stepping import Player
 from tests.support.servers import Server
 
@@ -172,8 +172,8 @@ def test_data_published_afterwards_stays_even_if_it_names_the_vehicle(known: Lak
     done = erased(known)
 
     assert (done.proved, done.found) == (True, [])
-    for table in (DATA, META):
-        assert sorted(row["data_id"] for row in read(catalog, table)) == ["d1", "d8", f"since_{GONE}"]
+    for rows in (read(catalog, DATA), sightings(catalog)):
+        assert sorted(row["data_id"] for row in rows) == ["d1", "d8", f"since_{GONE}"]
     compared = check(catalog, known.settings, now=NOW)
     assert (compared.agree, compared.troubles) == (True, {})
 

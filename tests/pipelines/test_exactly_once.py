@@ -118,7 +118,7 @@ WRITING = {
     "before the first write": Death(write, "parsed"),
     "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
     "before payloads are written": Death(Attempt, "append", DATA),
-    "meta are merged, the reply is lost": Death(Attempt, "merge", META, after=True),
+    "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "close"),
 }
 WRITTEN = {
@@ -199,7 +199,7 @@ def test_a_run_is_published_although_maintenance_rewrote_main(spark_lake: SparkL
     publish(spark_lake.catalog, "run")
     publish(spark_lake.catalog, "run")
     assert spark_lake.rows(IDS, "vin") == ["V0", "V1"]
-    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [
+    assert spark_lake.seen("data_id", "times_seen", "last_seen_at") == [
         ("d0", 1, at(2)),
         ("d1", 2, at(6)),
         ("d2", 1, at(7)),

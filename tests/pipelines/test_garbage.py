@@ -56,6 +56,11 @@ def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome
         spark_lake.append(OUTCOMES, [row])
 
 
+def sighting(data_id: str, seen_at: datetime) -> dict[str, Any]:
+    seen = {"first_seen_at": seen_at, "last_seen_at": seen_at, "times_seen": 1}
+    return {"data_id": data_id, **seen, "sha1": "0" * 40, "stored_at": seen_at}
+
+
 @pytest.fixture
 def history(home: SparkLake) -> SparkLake:
     """Day 0: V1 and V2 get `old`, V2 acknowledges. Day 39: V3 needs `needed`, last seen on day 0; `fresh` is new."""
@@ -65,9 +70,8 @@ def history(home: SparkLake) -> SparkLake:
         {"data_id": d, "payload": d.encode(), "sha1": "0" * 40, "size_bytes": len(d), "seq": seq_at(ms), "first_seen_at": at(ms)}
         for d, ms in days.items()
     ]
-    seen = [{"data_id": d, "first_seen_at": at(ms), "last_seen_at": at(ms), "times_seen": 1} for d, ms in days.items()]
     home.append(DATA, payloads)
-    home.append(META, seen)
+    home.append(META, [sighting(d, at(ms)) for d, ms in days.items()])
     add_entry(home, 4, "V1", "old")
     add_entry(home, 5, "V2", "done", outcome="delivered")
     add_entry(home, 39 * DAY_MS, "V3", "needed")
@@ -210,7 +214,8 @@ def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> 
     entries, ended, last_seen = [], set(), {}
     for n in range(80):
         last_seen[f"d{n}"] = at(chance.randrange(NOW_MS))
-    home.append(META, [{"data_id": d, "first_seen_at": s, "last_seen_at": s, "times_seen": 1} for d, s in last_seen.items()])
+    home.append(META, [sighting(d, s) for d, s in last_seen.items()])
+    home.append(META, [sighting(d, s - timedelta(days=chance.randrange(40))) for d, s in last_seen.items()])
     cut = at(NOW_MS - 30 * DAY_MS)
     for more in (150, 3, 0):
         new = [Entry(f"V{chance.randrange(9)}", seq_at(ms), f"d{chance.randrange(60)}", at(ms)) for ms in chances(chance, more)]

@@ -136,7 +136,12 @@ def test_other_bytes_under_known_data_are_refused_and_the_first_seq_wins(spark_l
     spark_lake.write(Stream.DATA, [data(8, "d2", b"other"), data(9, "d2", b"two")])
     spark_lake.ingest("second")
     assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(5), seq_at(8)]
-    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
+    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [
+        ("d1", 1, at(4)),
+        ("d2", 1, at(6)),
+        ("d2", 1, at(9)),
+    ]
+    assert spark_lake.seen("data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
 
 
 def test_an_inline_trigger_stores_its_data(spark_lake: SparkLake) -> None:
@@ -162,7 +167,7 @@ def test_last_seen_only_grows_in_any_order(spark_lake: SparkLake) -> None:
     spark_lake.ingest("first")
     spark_lake.write(Stream.DATA, [data(3, "d1", b"x")])
     spark_lake.ingest("second")
-    assert spark_lake.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
+    assert spark_lake.seen() == [("d1", at(3), at(9), 2, sha1_hex(b"x"), at(9))]
 
 
 def test_an_entry_ends_once_however_often_it_is_reported(spark_lake: SparkLake) -> None:
@@ -228,5 +233,5 @@ def test_payloads_are_in_small_row_groups_and_found_by_the_index_times(spark_lak
 
     (file, *_) = sorted(spark_lake.catalog.load_table(DATA.identifier).scan().plan_files(), key=lambda t: -t.file.record_count)
     assert pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups >= 4
-    assert spark_lake.rows(META, "data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
+    assert spark_lake.seen("data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
     assert read_payloads(spark_lake.catalog, [*payloads, "late"]) == payloads | {"late": b"late"}

@@ -18,7 +18,7 @@ from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, trigger
-from tests.pipelines.plain import read, rewrite
+from tests.pipelines.plain import read, rewrite, sightings
 
 ONE_DAY = timedelta(days=1)
 DAY_MS = 86_400_000
@@ -29,19 +29,15 @@ def days(*numbers: int) -> list[date]:
 
 
 def test_spans_are_whole_days_and_adjacent_days_are_merged() -> None:
-    first, second = spans_of(days(0, 1, 5), [*days(2), None]) or []
+    first, second = spans_of(days(5, 0, 1, 2, 0))
     assert first == (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, 23, 59, 59, 999_999, tzinfo=UTC))
     assert second == (datetime(2026, 1, 6, tzinfo=UTC), datetime(2026, 1, 6, 23, 59, 59, 999_999, tzinfo=UTC))
-    assert spans_of([], []) == []
-
-
-def test_a_payload_without_an_indexed_location_may_be_anywhere() -> None:
-    assert spans_of([*days(0), None], []) is None
+    assert spans_of([]) == []
 
 
 @given(st.sets(st.integers(0, 3000), max_size=4 * MAX_SPANS))
 def test_any_number_of_days_fits_into_a_few_spans(numbers: set[int]) -> None:
-    spans = spans_of(days(*numbers), []) or []
+    spans = spans_of(days(*numbers))
     noons = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in days(*numbers)]
     assert all(sum(first <= noon <= last for first, last in spans) == 1 for noon in noons)
     assert len(spans) <= MAX_SPANS
@@ -89,7 +85,7 @@ def test_payloads_repeated_late_and_out_of_order_break_nothing(old: SparkLake) -
         old.write(Stream.DATA, [data(day * DAY_MS + 2, "n40", b"new")])
         old.write(Stream.TRIGGER, [trigger(day * DAY_MS + 3, ["V1"], "m")])
         ingest_audit_publish(old.run(f"run{number}", 41 * DAY_MS))
-    seen = {row["data_id"]: (row["times_seen"], row["stored_at"]) for row in read(old.catalog, META)}
+    seen = {row["data_id"]: (row["times_seen"], row["stored_at"]) for row in sightings(old.catalog)}
     assert seen == {
         "a": (1, at(1)),
         "m": (4, at(2)),
@@ -112,8 +108,8 @@ def payloads_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
 
 
 def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right = transforms.meta_changes
-    patched.setattr(transforms, "meta_changes", lambda *given: right(*given).where("data_id = 'm'"))
+    right = transforms.sightings_of
+    patched.setattr(transforms, "sightings_of", lambda *given: right(*given).where("data_id = 'm'"))
 
 
 @pytest.mark.parametrize(
@@ -158,12 +154,3 @@ def test_a_lost_payload_is_missed_when_it_is_seen_again(old: SparkLake) -> None:
     rewrite(old.catalog, DATA, [row for row in read(old.catalog, DATA) if row["data_id"] != "m"])
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
-
-
-def test_an_index_without_locations_makes_all_days_searched(old: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    change(old, "m", stored_at=None)
-    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
-    judged(old, "good", 9 * DAY_MS + 10)
-    with monkeypatch.context() as patched:
-        payloads_are_lost(old, patched)
-        assert broken(old, "bad", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from manifold.contracts.envelope import Stream
-from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from manifold.contracts.tables import DATA, IDS, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest.branches import RUN_ID as RUN
 from pipelines.ingest.branches import head_of, properties_of
@@ -128,6 +128,6 @@ def has_the_lease(spark_lake: SparkLake, compacting: StageProcess) -> bool:
 def assert_all_is_in_once(spark_lake: SparkLake, *more_vins: str) -> None:
     assert spark_lake.rows(IDS, "vin") == ["V1", "V2", *more_vins]
     assert spark_lake.rows(DATA, "data_id") == ["d1"]
-    assert spark_lake.rows(META, "times_seen") == [2]
+    assert spark_lake.seen("times_seen") == [2]
     assert len(spark_lake.rows(QUARANTINE)) == 1
     assert len(spark_lake.rows(SEGMENTS)) == 2

@@ -12,7 +12,7 @@ from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, ecq_ack, ecq_write, seq_at, trigger
-from tests.pipelines.plain import compact, ingest, read
+from tests.pipelines.plain import compact, ingest, read, sightings
 
 ECQ = (ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, ECQ_SEQNO)
 TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # independent of runs: ecq_seqno has a row for each
@@ -56,7 +56,7 @@ def test_every_table_is_restored_and_the_next_ingest_adds_everything_again(three
     for table in TAKEN_IN:
         assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
     assert max(row["last_seq"] for row in read(catalog, ECQ_SEQNO)) == seq_at(33)
-    assert [row["times_seen"] for row in read(catalog, META)] == [2]
+    assert [row["times_seen"] for row in sightings(catalog)] == [2]
     assert is_published(catalog, "two")
 
 
@@ -83,8 +83,7 @@ def test_a_rollback_is_published_although_compaction_rewrote_main(three_runs: La
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
 
 
-def test_a_run_whose_merge_was_repeated_on_a_compacted_main_is_taken_back(lake: Lake) -> None:
-    """The repeated merge updates d1 and inserts d3, each in a snapshot of its own."""
+def test_a_run_rebased_on_a_compacted_main_is_taken_back(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
     lake.archive(Stream.DATA, [data(1, "d1", b"one"), data(2, "d2", b"two")])
@@ -95,10 +94,10 @@ def test_a_run_whose_merge_was_repeated_on_a_compacted_main_is_taken_back(lake: 
         player.go(1)
     assert compact(catalog, META)
     player.go()
-    seen = {row["data_id"]: row["times_seen"] for row in read(catalog, META)}
+    seen = {row["data_id"]: row["times_seen"] for row in sightings(catalog)}
     assert seen == {"d1": 2, "d2": 1, "d3": 1}
     assert rollback(catalog, lake.settings, run_id="two", now=at(20)).undone == ["two"]
-    assert {row["data_id"]: row["times_seen"] for row in read(catalog, META)} == {"d1": 1, "d2": 1}
+    assert {row["data_id"]: row["times_seen"] for row in sightings(catalog)} == {"d1": 1, "d2": 1}
 
 
 def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: Lake) -> None:
@@ -118,7 +117,7 @@ def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: La
         take_in(lake, f"more_{steps}")
         vins = sorted(row["vin"] for row in read(catalog, IDS))
         assert vins == ["V1", "V2", "V3", *(f"W{n}" for n in range(steps + 1))], player.steps
-        assert [row["times_seen"] for row in read(catalog, META)] == [2], player.steps
+        assert [row["times_seen"] for row in sightings(catalog)] == [2], player.steps
 
 
 def test_a_run_that_cannot_be_ingested_again_is_not_rolled_back(three_runs: Lake) -> None:

@@ -22,17 +22,17 @@ def test_concurrent_commits_of_spark_and_pyiceberg_lose_nothing(one_spark: Spark
     settings = Settings(home=tmp_path)
     new_lake(settings)
     spark = new_session(one_spark, settings)
-    moments = {"first_seen_at": at(0), "last_seen_at": at(0), "times_seen": 1}
+    seen = {"first_seen_at": at(0), "last_seen_at": at(0), "times_seen": 1, "sha1": "0" * 40, "stored_at": at(0)}
 
     def by_spark() -> None:
         for n in range(COMMITS):
-            row = pa.Table.from_pylist([{"data_id": f"spark-{n}", **moments}], schema=META.arrow_schema)
+            row = pa.Table.from_pylist([{"data_id": f"spark-{n}", **seen}], schema=META.arrow_schema)
             spark.createDataFrame(row).writeTo(f"{settings.catalog_name}.{META.identifier}").append()
 
     def by_pyiceberg() -> None:
         catalog = open_catalog(settings)
         for n in range(COMMITS):
-            row = pa.Table.from_pylist([{"data_id": f"pyiceberg-{n}", **moments}], schema=META.arrow_schema)
+            row = pa.Table.from_pylist([{"data_id": f"pyiceberg-{n}", **seen}], schema=META.arrow_schema)
             catalog.load_table(META.identifier).append(row)
 
     with ThreadPoolExecutor(2) as pool:

@@ -22,15 +22,17 @@ META = Table(
     "sdv_fanout_meta",
     key=("data_id",),
     columns=columns("""
-        data_id        string    as in sdv_fanout_data
-        first_seen_at  instant   when the data was first published
-        last_seen_at   instant   when the data was last published; only grows
-        times_seen     int64     how often the data was published
-        sha1           string?   SHA-1 of the payload, as in sdv_fanout_data
-        stored_at      instant?  first_seen_at of the payload's row in sdv_fanout_data: where to find it
+        data_id        string   as in sdv_fanout_data
+        first_seen_at  instant  when the data was first published
+        last_seen_at   instant  when the data was last published
+        times_seen     int64    how often the data was published
+        sha1           string   SHA-1 of the payload, as in sdv_fanout_data
+        stored_at      instant  first_seen_at of the payload's row in sdv_fanout_data: where to find it
     """),
-    meaning="one row for each payload, and where it lies; the one table that is merged",
-    append_only=False,
+    meaning=(
+        "one row for each payload that a run saw, and where it is stored; readers and compaction fold the rows of a data_id into "
+        "one (earliest, latest, sum)"
+    ),
     properties=SMALL_ROW_GROUPS,
 )
 

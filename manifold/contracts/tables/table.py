@@ -45,7 +45,6 @@ class Table:
     columns: tuple[Column, ...]
     meaning: str
     day_of: str | None = None
-    append_only: bool = True
     properties: dict[str, str] = field(default_factory=dict)
     version: int = 1
     oldest: int = 1

@@ -99,7 +99,10 @@ def test_lake_and_pending_segments_are_merged_without_double_counting(settings: 
     archive(settings, Stream.DATA, (10, topic, PAYLOAD, {}, None))
     catalog, row = new_lake(settings), {"data_id": "map-8", "first_seen_at": old}
     append(catalog, DATA, [row | {"payload": PAYLOAD, "sha1": sha1_hex(PAYLOAD), "size_bytes": len(PAYLOAD), "seq": 1}])
-    append(catalog, META, [row | {"last_seen_at": NOW - timedelta(minutes=30), "times_seen": 5}])
+    stored = {"sha1": sha1_hex(PAYLOAD), "stored_at": old}
+    append(catalog, META, [row | {"last_seen_at": old, "times_seen": 2} | stored])
+    seen = {"first_seen_at": NOW - timedelta(minutes=40), "last_seen_at": NOW - timedelta(minutes=30)}
+    append(catalog, META, [row | seen | {"times_seen": 3} | stored])
     of_segment = {"stream": "data", "messages": 1, "first_seq": 1, "last_seq": 1, "run_id": "r", "ingested_at": NOW}
     append(catalog, SEGMENTS, [{"path": taken_in} | of_segment])
 

@@ -20,7 +20,8 @@ MORNING = datetime(2026, 3, 2, tzinfo=UTC)
 SEGMENT = {"path": "a", "stream": "trigger", "messages": 1, "run_id": "r", "ingested_at": NIGHT}
 DAYS = [SEGMENT | {"began_at": at} for at in (NIGHT, MORNING, None, NIGHT)]
 LONG = chr(0xD7FF) * 40  # its upper bound cannot be made by incrementing the last character
-NAMES = [{"data_id": i, "first_seen_at": NIGHT, "last_seen_at": NIGHT, "times_seen": 1} for i in (LONG, "d")]
+SEEN = {"first_seen_at": NIGHT, "last_seen_at": NIGHT, "times_seen": 1, "sha1": "0" * 40, "stored_at": NIGHT}
+NAMES = [{"data_id": i, **SEEN} for i in (LONG, "d")]
 
 
 def shape(file: DataFile) -> tuple[Any, ...]:

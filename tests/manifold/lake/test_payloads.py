@@ -12,7 +12,7 @@ from manifold.contracts.tables import DATA, META
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payload, read_payloads
 from manifold.settings import Settings
-from tests.support.lake_rows import append_payloads
+from tests.support.lake_rows import append, append_payloads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB = 1024
@@ -48,11 +48,12 @@ def test_a_lake_without_tables_has_no_payload(tmp_path: Path) -> None:
     assert read_payload(open_catalog(Settings(home=tmp_path)), "d1") is None
 
 
-def test_a_row_without_a_location_is_searched_everywhere(catalog: Catalog) -> None:
+def test_a_payload_seen_by_many_runs_is_found_where_the_first_stored_it(catalog: Catalog) -> None:
     append_payloads(catalog, {"d1": b"one"}, at=NOON)
-    row = catalog.load_table(META.identifier).scan().to_arrow().drop_columns(["stored_at"])
-    catalog.load_table(META.identifier).overwrite(row)
-    assert read_payload(catalog, "d1") == b"one"
+    sighting = catalog.load_table(META.identifier).scan().to_arrow().to_pylist()[0]
+    for hour in range(3):
+        append(catalog, META, [sighting | {"first_seen_at": NOON - timedelta(hours=hour)}])
+    assert read_payloads(catalog, ["d1", "d2"]) == {"d1": b"one"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts bytes as Linux does")

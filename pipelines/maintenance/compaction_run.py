@@ -1,0 +1,43 @@
+"""The run in which a compaction removes rows. No query result changes, but it takes effect by one compare-and-swap, as an ingest.
+
+So a run that began before is done again, and a rollback undoes it together with the runs on which it relied.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from manifold.contracts.tables import SEGMENTS
+from manifold.settings import Settings
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
+from pipelines.ingest.lease import LeaseLost
+from pipelines.ingest.publish import publish
+from pipelines.ingest.run import Ingested, Run
+
+
+def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
+    """A compaction run, not open yet."""
+    return Attempt(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
+
+
+def write_and_publish(run: Attempt, base: Mapping[str, int], write: Callable[[], object]) -> None:
+    """Open the run on `base`, let `write` change its branches, and publish it.
+
+    Raises:
+        ConcurrentPublish: another run was published since `base`; nothing happened.
+        LeaseLost: another job has taken this job's lease; nothing happened.
+    """
+    open_run(run.catalog, run.run_id, base[SEGMENTS.name], run.now)
+    try:
+        write()
+        run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
+        publish(run.catalog, run.run_id, must=True)
+    except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
+        close_run(run.catalog, branch_of(run.run_id))
+        raise

@@ -1,0 +1,36 @@
+"""Folds the rows that several runs appended to `sdv_fanout_meta` for one data_id into one, in a run of its own."""
+
+from datetime import datetime
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from manifold.contracts.tables import META, SEGMENTS
+from manifold.settings import Settings
+from pipelines.ingest.maintenance_run import until_not_overtaken
+from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.transforms import folded
+from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
+
+log = structlog.get_logger(__name__)
+
+
+def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> int:
+    """Leave one row for each data_id; return the number of rows removed. Idempotent.
+
+    Raises:
+        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+    """
+    return until_not_overtaken()(lambda: _fold(spark, catalog, settings, now))
+
+
+def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
+    run = compaction_run(spark, catalog, settings, now)
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    sightings = run.main(META, base[META.name])
+    removed = sightings.count() - sightings.select("data_id").distinct().count()
+    if removed:
+        write_and_publish(run, base, lambda: run.overwrite(META, folded(sightings), base[META.name]))
+        log.info("sightings folded", run_id=run.run_id, removed=removed)
+    return removed
