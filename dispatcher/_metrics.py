@@ -34,6 +34,9 @@ ACK_SECONDS = Histogram(
 BRAKES_AGE_SECONDS = Gauge(
     "manifold_dispatcher_brakes_age_seconds", "How long ago what this dispatcher knows of the campaigns' brakes was asked for"
 )
+BEYOND_RECALL = Gauge(
+    "manifold_campaign_beyond_recall", "Entries of a stopped campaign that were published before, by the last walk", ["campaign"]
+)
 JOBS = Gauge("manifold_dispatcher_jobs", "Events that wait for their turn or are being handled")
 BATCH_SECONDS = Histogram(
     "manifold_dispatcher_round_seconds",

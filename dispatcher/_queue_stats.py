@@ -43,6 +43,8 @@ class QueueStatsCollector:
             try:
                 if await self._is_mine():
                     await self._walk()
+                else:
+                    _metrics.BEYOND_RECALL.clear()
                 _set_metrics(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
                 log.warning("redis unavailable", source="queue_stats", reason=str(exc))

@@ -1,5 +1,6 @@
 """Withdraws entries of campaigns that must not be sent and whose vehicles are away: the slow walk over all queues finds them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_corrupt
 from manifold.queues.verbs.ends import End
+
+MAX_CAMPAIGNS = 50  # that metrics show
 
 
 class Withdrawals:
@@ -22,6 +25,8 @@ class Withdrawals:
     def __init__(self, queues: Queues, braked: Mapping[str, list[int]], closed: list[int], reasons: Mapping[int, str]) -> None:
         self._queues, self._braked, self._closed, self._reasons = queues, braked, closed, reasons
         self._found = set[int]()  # triggers of which an entry was found
+        self._campaign_of = {str(seq).encode(): campaign for campaign, seqs in braked.items() for seq in seqs}
+        self._published = Counter[str]()  # campaign → entries that no brake can take back
 
     def __bool__(self) -> bool:
         return bool(self._reasons)
@@ -57,6 +62,9 @@ class Withdrawals:
             pending, parked, held = replies[3 * place : 3 * place + 3]
             if any(map(is_corrupt, (pending, parked, held))):
                 continue  # the walk names them
+            if held in self._campaign_of:
+                self._published[self._campaign_of[held]] += 1
+                self._found.add(int(held))
             seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reasons and str(seq).encode() != held]
             if seqs:
                 ends[owner] = seqs
@@ -71,6 +79,9 @@ class Withdrawals:
         """
         for campaign, seqs in self._braked.items():
             await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
+        _metrics.BEYOND_RECALL.clear()
+        for campaign, number in self._published.most_common(MAX_CAMPAIGNS):
+            _metrics.BEYOND_RECALL.labels(campaign).set(number)
         await self._queues.drop_windows([seq for seq in self._closed if seq not in self._found])
 
     async def _end(self, ends: Mapping[str, Sequence[int]]) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from manifold.console import _demo_ecq, _demo_lake, _demo_signals
+from manifold.console import _demo_campaign, _demo_ecq, _demo_lake, _demo_signals
 from manifold.contracts import topics
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.names import Owner
@@ -66,6 +66,8 @@ class Demo:
             await fleet.connect(online)
             await self._refuse(platform)
             await self._compact(platform)
+            if _demo_campaign.has_a_campaigner(self.settings):
+                await self._roll_out(platform)
             if _demo_signals.has_a_door(self.settings):
                 await self._send_signals()
             self.say("waiting until Airflow has started, which it does meanwhile")
@@ -116,6 +118,18 @@ class Demo:
         said = f"{seen.arrived} messages; {seen.right} clients in order"
         right = seen.right == clients and seen.arrived == clients * per_client
         self._check(f"each got the newest of its {per_client} keys when it came", right, said)
+
+    async def _roll_out(self, platform: Publisher) -> None:
+        targets, canaries, away = _demo_campaign.TARGETS, _demo_campaign.CANARIES, _demo_campaign.AWAY
+        self.say(f"a campaign for {targets} vehicles: {canaries} first, then a gate, a pause, and a resume")
+        seen = await _demo_campaign.play_campaign(self.settings, platform, self.run)
+        said = f"{seen.canaries} got it, {seen.early} others"
+        self._check(f"a campaign's first {canaries} got it, no other", (seen.canaries, seen.early) == (canaries, 0), said)
+        said = f"{seen.probed} reached by another batch, {seen.paused} by it"
+        self._check(f"a paused campaign sent nothing to {away} that came", (seen.probed, seen.paused) == (away, 0), said)
+        done = seen.once == targets and seen.state == "completed" and not seen.falsifications
+        said = f"{seen.once} got it once; {seen.falsifications} unexplained; {seen.seconds:.1f} s"
+        self._check(f"resumed, it reached each of {targets} once", done, said)
 
     async def _send_signals(self) -> None:
         count, devices = _demo_signals.MESSAGES, _demo_signals.DEVICES

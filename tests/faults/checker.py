@@ -30,6 +30,7 @@ from collections.abc import Iterable
 
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
+from tests.faults.campaign_checker import check_campaign, rate_of, without_campaigns
 from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, check_queue
 from tests.faults.history import Line, What
 from tests.faults.verdict import Breach, Verdict
@@ -40,8 +41,10 @@ WENT_BACK = "Redis went back"  # the prefix of notes on faults after which Redis
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
     """Check a whole history, with lines in any order; `deadline_s` is the deadline of a first attempt."""
-    ordered = sorted(lines, key=lambda line: line.at)
     verdict = Verdict()
+    ordered, campaigns = without_campaigns(sorted(lines, key=lambda line: line.at))
+    for own in campaigns.values():
+        check_campaign(own, verdict, per_minute=rate_of(own))
     seqs = _seqs_of_requests(ordered, verdict)
     faults = [line for line in ordered if line.what is What.FAULT]
     archive_was_read = any(line.what is What.RECORDED for line in ordered)

@@ -2,7 +2,7 @@
 
 Witnesses: the platform's publisher `attempted` and `accepted`; Redis, by MONITOR, `enqueued`, `published`, `parked`, `ended`,
 `rewound` and `position`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`; the injector
-`fault`. All of them share one machine's clock.
+`fault`; a campaign `targeted`, `released` and `braked`. All of them share one machine's clock.
 """
 
 import json
@@ -30,6 +30,9 @@ class What(StrEnum):
     GONE = "gone"  # the vehicle's connection ended; `note`: how
     REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq` is its own
     POSITION = "position"  # the position of a compacted queue moved to `seq`
+    TARGETED = "targeted"  # the vehicle is a target of the campaign `request`; `note`: its rate
+    RELEASED = "released"  # a release of the campaign `request` names the vehicle; `until`: the end of its window
+    BRAKED = "braked"  # the campaign `request` was paused, by the receipt, `until` somebody resumed it
     FAULT = "fault"  # a fault lasted from `at` to `until` (`note`)
 
 

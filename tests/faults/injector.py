@@ -29,7 +29,7 @@ from tests.faults.cutter import Cutter
 from tests.faults.history import History, Line, What
 
 HEAL_S, LOOK_S = 180.0, 0.3
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "campaigner")
 KEEPER = "keeper"  # with TLS
 FULL_BYTES = 64  # too small for any record
 STEPS_S = (-300, -61, 90, 240)

@@ -27,6 +27,7 @@ from manifold.sandbox.platform import supervise, supervisord
 from manifold.sandbox.platform.programs import Program
 from manifold.sandbox.platform.programs import command as plain_command
 from manifold.settings import Settings
+from tests.faults.campaigns import Campaigns
 from tests.faults.checker import check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
@@ -158,6 +159,7 @@ class _Run:
         self._accepted: set[tuple[str, str]] = set()  # (vehicle, request)
         self._written: set[str] = set()  # clients with messages in their compacted queue
         self._enough = asyncio.Event()
+        self._campaigns = Campaigns(settings, history, self._witness, plan.seed, self._vins)
 
     async def play(self) -> None:
         """Connect everyone, run all faults, heal, and stop."""
@@ -175,11 +177,14 @@ class _Run:
                     for number in range(plan.publishers):
                         group.create_task(self._publish(door, number), name=f"faults.publisher.{number}")
                     group.create_task(self._write(door), name="faults.ecq-publisher")
+                    group.create_task(self._campaigns.play(door, self._insist, self._enough), name="faults.campaigns")
                     await self._harm(injector)
                     self._enough.set()
                 self._result.injected = injector.done
+                self._result.trouble = self._result.trouble or self._campaigns.trouble
                 await self._quiet()
         await asyncio.to_thread(tell_recorded, settings, self._history)
+        await asyncio.to_thread(self._campaigns.tell)
 
     async def _harm(self, injector: Injector) -> None:
         plan, ends_at = self._plan, time.monotonic() + self._plan.seconds

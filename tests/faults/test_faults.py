@@ -16,6 +16,7 @@ SHORT = (
     Fault(Harm.CUT, lasts_s=1.0),
     Fault(Harm.FLOOD, lasts_s=1.0),
     Fault(Harm.KILL, "tap"),
+    Fault(Harm.KILL, "campaigner"),
     Fault(Harm.CLOCK, "recorder", 1.0),
     Fault(Harm.FULL, "recorder", 1.0),
     Fault(Harm.KILL, "redis"),
@@ -32,6 +33,7 @@ def test_faults_lose_reorder_and_resurrect_no_message(tmp_path: Path) -> None:
     assert [name for name, _ in result.injected] == [str(fault) for fault in SHORT]
     verdict = result.verdict
     assert verdict.accepted == verdict.delivered > 50
+    assert verdict.campaign_targets == verdict.campaign_delivered >= 20
     assert min(verdict.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED)) > 20
     assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= verdict.accepted
     for what in ("enqueued", "published", "ended"):  # reported by Redis before and after its kill, except for a moment
@@ -41,7 +43,7 @@ def test_faults_lose_reorder_and_resurrect_no_message(tmp_path: Path) -> None:
 def test_a_seed_repeats_its_faults_and_every_round_has_all_of_them() -> None:
     def round_of(seed: int) -> list[Fault]:
         source = faults(Random(seed), stop_s=30, wipes=True, tls=True)
-        return [next(source) for _ in range(21)]
+        return [next(source) for _ in range(23)]
 
     assert round_of(1) == round_of(1) != round_of(2)
     assert {fault.kind for fault in round_of(1) if fault.harm is Harm.KILL} == {*KINDS, KEEPER}

@@ -23,6 +23,11 @@ class Breach(StrEnum):
     QUEUED_TWICE = "queued twice"
     UNRECORDED = "unrecorded"
     NEVER_ACKNOWLEDGED = "never acknowledged"
+    RELEASED_TWICE = "released twice"
+    SENT_WHILE_BRAKED = "sent while braked"
+    OUTSIDE_ITS_WINDOW = "outside its window"
+    OVER_ITS_RATE = "over its rate"
+    CAMPAIGN_LOST = "campaign lost"
     ECQ_LOST = "ecq lost"
     ECQ_RESURRECTED = "ecq resurrected"
     ECQ_POSITION_GONE_BACK = "ecq position gone back"
@@ -36,6 +41,8 @@ class Verdict:
     accepted: int = 0
     delivered: int = 0
     duplicated: int = 0
+    campaign_targets: int = 0
+    campaign_delivered: int = 0
     ecq: Counter[What] = field(default_factory=Counter)  # the lines of compacted queues
     broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # no list is empty
 
@@ -47,5 +54,6 @@ class Verdict:
     def counts(self) -> dict[str, int]:
         """Every total by name."""
         own = {word: getattr(self, word) for word in ("attempted", "accepted", "delivered", "duplicated")}
+        own |= {"campaign targets": self.campaign_targets, "campaign delivered": self.campaign_delivered}
         of_ecq = {f"ecq {what}": self.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED, What.REWOUND)}
         return own | of_ecq | {how.value: len(self.broken.get(how, ())) for how in Breach}

@@ -1,16 +1,18 @@
-"""What the platform of the pictures is given to do: a fleet on busy roads, batches, compacted queues, signals, questions."""
+"""What the platform of the pictures is given to do: a fleet on busy roads, batches, campaigns, signals, questions."""
 
 import asyncio
 import contextlib
+import itertools
 import random
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 
+from manifold.contracts import campaigns as r
 from manifold.contracts import topics
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.names import Owner
@@ -51,6 +53,8 @@ async def run(settings: Settings, load: Load, for_s: float) -> None:
             _every(load.ask_every_s, lambda: _ask(settings, known)),
             _every(load.ingest_every_s, lambda: asyncio.to_thread(_ingest, settings)),
         ]
+        if settings.with_campaigns:
+            works.append(_campaigns(settings, platform, known))
         if settings.with_signals:
             works.append(_every(0, _Signals(settings, load).send))
         with contextlib.suppress(TimeoutError):
@@ -108,6 +112,27 @@ class _Signals:
     async def send(self) -> None:
         made = list(self._mix.messages(round(self._per_s * SIGNED_AT_ONCE_S), datetime.now(UTC)))
         await publish(self._settings, made, seed=SEED, rate=self._per_s)
+
+
+async def _campaigns(settings: Settings, platform: Publisher, known: Sequence[Owner]) -> None:
+    """A campaign with a gate that soaks and a rate, paused for a while; then the next one."""
+    async with Publisher(settings, settings.mqtt_username_campaigns) as orders:
+        for number in itertools.count(1):
+            name = f"maps-{number}"
+            ends = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+            waves = [
+                {"name": "canary", "size": "10%", "gate": {"released": "50%", "soak": "20s"}},
+                {"name": "rest", "size": "rest"},
+            ]
+            plan = {"campaign": name, "data_id": name, "targets": {"vins": list(known)}, "waves": waves, "rate": 60, "ends": ends}
+            await platform.data(name, b"map")
+            await orders.order(r.Propose(name, "anna", plan=plan))
+            await orders.order(r.Approve(name, "ben"))
+            await asyncio.sleep(80)
+            await orders.order(r.Pause(name, "ben", why="a report of smoke"))
+            await asyncio.sleep(20)
+            await orders.order(r.Resume(name, "ben"))
+            await asyncio.sleep(60)
 
 
 async def _ask(settings: Settings, known: Sequence[Owner]) -> None:

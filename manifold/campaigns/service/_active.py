@@ -15,6 +15,7 @@ from manifold.campaigns.plan import Plan
 from manifold.campaigns.service import _metrics
 from manifold.campaigns.service._book import Book
 from manifold.campaigns.service._braking import UNSURE, FoldedBrakes
+from manifold.campaigns.service._campaign_metrics import CAMPAIGNS
 from manifold.campaigns.service._lead import Lead
 from manifold.campaigns.service._presence import find_present
 from manifold.campaigns.step import Decide, Policy, Release, candidates, step
@@ -65,6 +66,7 @@ class Active:
         self._unsure: set[str] = set()  # campaigns of which something was published that may be on record or not
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
         self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
+        self._found: dict[str, int] = {}  # campaign → how many targets the last sweep found
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
         self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
         self._brakes = FoldedBrakes(self._queues)
@@ -78,9 +80,12 @@ class Active:
         """
         settings = self._settings
         user = settings.mqtt_username_campaigns
-        async with Publisher(settings, user, CLIENT_ID.format(user)) as publisher, asyncio.TaskGroup() as group:
-            group.create_task(self._sweep(), name="campaigner.sweep")
-            group.create_task(self._decide(publisher), name="campaigner.decide")
+        try:
+            async with Publisher(settings, user, CLIENT_ID.format(user)) as publisher, asyncio.TaskGroup() as group:
+                group.create_task(self._sweep(), name="campaigner.sweep")
+                group.create_task(self._decide(publisher), name="campaigner.decide")
+        finally:
+            CAMPAIGNS.show((), {})
 
     async def _decide(self, publisher: Publisher) -> None:
         while True:
@@ -103,6 +108,7 @@ class Active:
         self.waiting = dict.fromkeys(
             (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
+        CAMPAIGNS.show(known, self._found)
         for name, campaign in known[:limit]:
             await self._act(publisher, name, campaign, now_ms)
         names = {name for name, _ in known[:limit]}
@@ -208,16 +214,18 @@ class Active:
     async def _sweep(self) -> None:
         """Look for the targets that could be released, again and again; at most half of the time."""
         while True:
-            began = time.monotonic()
+            began, counts = time.monotonic(), dict[str, int]()
             for name, (vins, enough) in list(self._wanted.items()):
                 try:
                     found = await find_present(self._queues, vins, enough, wall_clock_ms())
                 except RedisError as exc:
                     log.debug("presence unknown", reason=str(exc))
                     continue
+                counts[name] = len(found)
                 if found:
                     self._here[name] = found
                     self._wake.set()
+            self._found = counts
             await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(SWEEP_S, time.monotonic() - began)))
 
     async def _pause(self) -> None:

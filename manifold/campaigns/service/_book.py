@@ -5,6 +5,8 @@ from time import monotonic
 
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.record import ENDED, CampaignRecord, fold_into
+from manifold.campaigns.service import _metrics
+from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.settings import Settings
 
 
@@ -14,6 +16,7 @@ class Book:
     def __init__(self, settings: Settings) -> None:
         self._record = CampaignRecord(settings)
         self._campaigns: dict[str, Campaign] = {}
+        self._is_current = False  # whether everything that was on record at the start is folded
 
     def refresh(self) -> None:
         """Fold what is new.
@@ -21,8 +24,14 @@ class Book:
         Raises:
             Retryable: as for `CampaignRecord.read`.
         """
+        oldest_ms = now_ms = wall_clock_ms()
         for facts in self._record.read():
             fold_into(self._campaigns, facts)
+            seqs = (fact.seq for of_campaign in facts.values() for fact in of_campaign)
+            oldest_ms = min(oldest_ms, min(map(unix_ms_of, seqs), default=now_ms))
+        if self._is_current:  # the first look folds what is old
+            _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if oldest_ms < now_ms else 0)
+        self._is_current = True
         for name in [name for name, campaign in self._campaigns.items() if campaign.decided.stage in ENDED]:
             del self._campaigns[name]
             self._record.forget(name)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from manifold.campaigns.decided import Stage
@@ -37,6 +38,12 @@ def fail(world: World, name: str, number: int) -> list[str]:
             seq = campaign.standing_of(vin).since
             redis.xadd(keys.OUTCOMES, {"o": OutcomeRecord(vin, seq, Outcome.FAILED, wall_clock_ms()).to_wire()})
     return released[:number]
+
+
+def metrics(world: World) -> list[str]:
+    """The lines that the campaigner shows Prometheus."""
+    port = world.campaigners["a"].port
+    return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text.splitlines()
 
 
 def wait_released(world: World, name: str, number: int) -> None:
@@ -74,6 +81,8 @@ def test_a_vehicle_that_comes_later_is_sent_to_within_seconds(world: World) -> N
             await propose(world.settings, plan_for("later", [*here, away]))
             await fleet.wait_for(lambda fleet: copies(fleet, "later") == dict.fromkeys(here, 1), 30)
             assert world.campaign("later").total(Status.WAITING) == 1
+            waiting = 'manifold_campaign_targets{campaign="later",state="waiting",wave="all"} 1.0'
+            await asyncio.to_thread(wait_until, lambda: waiting in metrics(world), what="the metrics to show who waits")
             await fleet.connect([away])
             await fleet.wait_for(lambda fleet: copies(fleet, "later")[away], 5)
             await asyncio.to_thread(world.wait_for, "later", Stage.COMPLETED)

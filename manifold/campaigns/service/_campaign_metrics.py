@@ -1,0 +1,98 @@
+"""The metrics of each open campaign, for Prometheus: of those proposed first, and by wave where there are few."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector
+
+from manifold.campaigns.decided import Stage
+from manifold.campaigns.fold import Campaign
+from manifold.campaigns.gates import SUCCESSES
+from manifold.campaigns.quantities import duration_ms
+from manifold.campaigns.standing import Status
+from manifold.contracts.seq import wall_clock_ms
+
+MAX_CAMPAIGNS, MAX_WAVES = 50, 10
+OTHERS = "others"  # label of the waves behind the first ones, counted together
+_ALWAYS = (Status.WAITING, Status.RELEASED)  # shown even if they are 0
+
+
+class CampaignMetrics(Collector):
+    """What the active campaigner knows of its campaigns, collected on each scrape. A campaign that is over is shown no more."""
+
+    def __init__(self) -> None:
+        self._shown: list[tuple[str, Campaign]] = []
+        self._here: Mapping[str, int] = {}
+
+    def show(self, campaigns: Iterable[tuple[str, Campaign]], here: Mapping[str, int]) -> None:
+        """Show these campaigns from now on; `here`: how many targets of each could be released, and are connected."""
+        self._shown, self._here = list(islice(campaigns, MAX_CAMPAIGNS)), here
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics for `/metrics`."""
+        now_ms = wall_clock_ms()
+        targets = GaugeMetricFamily(
+            "manifold_campaign_targets", "Targets of an open campaign", labels=["campaign", "wave", "state"]
+        )
+        released = CounterMetricFamily(
+            "manifold_campaign_released", "Targets released, each as often as it was", labels=["campaign"]
+        )
+        limit = GaugeMetricFamily(
+            "manifold_campaign_rate_limit", "Targets that the rate allows in 60 s; absent: any", labels=["campaign"]
+        )
+        braked = GaugeMetricFamily("manifold_campaign_braked", "1 while nothing of the campaign may be sent", labels=["campaign"])
+        tripped = GaugeMetricFamily(
+            "manifold_campaign_tripped_rules", "Rules that tripped, and that a resume has to accept", labels=["campaign"]
+        )
+        here = GaugeMetricFamily("manifold_campaign_here", "Connected targets that could be released", labels=["campaign"])
+        held = GaugeMetricFamily(
+            "manifold_campaign_gate_held_seconds",
+            "How long the gate of the open wave has been held: soak, approval, patience",
+            labels=["campaign", "because"],
+        )
+        for name, campaign in self._shown:
+            decided = campaign.decided
+            for (wave, state), number in _targets(campaign):
+                targets.add_metric([name, wave, state], number)
+            released.add_metric([name], sum(campaign.releases.values()))
+            if decided.plan is not None and decided.plan.rate is not None:
+                limit.add_metric([name], decided.plan.per_minute(campaign.total(*SUCCESSES)))
+            braked.add_metric([name], decided.is_braked)
+            tripped.add_metric([name], len(decided.tripped))
+            here.add_metric([name], self._here.get(name, 0))
+            for because, seconds in _held(campaign, now_ms):
+                held.add_metric([name, because], seconds)
+        return targets, released, limit, braked, tripped, here, held
+
+
+CAMPAIGNS = CampaignMetrics()
+REGISTRY.register(CAMPAIGNS)
+
+
+def _targets(campaign: Campaign) -> Iterable[tuple[tuple[str, str], int]]:
+    """How many targets there are of each wave and status, where any are."""
+    plan, found = campaign.decided.plan, Counter[tuple[str, str]]()
+    for place, tally in enumerate(campaign.tallies if plan is not None else ()):
+        assert plan is not None
+        wave = plan.waves[place].name if place < MAX_WAVES else OTHERS
+        for status in Status:
+            if tally[status] or status in _ALWAYS:
+                found[wave, status.value] += tally[status]
+    return found.items()
+
+
+def _held(campaign: Campaign, now_ms: int) -> Iterator[tuple[str, float]]:
+    """How many seconds the gate has been held, and what for."""
+    decided = campaign.decided
+    if decided.stage is not Stage.HELD or decided.plan is None:
+        return
+    gate, held_ms = decided.plan.waves[decided.wave].gate, now_ms - decided.held_ms
+    soak_ms = duration_ms(gate.soak)
+    if decided.held_because == "patience":
+        yield "patience", held_ms / 1000
+    elif held_ms < soak_ms:
+        yield "soak", held_ms / 1000
+    elif len(decided.passed_by) < gate.approve:
+        yield "approval", (held_ms - soak_ms) / 1000
