@@ -21,11 +21,16 @@ from redis.retry import Retry
 from typer.testing import CliRunner
 
 from manifold.archive.flush import close_segments
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
 from manifold.console import _watch
 from manifold.console._app import make_app
-from manifold.contracts import keys
+from manifold.contracts import keys, topics
+from manifold.contracts.campaigns import Note, encode
+from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
+from manifold.messaging.mqtt import Mqtt
 from manifold.messaging.publisher import Publisher
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, verified, web_context
@@ -38,6 +43,7 @@ from tests.support.rabbitmq import needs_rabbitmq
 from tests.support.redis_users import refused
 from tests.support.servers import wait_until
 
+NOT_AUTHORIZED = 0x87  # reason code of MQTT 5
 PAYLOAD = b"map" * 40_000  # more than one TLS record
 
 
@@ -72,6 +78,42 @@ def test_a_batch_reaches_vehicles_with_certificates(secure: Settings) -> None:
     assert addresses.redis.startswith("rediss://")
     assert addresses.amqp.startswith("amqps://")
     asyncio.run(deliver(secure, "task_tls_1"))
+
+
+def test_orders_and_answers_are_recorded_by_certificate(secure: Settings, tmp_path: Path) -> None:
+    """Of a campaign: an order of the user for orders alone, and an answer of the vehicle itself alone."""
+    order, answer = Note("maps-47", "ann"), b'{"seq": 7, "status": "done"}'
+    own, other = vins(2, seed=8)
+
+    def client(url: str, client_id: str, file: Path, username: str | None = None) -> Mqtt:
+        return Mqtt(url, client_id, username=username, tls=TlsFiles(secure.tls_files("").ca, str(file)))
+
+    async def scenario() -> None:
+        async with Publisher(secure, secure.mqtt_username_campaigns) as campaigns:
+            assert (await campaigns.order(order)).status is ReceiptStatus.RECORDED
+        name, vehicle = secure.mqtt_username_publisher, tmp_path / "vehicle.pem"
+        vehicle.write_bytes(certificates.issue(secure.home, own))
+        async with (
+            client(secure.mqtt, f"{name}-order", secure.home / SECRETS / f"{name}.pem", name) as publisher,
+            client(secure.mqtt_for_vehicles, own, vehicle) as car,
+        ):
+            await publisher.wait_connected()
+            await car.wait_connected()
+            assert await publisher.publish(topics.CAMPAIGN, encode(order)) == NOT_AUTHORIZED
+            assert await car.publish(topics.CAMPAIGN, encode(order)) == NOT_AUTHORIZED
+            for vin in (other, own):
+                reason = await car.publish(topics.response_topic(secure.topic_prefix, vin, "maps-47"), answer)
+                assert (reason == NOT_AUTHORIZED) == (vin == other)
+
+    asyncio.run(scenario())
+    archive = RecordedSegments(Archive(secure.archive))
+
+    def recorded(stream: Stream) -> list[tuple[str, bytes]]:
+        return [(e.topic, e.payload) for e in archive.recorded_since(stream, 0) if e.refused_because is None]
+
+    topic = topics.response_topic(secure.topic_prefix, own, "maps-47")
+    wait_until(lambda: recorded(Stream.ANSWER) == [(topic, answer)], what="the answer to be archived")
+    assert recorded(Stream.CAMPAIGN) == [(topics.CAMPAIGN, encode(order))]
 
 
 def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
+from collections.abc import Iterator
 from itertools import count as count_up
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from manifold.recorder._answers import Answers
 from manifold.recorder._parser import Incoming
 from manifold.recorder._rate_limit import BURST, KEPT_BYTES
 from manifold.settings import Settings
-from tests.manifold.recorder.harness import Harness, metric, running_harness
+from manifold.settings.embedded_broker import MAX_INFLIGHT
+from tests.manifold.recorder.harness import Harness, harness, metric, running_harness
 from tests.manifold.recorder.publisher import platform
-from tests.support.servers import wait_until
+from tests.support.servers import start_mosquitto, wait_until
 from tests.support.wire import trigger
 
 FLOOD = 5000
@@ -109,8 +112,20 @@ def test_a_vehicle_that_answers_endlessly_fills_no_journal(home: Harness) -> Non
     assert [accepted for _, accepted in recorded(home, "LOUD")] == [True] * BURST + [False]
 
 
-def test_triggers_are_recorded_during_a_flood_of_answers(home: Harness) -> None:
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Harness]:
+    """With a broker that sends a few messages of a session at once, as the sandbox's and EMQX do."""
+    with harness(tmp_path) as home:
+        home.broker.stop()
+        home.broker = start_mosquitto(tmp_path / "narrow", extra=f"max_inflight_messages {MAX_INFLIGHT}")
+        home.load()
+        home.start()
+        yield home
+
+
+def test_triggers_are_recorded_during_a_flood_of_answers(narrow: Harness) -> None:
     """Both wait at the broker, the trigger behind all answers; it is recorded before most of them."""
+    home = narrow
     wait_until(lambda: home.health()["problems"] == [], what="the recorder to be subscribed")
     home.running.kill()
 
@@ -126,7 +141,7 @@ def test_triggers_are_recorded_during_a_flood_of_answers(home: Harness) -> None:
     seq = asyncio.run(scenario())
     wait_until(lambda: count(home, "recorded") == FLOOD, what="all answers to be recorded")
     home.flush()
-    assert sum(e.seq < seq for e in home.archived(Stream.ANSWER)) < FLOOD // 2
+    assert sum(e.seq < seq for e in home.archived(Stream.ANSWER)) < FLOOD // 10
     assert len(home.archived(Stream.ANSWER)) == FLOOD
 
 
