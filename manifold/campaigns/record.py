@@ -79,8 +79,7 @@ class CampaignRecord:
             missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
             # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
             yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
-            for since_seq, node in missed:
-                yield from self._archived(since_seq, node)
+            yield from self._archived(missed)
         except OSError as exc:
             raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
         yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
@@ -137,13 +136,15 @@ class CampaignRecord:
             self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
-    def _archived(self, since_seq: int, node: int | None = None) -> Iterator[Facts]:
-        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES) if since_seq < MAX_SEQ else ():
-            yield from self._batches(
-                (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
-                for envelope in self._segments.recorded_since(stream, since_seq, node)
-                if envelope.refused_because is None and envelope.duplicate_of is None
-            )
+    def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
+        """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
+        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES):
+            for since_seq, node in gaps:
+                yield from self._batches(
+                    (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
+                    for envelope in (self._segments.recorded_since(stream, since_seq, node) if since_seq < MAX_SEQ else ())
+                    if envelope.refused_because is None and envelope.duplicate_of is None
+                )
 
     def _batches(self, messages: Iterable[Message]) -> Iterator[Facts]:
         left = iter(messages)

@@ -2,16 +2,32 @@
 
 import asyncio
 import urllib.request
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.records import read_journal
+from manifold.archive.store import Archive
+from manifold.archive.tail import Tail
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.record import CampaignRecord, fold_into, read_campaigns
+from manifold.campaigns.standing import Status
 from manifold.contracts import campaigns as r
+from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import node_of, seq_of
+from manifold.runtime.http import Health, serve
+from manifold.settings import Settings
+from tests.manifold.archive.test_journal import journal
 from tests.manifold.campaigns.service.worlds import World, a_world, order, plan_for
+from tests.support.servers import free_port
+from tests.support.wire import release
 
 
 def flush(world: World) -> None:
@@ -63,3 +79,50 @@ def test_a_campaign_that_is_over_is_read_by_name_alone(tmp_path: Path) -> None:
             assert read_campaigns(world.settings).keys() == {"open"}
             assert read_campaigns(world.settings, ["over"])["over"].decided.stage is Stage.CANCELLED
             flush(world)
+
+
+def test_an_outcome_of_one_recorder_finds_the_release_of_another_in_the_archive(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    urls = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+    settings = Settings(home=tmp_path, archive_url=f"file://{tmp_path}/archive", recorder_urls=urls)
+    campaigns: dict[str, Campaign] = {}
+    propose = r.Propose("c", "author", plan=plan_for("c", ["A"]))
+    approve, start = r.Approve("c", "approver"), r.Start("c", "campaigner/x")
+    orders = [recorded(place, 0, Stream.CAMPAIGN, r.encode(order)) for place, order in enumerate((propose, approve, start))]
+    released = recorded(3, 1, Stream.TRIGGER, release(["A"], "c", "data-c"))
+    ended = recorded(4, 0, Stream.OUTCOME, OutcomeRecord("A", released.seq, Outcome.WITHDRAWN, 0).to_wire())
+
+    async def scenario() -> None:
+        journals = [journal(tmp_path / str(node)) for node in (0, 1)]
+        async with AsyncExitStack() as stack:
+            for kept in journals:
+                kept.recover()
+                stack.callback(kept.stop)
+            for node, (kept, port) in enumerate(zip(journals, ports, strict=True)):
+                tail = Tail(kept, node)
+                tail.recovered = True
+                routes = [web.get("/journal", tail.answer)]
+                await stack.enter_async_context(serve("127.0.0.1", port, lambda: Health(True, {}), routes))
+            await journals[0].append(orders)
+            record = CampaignRecord(settings)
+            await asyncio.to_thread(refresh, campaigns, record)
+            for kept, group in zip(journals, ([ended], [released]), strict=True):  # unread, and gone from the journals
+                await kept.append(group)
+                kept.rotate()
+                for file in list(kept.files):
+                    envelopes = read_journal(file.path).envelopes(file.annotations)
+                    RecordedSegments(Archive(settings.archive, settings.s3)).seal(envelopes, node_of(group[0].seq))
+                    await kept.finish_writing(file)
+                    await kept.remove(file, [])
+            await asyncio.to_thread(refresh, campaigns, record)
+
+    asyncio.run(scenario())
+
+    assert campaigns["c"].status_of("A") is Status.WAITING
+    assert campaigns["c"].releases == {released.seq: 1}
+
+
+def recorded(place: int, node: int, stream: Stream, payload: bytes) -> Envelope:
+    """What a recorder has recorded, each a little later than the one at the place before."""
+    now = datetime.now(UTC)
+    return Envelope(seq_of(round(now.timestamp() * 1000) + place, node, 0), now, stream, "t", payload)
