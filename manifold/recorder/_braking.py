@@ -33,7 +33,8 @@ class Brakes:
 
     def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
         self._queues, self._recorded = queues, recorded
-        self._complete_in: str | None = None  # the run id of the Redis that has all of them
+        # The Redis that has all of them: its run id, and since when it has had any.
+        self._complete_in: tuple[str, bytes] | None = None
 
     async def hand_over(self, group: Sequence[Incoming]) -> None:
         """Put on the brakes of this group, and note on each order whether it is in force."""
@@ -57,18 +58,18 @@ class Brakes:
         Raises:
             redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
         """
-        found, are_loaded = await run_id(self._queues.redis), await self._queues.are_brakes_loaded()
-        if found == self._complete_in and are_loaded:
+        found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
+        if since and (found, since) == self._complete_in:
             return
         try:
             brakings = await asyncio.to_thread(self._recorded_brakes)
         except (OSError, pa.ArrowException) as exc:
-            if not are_loaded:
+            if not since:
                 raise
             log.warning("archive not readable: only the journal's brakes are handed over again", reason=str(exc))
             brakings = await asyncio.to_thread(self._journaled_brakes)
         await self._queues.brake(brakings)
-        self._complete_in = found
+        self._complete_in = found, since  # a Redis that had none gets them once more: somebody else may have been first
         if brakings:
             log.info("brakes handed over again", orders=len(brakings))
 
