@@ -19,7 +19,7 @@ from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.decisions import decide
-from manifold.campaigns.facts import Fact, Recorded
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts.answers import parse_answer
 from manifold.contracts.campaigns import AddTargets, Command, decode
@@ -63,6 +63,9 @@ class CampaignRecord:
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
         self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
         self._campaign_of: dict[int, str] = {}  # release → campaign
+        # A release that two recorders have recorded, because one died before it acknowledged it: only one of them was queued.
+        self._first_of: dict[str, int] = {}  # digest of a release → the seq under which it was read first
+        self._same_as: dict[int, int] = {}  # seq of a release → the same
         self._unplaced: list[Message] = []  # outcomes and answers whose trigger was not read yet
 
     def read(self) -> Iterator[Facts]:
@@ -89,6 +92,8 @@ class CampaignRecord:
         """Stop following a campaign: it is over."""
         self._over.add(name)
         self._campaign_of = {seq: campaign for seq, campaign in self._campaign_of.items() if campaign != name}
+        self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
+        self._first_of = {digest: first for digest, first in self._first_of.items() if first in self._campaign_of}
 
     def _pages(self, url: str) -> Iterator[Page]:
         after, more = self._known.get(url, (0, 0))[1], True
@@ -171,7 +176,8 @@ class CampaignRecord:
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
-                    yield trigger.request_id, release
+                    self._same_as[seq] = first = self._first_of.setdefault(trigger.digest, seq)
+                    yield trigger.request_id, release if first == seq else msgspec.structs.replace(release, vins=())
 
     def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
         seq, stream, topic, payload = message
@@ -185,11 +191,15 @@ class CampaignRecord:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
             elif answer is None:
-                yield name, wire.ended(seq, OutcomeRecord.from_wire(payload))
+                yield name, self._of_first(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
-                yield name, wire.answered(seq, answer)
+                yield name, self._of_first(wire.answered(seq, answer))
         except ValueError:  # ingest quarantines it
             return
+
+    def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
+        first = self._same_as[fact.release]
+        return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
     def _trigger(self, payload: bytes) -> Trigger | None:
         settings = self._settings
