@@ -20,7 +20,8 @@ from manifold.recorder._parser import Incoming
 from manifold.recorder._redis import run_id, why
 from manifold.recorder._replay import ReplaySource
 
-AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force before anything is sent again"
+AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
+AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
 log = structlog.get_logger(__name__)
 
@@ -35,16 +36,36 @@ class Brakes:
         self._queues, self._recorded = queues, recorded
         # The Redis that has all of them: its run id, and since when it has had any.
         self._complete_in: tuple[str, bytes] | None = None
+        self._missed: list[Braking] = []  # recorded while Redis was away
+        self._has_missed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Hand over what Redis missed once it is back; runs forever."""
+        while True:
+            await self._has_missed.wait()
+            await asyncio.sleep(AGAIN_S)
+            missed = list(self._missed)
+            try:
+                await self._queues.brake(missed)
+            except RedisError:
+                continue
+            del self._missed[: len(missed)]
+            if not self._missed:
+                self._has_missed.clear()
+            log.info("missed brakes handed over", orders=len(missed))
 
     async def hand_over(self, group: Sequence[Incoming]) -> None:
         """Put on the brakes of this group, and note on each order whether it is in force."""
         ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
         if not ordered:
             return
+        brakings = [incoming.braking for incoming in ordered if incoming.braking is not None]
         try:
-            await self._queues.brake(incoming.braking for incoming in ordered if incoming.braking is not None)
+            await self._queues.brake(brakings)
         except RedisError as exc:
             self._complete_in = None
+            self._missed += brakings
+            self._has_missed.set()
             log.warning("brakes not handed over", reason=why(exc))
             for incoming in ordered:
                 incoming.not_in_force = AWAY.format(why(exc))

@@ -12,19 +12,20 @@ from redis.asyncio import Redis as AsyncRedis
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.contracts import keys, topics
-from manifold.contracts.brakes import Brake
+from manifold.contracts.brakes import Brake, Braking
 from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.queues import Queues
 from manifold.recorder._braking import Brakes
+from manifold.recorder._parser import Incoming
 from manifold.recorder._replay import ReplaySource
 from manifold.settings import Settings
 from tests.manifold.archive.test_journal import journal
 from tests.manifold.queues.conftest import POLICY
 from tests.manifold.recorder.harness import Harness
 from tests.manifold.recorder.publisher import platform
-from tests.support.servers import Server, wait_until
+from tests.support.servers import Server, start_redis, wait_until
 from tests.support.wire import release
 
 
@@ -139,3 +140,30 @@ def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path:
             return (await queues.brakes()).brakes
 
     assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
+
+
+def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path: Path) -> None:
+    seq = seq_of(wall_clock_ms(), 0, 0)
+    envelope = Envelope(seq, datetime.now(UTC), Stream.CAMPAIGN, topics.CAMPAIGN, encode(Pause("c", "ann")))
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    server = start_redis(tmp_path / "redis")
+
+    async def scenario() -> None:
+        async with AsyncRedis(port=server.port) as client, asyncio.timeout(30):
+            queues, kept = Queues(client, POLICY), journal(tmp_path)
+            orders, missed = Brakes(queues, ReplaySource(archive, kept, 0)), Incoming(envelope)
+            missed.braking = Braking("c", Brake(seq, "pause"))
+            work = asyncio.create_task(orders.run())
+            server.kill()
+            await orders.hand_over([missed])
+            assert missed.not_in_force
+            again = await asyncio.to_thread(start_redis, tmp_path / "redis", port=server.port)
+            try:
+                while not (await queues.brakes()).brakes:  # noqa: ASYNC110  # bounded above
+                    await asyncio.sleep(0.01)
+            finally:
+                work.cancel()
+                again.kill()
+                kept.stop()
+
+    asyncio.run(scenario())

@@ -109,7 +109,7 @@ def recorded(place: int, node: int, stream: Stream, payload: bytes) -> Envelope:
 def started() -> list[Envelope]:
     """The orders by which campaign `c` runs, whose only target is `A`."""
     propose = r.Propose("c", "author", plan=plan_for("c", ["A"]))
-    orders = (propose, r.Approve("c", "approver"), r.Start("c", "campaigner/x"))
+    orders: tuple[r.Command, ...] = (propose, r.Approve("c", "approver"), r.Start("c", "campaigner/x"))
     return [recorded(place, 0, Stream.CAMPAIGN, r.encode(order)) for place, order in enumerate(orders)]
 
 
