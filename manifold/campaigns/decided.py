@@ -75,6 +75,16 @@ class Decided(Struct, frozen=True):
         return Terms(self.plan.retry, self.again, self.plan.success.by == "answer", self.silences)
 
     @property
+    def unpaused_stage(self) -> Stage:
+        """The stage; of a paused campaign, the one that `resume` returns to."""
+        return self.paused_from if self.stage is Stage.PAUSED else self.stage
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it was proposed and neither started nor refused. It may be paused."""
+        return self.unpaused_stage is Stage.PROPOSED
+
+    @property
     def is_braked(self) -> bool:
         """Whether nothing of this campaign may be sent."""
         return self.stage in (Stage.PAUSED, Stage.CANCELLED)

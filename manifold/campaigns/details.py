@@ -41,7 +41,7 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
     if plan is None:
         return []
     asked: dict[str, Any] = {}
-    if decided.stage is Stage.PROPOSED and decided.is_listed and not decided.is_approved:
+    if decided.is_proposal and decided.is_listed and not decided.is_approved:
         asked = {"what": "plan", "wave": None, "plan_sha256": decided.plan_sha256}
         asked |= {"approved_by": sorted(decided.approved_by), "needed": plan.approve.people}
     elif amendment is not None and decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):

@@ -104,7 +104,7 @@ def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
 
 def _membership(decided: Decided) -> object:
     """What the roster depends on; None while targets may still be listed, so that a long list is drawn once."""
-    if decided.plan is None or (decided.stage is Stage.PROPOSED and not decided.approved_by):
+    if decided.plan is None or (decided.is_proposal and not decided.approved_by):
         return None
     return decided.plan.campaign, [(wave.name, wave.vins, wave.size) for wave in decided.plan.waves], decided.targets
 

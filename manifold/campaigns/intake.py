@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.objections import digest, objection
 from manifold.campaigns.proposals import lists
@@ -90,7 +89,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
         known = campaign.decided.targets
         if listed and tuple(listed[: len(known)]) != known:
             return Declined(Problem.UNFIT, "targets: the list on record is another; choose another id, or give the same list")
-        missing = missing[len(known) :] if campaign.decided.stage is Stage.PROPOSED else ()
+        missing = missing[len(known) :] if campaign.decided.is_proposal else ()
     records: list[r.Command] = [] if found is not None else [proposal]
     receipts = await publish([*records, *lists(proposal.campaign, proposal.by, missing)])
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.forecast import Forecast, Quantiles
 from manifold.campaigns.gates import SUCCESSES, counts_of
@@ -136,7 +135,7 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
         roster, state = campaign.roster, Status.WAITING
         if vin in roster:
             state = campaign.status_of(vin)
-        elif campaign.decided.stage is Stage.PROPOSED and _may_be_listed(campaign, vin):
+        elif campaign.decided.is_proposal and _may_be_listed(campaign, vin):
             roster = drawn(campaign)
         if vin in roster:
             view = _target(campaign, roster, roster.number_of[vin], str(state))
