@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
 from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Sent
 from manifold.contracts.campaigns import decode
+from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, IDS, OUTCOMES
@@ -30,13 +32,22 @@ class OfLake(Struct, frozen=True):
 
 
 def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
-    """Everything that the lake's main branches have of a campaign; nothing, if they do not know it.
+    """Everything that the lake's main branches have of a campaign.
 
     Let no run be published meanwhile: its tables become visible one after the other.
+
+    Raises:
+        Permanent: they have nothing of it.
     """
-    releases = list(_releases(catalog, campaign))
-    outcomes = _outcomes(catalog, releases)
-    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign, releases)]
+    try:
+        releases = list(_releases(catalog, campaign))
+        outcomes = _outcomes(catalog, releases)
+        facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes)]
+        facts += _answers(catalog, campaign, releases)
+    except NoSuchTableError:  # nothing has been ingested yet
+        facts, outcomes = [], []
+    if not facts:
+        raise Permanent(f"the lake has no record of campaign {campaign!r}; it comes with the next run of ingest_archives")
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )

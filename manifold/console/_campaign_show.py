@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,10 +17,14 @@ from manifold.settings import Settings
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.facts import Fact
+    from manifold.campaigns.falsifications import Sent
     from manifold.campaigns.fold import Campaign
 
 EVERY_S = 2.0
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="So many at most.")]
+FromLake = Annotated[
+    bool, typer.Option("--lake", help="From the lake, which has the first publishes too; default: from archive and recorders.")
+]
 State = Annotated[str, typer.Option("--state", help="Only those with this state.", show_default=False)]
 
 
@@ -141,20 +145,20 @@ def events(
 
 
 @handle_errors
-def report(campaign: CampaignId) -> None:
+def report(campaign: CampaignId, lake: FromLake = False) -> None:
     """The proof of a campaign as JSON: its numbers, every order, and what a verification of its record found."""
     from manifold.campaigns.proof import report as proof
 
-    print_json(proof(_facts(campaign)))
+    print_json(proof(*_facts(campaign, lake)))
 
 
 @handle_errors
-def verify(campaign: CampaignId, as_json: AsJson = False) -> None:
+def verify(campaign: CampaignId, lake: FromLake = False, as_json: AsJson = False) -> None:
     """Recompute a campaign from its record, and name what the record cannot explain; exit 1 if there is anything."""
+    from manifold.campaigns.proof import finding
     from manifold.campaigns.verification import verify as verification
 
-    found = verification(_facts(campaign))
-    view = [{"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail} for each in found]
+    view = [finding(each) for each in verification(*_facts(campaign, lake))]
     if as_json:
         print_json({"campaign": campaign, "is_proved": not view, "falsifications": view})
     elif view:
@@ -185,11 +189,18 @@ def _proposed(name: str, known: "Mapping[str, Campaign]") -> "Campaign":
     return found
 
 
-def _facts(name: str) -> "list[Fact]":
+def _facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
+    """Return what is on record of a campaign, and the first publishes, which only the lake has; exit if it has nothing."""
     settings = _checked(name)
+    if from_lake:
+        from manifold.campaigns.lake import read_campaign
+        from manifold.lake.catalog import open_catalog
+
+        known = read_campaign(open_catalog(settings), name)
+        return known.facts, known.sent
     from manifold.campaigns.record import read_facts
 
-    return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls")
+    return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls"), ()
 
 
 def _require_word(option: str, word: str, words: Any) -> None:

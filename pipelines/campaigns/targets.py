@@ -143,8 +143,6 @@ def _rows(content: bytes, name: str) -> pa.Table:
 
 def _of_campaign(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa.Table:
     campaign = fold(Campaign(), read_campaign(catalog, name).facts)
-    if campaign.decided.plan is None:
-        raise Permanent(f"the lake does not know the campaign {name!r}; it comes with the next run of ingest_archives")
     rows = [
         target
         for state in ended
