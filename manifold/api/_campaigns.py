@@ -54,7 +54,7 @@ def campaign_routes(sources: Sources) -> APIRouter:
 
     @router.get("/campaigns")
     async def list_campaigns(state: OfStage = None) -> m.CampaignList:
-        """The campaigns on record, those proposed first first: where they are, and why."""
+        """The campaigns on record, oldest proposal first: where they are, and why."""
         now_ms, all_of_them = wall_clock_ms(), await sources.campaigns.all()
         some = [
             views.summary(name, each, now_ms) for name, each in views.in_order(all_of_them) if state in (None, each.decided.stage)

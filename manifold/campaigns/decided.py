@@ -23,6 +23,10 @@ class Stage(StrEnum):
     COMPLETED = "completed"
 
 
+RELEASING = frozenset({Stage.RUNNING, Stage.HELD})
+OVER = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
+
+
 class Amendment(Struct, frozen=True):
     """A plan that allows more than the present one, and waits for its approval."""
 

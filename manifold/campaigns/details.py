@@ -3,14 +3,12 @@
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.gates import rule_counts
-from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.plan import Plan
-from manifold.campaigns.views import drawn
+from manifold.campaigns.views import with_targets
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts.campaigns import Approve
 
@@ -19,7 +17,7 @@ def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
     """The plan, with lists of vehicles as their lengths; what each rule counts; warnings; and the approvals that are missing."""
     plan = campaign.decided.plan
     assert plan is not None
-    as_drawn = _as_drawn(campaign)
+    as_drawn = with_targets(campaign)
     return {
         "campaign": name,
         "plan": _told(plan),
@@ -53,14 +51,6 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
     # The number of approvals on record tells one question from the next.
     answers = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [asked | {"answers": answers}] if asked else []
-
-
-def _as_drawn(campaign: Campaign) -> Campaign:
-    """The campaign with its targets by wave, also if it is a proposal."""
-    if len(campaign.roster):
-        return campaign
-    ledger = Ledger(drawn(campaign))
-    return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
 def _counts(campaign: Campaign, place: int, now_ms: int) -> dict[str, int]:

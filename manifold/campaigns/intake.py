@@ -1,6 +1,6 @@
-"""Takes orders: looks whether they fit the record, publishes them, and looks what has come of them. A brake is published at once.
+"""Takes orders: checks that they fit the record, publishes them, and reports their effect. A brake is published unchecked.
 
-Who takes orders says how the record is read and how records are published.
+The caller supplies the functions that read the record and publish orders.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -48,7 +48,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """An order that is not on disk as such."""
+    """An order that was not published, or that the recorder refused."""
 
     problem: Problem
     reason: str
@@ -99,7 +99,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
 
 
 def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
-    """What is against publishing this order: it is on record, or does not fit; None: nothing."""
+    """Why this order is not published: it is on record, or does not fit; None: it can be published."""
     decided = campaign.decided
     seq = _recorded_as(campaign, order)
     if seq is not None:
@@ -128,7 +128,7 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
 
 
 async def _taken(order: r.Command, seq: int, read: Read) -> Taken:
-    """What has come of an order that was recorded as `seq`; of one that repeats another: what has come of that."""
+    """The effect of the order recorded as `seq`; if it repeats another order, the effect of that one."""
     try:
         campaign = await read(order.campaign)
     except Retryable as exc:

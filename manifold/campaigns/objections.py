@@ -4,31 +4,30 @@ import hashlib
 from collections.abc import Mapping
 
 from manifold.campaigns.amendments import refusal
-from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decided import RELEASING, Decided, Stage
 from manifold.campaigns.parsing import plan_of
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 
 S = Stage
-_OPEN = frozenset({S.RUNNING, S.HELD})
-_ALIVE = _OPEN | {S.PROPOSED}
+_ALIVE = RELEASING | {S.PROPOSED}
 # The stages in which an order fits. Of a paused campaign, the stage before the pause counts.
 _FITS: Mapping[type[r.Order], frozenset[Stage]] = {
     r.Propose: frozenset({S.NEW}),
     r.AddTargets: frozenset({S.PROPOSED}),
     r.Approve: _ALIVE,
     r.Amend: _ALIVE,
-    r.Retry: _OPEN,
-    r.Silent: _OPEN,
+    r.Retry: RELEASING,
+    r.Silent: RELEASING,
     r.Refuse: frozenset({S.PROPOSED}),
     r.Start: frozenset({S.PROPOSED}),
-    r.Hold: _OPEN,
+    r.Hold: RELEASING,
     r.Unhold: frozenset({S.HELD}),
-    r.Pass: _OPEN,
+    r.Pass: RELEASING,
     r.Pause: _ALIVE,
     r.Resume: _ALIVE,
     r.Cancel: _ALIVE,
-    r.Complete: _OPEN,
+    r.Complete: RELEASING,
     r.Note: frozenset(S),
     r.Fence: frozenset(S),
 }

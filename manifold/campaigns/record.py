@@ -17,7 +17,7 @@ from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
-from manifold.campaigns.decided import Stage
+from manifold.campaigns.decided import OVER
 from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
@@ -33,7 +33,6 @@ from manifold.settings import Settings
 
 WAIT_S = 10.0
 BATCH = 50_000  # messages
-ENDED = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
 Facts = dict[str, list[Fact]]  # by campaign
 ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about what a trigger has queued
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
@@ -134,7 +133,7 @@ class CampaignRecord:
             first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
             orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
         if not self._names and not self._also_over:
-            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
+            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in OVER}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
     def _archived(self, since_seq: int, node: int | None = None) -> Iterator[Facts]:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns import gates
-from manifold.campaigns.decided import Stage
+from manifold.campaigns.decided import RELEASING, Stage
 from manifold.campaigns.fold import UNSETTLED, Campaign
 from manifold.campaigns.membership import Numbers
 from manifold.campaigns.plan import Plan, Wave
@@ -54,7 +54,6 @@ class Wake(Struct, frozen=True):
 
 MIN_SILENCE_STEP_MS = 10_000
 Effect = Release | Decide | Wake
-_OPEN = (Stage.RUNNING, Stage.HELD)
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
 
@@ -67,7 +66,7 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
     if command is not None:
         return [Decide(command)]
     wakes, releases = _deadlines(campaign, plan), list[Release]()
-    if campaign.decided.stage in _OPEN:
+    if campaign.decided.stage in RELEASING:
         ready = _ready(campaign, plan, now_ms, None if plan.away == "queue" else here, policy)
         allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
         releases = _releases(campaign, ready, allowed, policy)
@@ -81,7 +80,7 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
 def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[str], int]:
     """The targets that may be released at `now_ms` if they are connected, first come first, and how many the rate allows."""
     plan = campaign.decided.plan
-    if plan is None or campaign.decided.stage not in _OPEN:
+    if plan is None or campaign.decided.stage not in RELEASING:
         return [], 0
     allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
     vins = campaign.roster.vins
@@ -94,12 +93,12 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
     if decided.stage is Stage.PROPOSED:
         starts = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
         return r.Start(**author) if starts else None
-    if decided.unpaused_stage in _OPEN and now_ms >= plan.ends_ms:
+    if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
         return r.Complete(**author, because="ends", counts=totals(campaign))
     silent_ms = _silent_ms(campaign, plan)
     if silent_ms is not None and now_ms >= silent_ms:
         return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
-    if decided.stage not in _OPEN:
+    if decided.stage not in RELEASING:
         return None
     stop = gates.tripped(campaign, now_ms)
     if stop is not None:
@@ -128,7 +127,7 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
 
 def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
     """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
-    if plan.success.by != "answer" or campaign.decided.unpaused_stage not in _OPEN:
+    if plan.success.by != "answer" or campaign.decided.unpaused_stage not in RELEASING:
         return None
     since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
     if since_ms is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from manifold.campaigns import gates
-from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decided import RELEASING, Decided, Stage
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Falsification, Kind, Sent, words_of
 from manifold.campaigns.fold import UNSETTLED, Campaign, fold
@@ -27,7 +27,6 @@ from manifold.contracts.seq import unix_ms_of
 
 GRACE_MS = 2000
 RULE_GRACE_MS = 10_000  # the campaigner looks at least so often
-_OPEN = (Stage.RUNNING, Stage.HELD)
 
 
 def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = GRACE_MS) -> tuple[Falsification, ...]:
@@ -163,7 +162,7 @@ class _Replay:
         while self._former and self._former[0][0] <= fact.at_ms - self._grace_ms:
             self._former.popleft()
         states = [self._campaign.decided, *(decided for _, decided in self._former)]
-        in_force = [decided for decided in states if decided.stage in _OPEN]
+        in_force = [decided for decided in states if decided.stage in RELEASING]
         self._count(fact)
         if in_force:
             self._check_rate(fact, in_force)
@@ -194,7 +193,7 @@ class _Replay:
     def _check_rules(self, fact: Released) -> None:
         """Whether a rule trips for longer than the campaigner may need to see it."""
         plan = self._campaign.decided.plan
-        if plan is None or not plan.rules or self._campaign.decided.stage not in _OPEN:
+        if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:
             return
         trips = gates.tripped(self._counted(), fact.at_ms)
         if trips is None:

@@ -94,18 +94,21 @@ def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[lis
 
 
 def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, Any]]:
-    """The campaigns that a vehicle is a target of, those proposed first first."""
+    """The campaigns that a vehicle is a target of, oldest proposal first."""
     return list(_of_vehicle(campaigns, vin))
 
 
 def in_order(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign]]:
-    """The campaigns that have a plan, those proposed first first."""
+    """The campaigns that have a plan, oldest proposal first."""
     return iter(sorted(((n, c) for n, c in campaigns.items() if c.decided.plan), key=lambda each: (min(each[1].orders), each[0])))
 
 
 def with_targets(campaign: Campaign) -> Campaign:
     """The campaign with its targets by wave, also if it is a proposal."""
-    return campaign if len(campaign.roster) else replace(campaign, ledger=Ledger(drawn(campaign)))
+    if len(campaign.roster):
+        return campaign
+    ledger = Ledger(drawn(campaign))
+    return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
 def forecast_view(found: Forecast) -> dict[str, Any]:

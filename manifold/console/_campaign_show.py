@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import CampaignId
+from manifold.console._campaign_orders import CampaignId, settings_for
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts.messages import NAME_RULE
-from manifold.contracts.names import MAX_ID, is_id
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.facts import Fact
@@ -30,7 +27,7 @@ State = Annotated[str, typer.Option("--state", help="Only those with this state.
 
 @handle_errors
 def ls(state: State = "", as_json: AsJson = False) -> None:
-    """The campaigns on record, those proposed first first: where they are, and why."""
+    """The campaigns on record, oldest proposal first: where they are, and why."""
     from manifold.campaigns import views
     from manifold.campaigns.decided import Stage
     from manifold.campaigns.record import read_campaigns
@@ -56,10 +53,11 @@ def show(
     """Where a campaign is, and why; its counts by wave and state; its rate. With --watch and --json one line each time."""
     from rich.live import Live
 
-    from manifold.campaigns.record import ENDED, CampaignRecord, fold_into
+    from manifold.campaigns.decided import OVER
+    from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.campaigns.views import summary
 
-    settings = _checked(campaign)
+    settings = settings_for(campaign)
     record, known = CampaignRecord(settings, [campaign]), dict[str, "Campaign"]()
 
     def read() -> "Campaign":
@@ -81,7 +79,7 @@ def show(
                     sys.stdout.flush()
                 else:
                     live.update(_shown(view), refresh=True)
-                if found.decided.stage in ENDED:
+                if found.decided.stage in OVER:
                     return
                 time.sleep(EVERY_S)
                 found = read()
@@ -169,14 +167,8 @@ def verify(campaign: CampaignId, lake: FromLake = False, as_json: AsJson = False
         raise typer.Exit(FAILED)
 
 
-def _checked(campaign: str) -> Settings:
-    if not is_id(campaign):
-        fail(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
-    return settings_or_fail()
-
-
 def _campaign(name: str) -> "Campaign":
-    settings = _checked(name)
+    settings = settings_for(name)
     from manifold.campaigns.record import read_campaigns
 
     return _proposed(name, read_campaigns(settings, [name]))
@@ -191,7 +183,7 @@ def _proposed(name: str, known: "Mapping[str, Campaign]") -> "Campaign":
 
 def _facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
     """Return what is on record of a campaign, and the first publishes, which only the lake has; exit if it has nothing."""
-    settings = _checked(name)
+    settings = settings_for(name)
     if from_lake:
         from manifold.campaigns.lake import read_campaign
         from manifold.lake.catalog import open_catalog
