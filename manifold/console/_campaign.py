@@ -16,7 +16,6 @@ from manifold.console._campaign_plan import (
     campaign_of,
     instant_of,
     listed_in,
-    policy_of,
     read_document,
     read_or_fail,
 )
@@ -50,6 +49,7 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     """Check a plan: each mistake with field, value and remedy; else its waves, what may surprise, and when it would end."""
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.parsing import plan_sha256
+    from manifold.campaigns.proposals import policy_of
     from manifold.campaigns.warnings import warnings_of
 
     document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
@@ -89,6 +89,7 @@ def forecast_command(
     """When shares of the targets would be delivered: p10, p50 and p90 of draws of the fleet, played through the plan."""
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.lists import read_absences
+    from manifold.campaigns.proposals import policy_of
     from manifold.campaigns.views import forecast_view
 
     document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
