@@ -1,4 +1,4 @@
-"""`POST /campaigns…`: orders to campaigns. The name of the token that was shown is who orders."""
+"""`POST /campaigns…`: orders to campaigns. The name of the shown token is recorded as the person who orders."""
 
 import asyncio
 import secrets

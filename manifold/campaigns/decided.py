@@ -39,7 +39,7 @@ class Amendment(Struct, frozen=True):
 
 
 class Decided(Struct, frozen=True):
-    """What the orders say, up to the newest."""
+    """The state after all orders up to the newest."""
 
     stage: Stage = Stage.NEW
     because: str = "nothing is proposed"
@@ -56,7 +56,7 @@ class Decided(Struct, frozen=True):
     opened_ms: int = 0  # when it was opened
     held_because: str = ""  # gate, patience
     held_ms: int = 0  # since when
-    passed_by: frozenset[str] = frozenset()  # who approves the gate of the open wave
+    passed_by: frozenset[str] = frozenset()  # people who have approved the gate of the open wave
     paused_from: Stage = Stage.RUNNING
     tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
     counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts

@@ -1,4 +1,4 @@
-"""What people look at before they approve: the plan in force, what its rules count now, warnings, and who has to be asked."""
+"""The details that an approver reads: the plan in force, the present counts of its rules, warnings, and missing approvals."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from manifold.contracts.campaigns import Approve
 
 
 def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
-    """The plan, with lists of vehicles as their lengths; what each rule counts; warnings; and the approvals that are missing."""
+    """The plan, with lists of vehicles as their lengths; the counts of each rule; warnings; and the missing approvals."""
     plan = campaign.decided.plan
     assert plan is not None
     as_drawn = with_targets(campaign)
@@ -48,7 +48,7 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
     elif decided.stage is Stage.HELD and len(decided.passed_by) < plan.waves[decided.wave].gate.approve:
         asked = {"what": "gate", "wave": decided.wave, "plan_sha256": decided.plan_sha256}
         asked |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
-    # The number of approvals on record tells one question from the next.
+    # The number of approvals on record distinguishes one question from the next.
     answers = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [asked | {"answers": answers}] if asked else []
 

@@ -95,7 +95,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
-    """The orders' state. Only what is older than something known makes all of them be applied again."""
+    """The state after all orders. An order older than a known one makes all be applied again."""
     new = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
     if not new:
         return campaign.decided

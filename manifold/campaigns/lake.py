@@ -1,4 +1,4 @@
-"""Reads the facts of a campaign from the lake: the same facts as from the archive, for whoever has only the tables."""
+"""Reads the facts of a campaign from the lake: the same facts as from the archive, where only the tables are at hand."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ OUTCOME = ("vin", "seq", "outcome", "ended_at", "dispatched_at", "recorded_seq")
 
 
 class OfLake(Struct, frozen=True):
-    """What the lake has of a campaign: enough to fold it, and to verify it."""
+    """The facts and first publishes of a campaign, as the lake has them: enough to fold and verify it."""
 
     facts: tuple[Fact, ...]  # by seq
     sent: tuple[Sent, ...]
@@ -93,7 +93,7 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
 
 
 def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Iterator[Answered]:
-    """What vehicles answered to these releases. An answer to anything else says nothing of the campaign."""
+    """The answers of vehicles to these releases. Answers to anything else do not concern the campaign."""
     table, seqs = catalog.load_table(CAMPAIGN_ANSWERS.identifier), {release.seq for release in releases}
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
         if row["release"] in seqs:

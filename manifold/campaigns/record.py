@@ -1,7 +1,7 @@
 """Reads the facts of campaigns from the record: the archive, and what the recorders have in their journals.
 
-The journals are read before the archive, so that what moves from one to the other meanwhile is found. A fact may be found twice,
-or after later ones: the fold does not mind.
+The journals are read before the archive, so that no fact is missed that moves from one to the other meanwhile. A fact may be
+read twice, or after later ones: the fold is indifferent to both.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,13 +34,13 @@ from manifold.settings import Settings
 WAIT_S = 10.0
 BATCH = 50_000  # messages
 Facts = dict[str, list[Fact]]  # by campaign
-ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about what a trigger has queued
+ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
 _Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
 
 
 class _Released(msgspec.Struct):
-    """The field of an outcome that says whether it concerns a campaign: most do not."""
+    """The seq of the release that an outcome belongs to. Most outcomes concern no campaign, so no more is decoded."""
 
     seq: int
 
@@ -55,7 +55,7 @@ class CampaignRecord:
     """
 
     def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
-        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it told it (monotonic seconds)
+        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
         self._settings, self._names, self._also_over = settings, frozenset(names), also_over
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
@@ -76,7 +76,7 @@ class CampaignRecord:
         self._upto = dict(known.values())
         try:
             missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
-            # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
+            # Triggers before outcomes and answers, because an outcome does not name its campaign.
             yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
             for since_seq, node in missed:
                 yield from self._archived(since_seq, node)
@@ -111,7 +111,7 @@ class CampaignRecord:
         return page
 
     def _gaps(self, pages: Mapping[str, list[Page]]) -> Iterator[_Gap]:
-        """What the recorders had before, and have given to the archive unread."""
+        """The stretches that recorders moved from journal to archive before they were read."""
         for url, read in pages.items():
             known = self._known.get(url, (0, 0))[1]
             if read[-1].archived > known:

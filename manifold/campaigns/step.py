@@ -23,7 +23,7 @@ from manifold.contracts import campaigns as r
 
 
 class Policy(Struct, frozen=True):
-    """What does not depend on the campaign: who decides, and the platform's limits."""
+    """Parameters that do not depend on the campaign: the deciding campaigner, and the platform's limits."""
 
     by: str = f"{r.CAMPAIGNER}0"
     epoch: int = 0

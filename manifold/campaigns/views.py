@@ -1,4 +1,4 @@
-"""What people ask of a campaign, from its state: a summary, its targets, its orders. Values are those of JSON."""
+"""Views of a campaign's state for people: a summary, its targets, its orders. Values are those of JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -146,7 +146,7 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
 
 
 def _may_be_listed(campaign: Campaign, vin: str) -> bool:
-    """Whether a proposal names this vehicle; a draw, which would tell its wave, costs far more."""
+    """Whether a proposal names this vehicle; a draw, which gives its wave, costs far more."""
     plan = campaign.decided.plan
     named = (wave.vins for wave in plan.waves) if plan is not None else ()
     return any(target.vin == vin for target in campaign.decided.targets) or any(vin in vins for vins in named)
@@ -178,6 +178,6 @@ def _at(at_ms: int | None) -> datetime | None:
 
 
 def _gate(campaign: Campaign, wave: int) -> dict[str, Any]:
-    """How far a wave is; what its gate asks for stands in the plan."""
+    """The counts that the gate of a wave compares; the plan has their limits."""
     counts = counts_of(campaign, wave)
     return {name: counts[name] for name in ("released", "known", "success")}

@@ -1,4 +1,4 @@
-"""The campaigns that are not over, as they are on record."""
+"""The state of all campaigns that are not over."""
 
 from collections.abc import Iterator
 from time import monotonic
@@ -31,7 +31,7 @@ class Book:
             fold_into(self._campaigns, facts)
             seqs = (fact.seq for of_campaign in facts.values() for fact in of_campaign)
             oldest_ms = min(oldest_ms, min(map(unix_ms_of, seqs), default=now_ms))
-        if self._is_current:  # the first look folds what is old
+        if self._is_current:  # the first refresh folds old facts
             _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if oldest_ms < now_ms else 0)
         self._is_current = True
         for name in [name for name, campaign in self._campaigns.items() if campaign.decided.stage in OVER]:
