@@ -2,7 +2,7 @@
 
 import pytest
 
-from manifold.campaigns.braking import right_brake
+from manifold.campaigns.braking import follows, right_brake
 from manifold.campaigns.decided import Decided, Stage
 from manifold.campaigns.facts import Recorded
 from manifold.campaigns.fold import Campaign, fold
@@ -41,3 +41,12 @@ def test_a_pause_before_the_start_keeps_the_brake_on(more: list[r.Command]) -> N
     paused = fold(Campaign(), [Recorded(seq, order) for seq, order in enumerate(orders, 8)])
 
     assert right_brake(paused, PAUSED) == PAUSED
+
+
+def test_the_brake_of_an_earlier_campaign_of_this_name_does_not_stop_it() -> None:
+    again = fold(Campaign(), [Recorded(7, r.Note("c", "ann"))])  # the record of the earlier one is past its retention
+    earlier, unread = Brake(5, "complete"), Brake(9, "pause")
+
+    assert right_brake(again, earlier) == Brake(5, OFF)
+    assert right_brake(again, unread) == unread
+    assert [follows(again, brake) for brake in (earlier, unread)] == [True, False]
