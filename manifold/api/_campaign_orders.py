@@ -1,4 +1,4 @@
-"""`POST /campaigns…`: orders to campaigns. The name of the token that was shown is who orders."""
+"""`POST /campaigns…`: orders to campaigns. The name of the shown token is recorded as the person who orders."""
 
 import asyncio
 import secrets
@@ -17,7 +17,6 @@ from manifold.api.models import campaigns as m
 from manifold.campaigns import proposals
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.intake import BRAKES, Declined, Effect, Problem, Taken, take, take_proposal
-from manifold.campaigns.step import Policy
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
@@ -72,7 +71,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
         """Propose a campaign; the answer comes when the proposal is on disk. With `dry_run` nothing is recorded."""
         if under_way.locked():
             raise Retryable(f"{ORDERS} orders are under way; ask again")
-        policy = Policy(ack_deadline_ms=int(sources.settings.ack_deadline_seconds * 1000))
+        policy = proposals.policy_of(sources.settings)
         now_ms = wall_clock_ms()
         async with under_way:
             campaign = await asyncio.to_thread(proposals.examined, body.plan, None, policy, now_ms)

@@ -1,4 +1,4 @@
-"""The campaigns as they are on record, followed while the API runs."""
+"""The state of all campaigns on record, kept current while the API runs."""
 
 import asyncio
 from collections.abc import Mapping

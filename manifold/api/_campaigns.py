@@ -17,9 +17,9 @@ from manifold.campaigns.details import details
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.forecast import forecast
 from manifold.campaigns.proof import report
+from manifold.campaigns.proposals import policy_of
 from manifold.campaigns.record import read_facts
 from manifold.campaigns.standing import Status
-from manifold.campaigns.step import Policy
 from manifold.contracts.errors import Retryable
 from manifold.contracts.names import MAX_VIN, VIN_PATTERN
 from manifold.contracts.seq import wall_clock_ms
@@ -54,7 +54,7 @@ def campaign_routes(sources: Sources) -> APIRouter:
 
     @router.get("/campaigns")
     async def list_campaigns(state: OfStage = None) -> m.CampaignList:
-        """The campaigns on record, those proposed first first: where they are, and why."""
+        """The campaigns on record, oldest proposal first: where they are, and why."""
         now_ms, all_of_them = wall_clock_ms(), await sources.campaigns.all()
         some = [
             views.summary(name, each, now_ms) for name, each in views.in_order(all_of_them) if state in (None, each.decided.stage)
@@ -96,7 +96,7 @@ def campaign_routes(sources: Sources) -> APIRouter:
     async def show_forecast(campaign: CampaignId) -> m.Forecast:
         """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
         known = await found(campaign)
-        policy = Policy(ack_deadline_ms=int(sources.settings.ack_deadline_seconds * 1000))
+        policy = policy_of(sources.settings)
         view = views.forecast_view(await in_thread(forecast, views.with_targets(known), [0], policy, wall_clock_ms()))
         return m.Forecast.model_validate({"campaign": campaign, **view})
 

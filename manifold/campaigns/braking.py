@@ -1,4 +1,4 @@
-"""The brake that a campaign should have: what the fold says, where the newest order that brakes is known to it."""
+"""The brake that a campaign should have: that of its folded state, once the fold knows the order behind the present brake."""
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign

@@ -23,6 +23,10 @@ class Stage(StrEnum):
     COMPLETED = "completed"
 
 
+RELEASING = frozenset({Stage.RUNNING, Stage.HELD})
+OVER = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
+
+
 class Amendment(Struct, frozen=True):
     """A plan that allows more than the present one, and waits for its approval."""
 
@@ -35,7 +39,7 @@ class Amendment(Struct, frozen=True):
 
 
 class Decided(Struct, frozen=True):
-    """What the orders say, up to the newest."""
+    """The state after all orders up to the newest."""
 
     stage: Stage = Stage.NEW
     because: str = "nothing is proposed"
@@ -52,7 +56,7 @@ class Decided(Struct, frozen=True):
     opened_ms: int = 0  # when it was opened
     held_because: str = ""  # gate, patience
     held_ms: int = 0  # since when
-    passed_by: frozenset[str] = frozenset()  # who approves the gate of the open wave
+    passed_by: frozenset[str] = frozenset()  # people who have approved the gate of the open wave
     paused_from: Stage = Stage.RUNNING
     tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
     counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts
@@ -69,7 +73,7 @@ class Decided(Struct, frozen=True):
 
     def may_go_on(self, now_ms: int) -> bool:
         """Whether anything is to be decided; not of a plan that waits for people, or was not approved before its end."""
-        if self.plan is None or self.stage is not Stage.PROPOSED:
+        if self.plan is None or not self.is_proposal:
             return self.plan is not None
         return self.is_approved and now_ms < self.plan.ends_ms
 
@@ -79,6 +83,16 @@ class Decided(Struct, frozen=True):
         if self.plan is None:
             return Terms()
         return Terms(self.plan.retry, self.again, self.plan.success.by == "answer", self.silences)
+
+    @property
+    def unpaused_stage(self) -> Stage:
+        """The stage; of a paused campaign, the one that `resume` returns to."""
+        return self.paused_from if self.stage is Stage.PAUSED else self.stage
+
+    @property
+    def is_proposal(self) -> bool:
+        """Whether it was proposed and neither started nor refused. It may be paused."""
+        return self.unpaused_stage is Stage.PROPOSED
 
     @property
     def is_braked(self) -> bool:

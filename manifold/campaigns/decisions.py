@@ -95,7 +95,7 @@ def _amended(decided: Decided, order: r.Amend) -> Decided:
     assert isinstance(plan, Plan)
     assert decided.plan is not None
     amendment = Amendment(plan, plan_sha256(order.plan), order.tzdata, order.person, widened(decided.plan, plan))
-    if decided.stage is Stage.PROPOSED:
+    if decided.is_proposal:
         approved_by = frozenset[str]() if amendment.widened else decided.approved_by
         return replace(_with_plan(decided, amendment), approved_by=approved_by)
     return replace(decided, amendment=amendment) if amendment.widened else _with_plan(decided, amendment)

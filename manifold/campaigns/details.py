@@ -1,25 +1,23 @@
-"""What people look at before they approve: the plan in force, what its rules count now, warnings, and who has to be asked."""
+"""The details that an approver reads: the plan in force, the present counts of its rules, warnings, and missing approvals."""
 
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.gates import rule_counts
-from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.plan import Plan
-from manifold.campaigns.views import drawn
+from manifold.campaigns.views import with_targets
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts.campaigns import Approve
 
 
 def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
-    """The plan, with lists of vehicles as their lengths; what each rule counts; warnings; and the approvals that are missing."""
+    """The plan, with lists of vehicles as their lengths; the counts of each rule; warnings; and the missing approvals."""
     plan = campaign.decided.plan
     assert plan is not None
-    as_drawn = _as_drawn(campaign)
+    as_drawn = with_targets(campaign)
     return {
         "campaign": name,
         "plan": _told(plan),
@@ -41,7 +39,7 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
     if plan is None:
         return []
     asked: dict[str, Any] = {}
-    if decided.stage is Stage.PROPOSED and decided.is_listed and not decided.is_approved:
+    if decided.is_proposal and decided.is_listed and not decided.is_approved:
         asked = {"what": "plan", "wave": None, "plan_sha256": decided.plan_sha256}
         asked |= {"approved_by": sorted(decided.approved_by), "needed": plan.approve.people}
     elif amendment is not None and decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):
@@ -50,17 +48,9 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
     elif decided.stage is Stage.HELD and len(decided.passed_by) < plan.waves[decided.wave].gate.approve:
         asked = {"what": "gate", "wave": decided.wave, "plan_sha256": decided.plan_sha256}
         asked |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
-    # The number of approvals on record tells one question from the next.
+    # The number of approvals on record distinguishes one question from the next.
     answers = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [asked | {"answers": answers}] if asked else []
-
-
-def _as_drawn(campaign: Campaign) -> Campaign:
-    """The campaign with its targets by wave, also if it is a proposal."""
-    if len(campaign.roster):
-        return campaign
-    ledger = Ledger(drawn(campaign))
-    return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
 def _counts(campaign: Campaign, place: int, now_ms: int) -> dict[str, int]:

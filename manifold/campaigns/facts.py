@@ -86,7 +86,7 @@ class Attempt(Struct, frozen=True, gc=False):
 
     release: int
     ending: Ending | None = None
-    ended: int = 0  # the seq of the record that says so
+    ended: int = 0  # the seq of that record
     answer: Answer | None = None
     answered: int = 0
 
@@ -126,7 +126,7 @@ def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
 
 
 def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
-    """How an attempt has ended for the campaign, if it has, and the seq that says so."""
+    """How an attempt has ended for the campaign, if it has, and the seq of the record that ended it."""
     if not terms.by_answer:
         return attempt.ending, attempt.ended
     if attempt.answer is not None:

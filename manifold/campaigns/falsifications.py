@@ -1,4 +1,4 @@
-"""What a verification finds, and what it may compare the record of a campaign with."""
+"""The findings of a verification, and the publishes that it compares with the record of a campaign."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from manifold.contracts.campaigns import Counts
 
 
 class Kind(StrEnum):
-    """What a record cannot explain."""
+    """The kind of a finding."""
 
     RELEASED_TWICE = "released twice"
     TOO_EARLY = "too early"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 class Falsification(Struct, frozen=True):
-    """One thing that did not happen as the campaign must."""
+    """One finding: a record that contradicts the plan or other records."""
 
     kind: Kind
     seq: int  # of the record
@@ -41,5 +41,5 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 def words_of(counts: Counts) -> str:
-    """Counts as a sentence has them."""
+    """Format counts for a message."""
     return ", ".join(f"{name} {number}" for name, number in counts.items()) or "nothing"

@@ -95,7 +95,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
-    """The orders' state. Only what is older than something known makes all of them be applied again."""
+    """The state after all orders. An order older than a known one makes all be applied again."""
     new = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
     if not new:
         return campaign.decided
@@ -104,7 +104,7 @@ def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
 
 def _membership(decided: Decided) -> object:
     """What the roster depends on; None while targets may still be listed, so that a long list is drawn once."""
-    if decided.plan is None or (decided.stage is Stage.PROPOSED and not decided.approved_by):
+    if decided.plan is None or (decided.is_proposal and not decided.approved_by):
         return None
     return decided.plan.campaign, [(wave.name, wave.vins, wave.size) for wave in decided.plan.waves], decided.targets
 

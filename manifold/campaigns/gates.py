@@ -1,4 +1,4 @@
-"""What opens the next wave, and what stops the campaign: counts against the plan, in whole numbers."""
+"""Evaluates gates and rules: compares counts with the plan, in integer arithmetic."""
 
 import numpy as np
 from msgspec import Struct

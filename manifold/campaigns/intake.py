@@ -1,13 +1,12 @@
-"""Takes orders: looks whether they fit the record, publishes them, and looks what has come of them. A brake is published at once.
+"""Takes orders: checks that they fit the record, publishes them, and reports their effect. A brake is published unchecked.
 
-Who takes orders says how the record is read and how records are published.
+The caller supplies the functions that read the record and publish orders.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.objections import digest, objection
 from manifold.campaigns.proposals import lists
@@ -49,7 +48,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """An order that is not on disk as such."""
+    """An order that was not published, or that the recorder refused."""
 
     problem: Problem
     reason: str
@@ -90,7 +89,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
         known = campaign.decided.targets
         if listed and tuple(listed[: len(known)]) != known:
             return Declined(Problem.UNFIT, "targets: the list on record is another; choose another id, or give the same list")
-        missing = missing[len(known) :] if campaign.decided.stage is Stage.PROPOSED else ()
+        missing = missing[len(known) :] if campaign.decided.is_proposal else ()
     records: list[r.Command] = [] if found is not None else [proposal]
     receipts = await publish([*records, *lists(proposal.campaign, proposal.by, missing)])
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
@@ -100,7 +99,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
 
 
 def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
-    """What is against publishing this order: it is on record, or does not fit; None: nothing."""
+    """Why this order is not published: it is on record, or does not fit; None: it can be published."""
     decided = campaign.decided
     seq = _recorded_as(campaign, order)
     if seq is not None:
@@ -129,7 +128,7 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
 
 
 async def _taken(order: r.Command, seq: int, read: Read) -> Taken:
-    """What has come of an order that was recorded as `seq`; of one that repeats another: what has come of that."""
+    """The effect of the order recorded as `seq`; if it repeats another order, the effect of that one."""
     try:
         campaign = await read(order.campaign)
     except Retryable as exc:

@@ -1,4 +1,4 @@
-"""Reads the facts of a campaign from the lake: the same facts as from the archive, for whoever has only the tables."""
+"""Reads the facts of a campaign from the lake: the same facts as from the archive, where only the tables are at hand."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
 from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Sent
 from manifold.contracts.campaigns import decode
+from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, IDS, OUTCOMES
@@ -23,20 +25,29 @@ OUTCOME = ("vin", "seq", "outcome", "ended_at", "dispatched_at", "recorded_seq")
 
 
 class OfLake(Struct, frozen=True):
-    """What the lake has of a campaign: enough to fold it, and to verify it."""
+    """The facts and first publishes of a campaign, as the lake has them: enough to fold and verify it."""
 
     facts: tuple[Fact, ...]  # by seq
     sent: tuple[Sent, ...]
 
 
 def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
-    """Everything that the lake's main branches have of a campaign; nothing, if they do not know it.
+    """Everything that the lake's main branches have of a campaign.
 
     Let no run be published meanwhile: its tables become visible one after the other.
+
+    Raises:
+        Permanent: they have nothing of it.
     """
-    releases = list(_releases(catalog, campaign))
-    outcomes = _outcomes(catalog, releases)
-    facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes), *_answers(catalog, campaign, releases)]
+    try:
+        releases = list(_releases(catalog, campaign))
+        outcomes = _outcomes(catalog, releases)
+        facts: list[Fact] = [*_orders(catalog, campaign), *releases, *map(_ended, outcomes)]
+        facts += _answers(catalog, campaign, releases)
+    except NoSuchTableError:  # nothing has been ingested yet
+        facts, outcomes = [], []
+    if not facts:
+        raise Permanent(f"the lake has no record of campaign {campaign!r}; it comes with the next run of ingest_archives")
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )
@@ -82,7 +93,7 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
 
 
 def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Iterator[Answered]:
-    """What vehicles answered to these releases. An answer to anything else says nothing of the campaign."""
+    """The answers of vehicles to these releases. Answers to anything else do not concern the campaign."""
     table, seqs = catalog.load_table(CAMPAIGN_ANSWERS.identifier), {release.seq for release in releases}
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
         if row["release"] in seqs:

@@ -30,7 +30,7 @@ from manifold.campaigns.standing import CODES, RELEASED, STATUSES, WAITING, Stan
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, unix_ms_of
 
 _ENDINGS, _ANSWERS = tuple(Ending), tuple(Answer)
-# What a target's column of endings says: it has several attempts, none, or one that has not ended. From 0 on: how its one ended.
+# Codes in the column of endings: several attempts, none, or one that has not ended. From 0 on: how the only attempt ended.
 _SEVERAL, _NONE, _UNDER_WAY = -3, -2, -1
 _CODE_OF = np.array([WAITING, WAITING, RELEASED, WAITING, *(CODES[Status(str(ending))] for ending in _ENDINGS[1:])], np.int8)
 
@@ -154,7 +154,7 @@ class Ledger:
         return unix_ms_of(min(acknowledged)) if acknowledged else None
 
     def _settled(self, numbers: Numbers, terms: Terms) -> tuple[NDArray[np.int8], Numbers]:
-        """How the only attempt of each of these targets has ended for the campaign, and the seq that says so."""
+        """How the only attempt of each of these targets has ended for the campaign, and the seq of the record that ended it."""
         endings, ended = self._ending[numbers], self._ended[numbers]
         if not terms.by_answer:
             return endings, ended

@@ -4,33 +4,35 @@ import hashlib
 from collections.abc import Mapping
 
 from manifold.campaigns.amendments import refusal
-from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decided import RELEASING, Decided, Stage
 from manifold.campaigns.parsing import plan_of
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 
 S = Stage
-_OPEN = frozenset({S.RUNNING, S.HELD})
-_ALIVE = _OPEN | {S.PROPOSED, S.PAUSED}
+_ALIVE = RELEASING | {S.PROPOSED}
+# The stages in which an order fits. Of a paused campaign, the stage before the pause counts.
 _FITS: Mapping[type[r.Order], frozenset[Stage]] = {
     r.Propose: frozenset({S.NEW}),
     r.AddTargets: frozenset({S.PROPOSED}),
     r.Approve: _ALIVE,
     r.Amend: _ALIVE,
-    r.Retry: _OPEN | {S.PAUSED},
-    r.Silent: _OPEN | {S.PAUSED},
+    r.Retry: RELEASING,
+    r.Silent: RELEASING,
     r.Refuse: frozenset({S.PROPOSED}),
     r.Start: frozenset({S.PROPOSED}),
-    r.Hold: _OPEN,
+    r.Hold: RELEASING,
     r.Unhold: frozenset({S.HELD}),
-    r.Pass: _OPEN,
-    r.Pause: _OPEN,
-    r.Resume: frozenset({S.PAUSED}),
+    r.Pass: RELEASING,
+    r.Pause: _ALIVE,
+    r.Resume: _ALIVE,
     r.Cancel: _ALIVE,
-    r.Complete: _OPEN | {S.PAUSED},
+    r.Complete: RELEASING,
     r.Note: frozenset(S),
     r.Fence: frozenset(S),
 }
+_ONLY_PAUSED = (r.Resume,)
+_ONLY_UNPAUSED = (r.Start, r.Hold, r.Unhold, r.Pass, r.Pause)
 
 
 def objection(decided: Decided, order: r.Command) -> str | None:
@@ -42,7 +44,8 @@ def objection(decided: Decided, order: r.Command) -> str | None:
         return f"if_version {order.if_version}: the campaign is at version {decided.version}; look at it again"
     if order.by.startswith(r.CAMPAIGNER) and order.epoch < decided.epoch:
         return f"epoch {order.epoch}: another campaigner has taken over with epoch {decided.epoch}"
-    if decided.stage not in _FITS[type(order)]:
+    unfit = _ONLY_UNPAUSED if decided.stage is S.PAUSED else _ONLY_PAUSED
+    if isinstance(order, unfit) or decided.unpaused_stage not in _FITS[type(order)]:
         return f"the campaign is {decided.stage}, because {decided.because}"
     return _own_objection(decided, order)
 
@@ -87,7 +90,7 @@ def _objection_to_approval(decided: Decided, person: str) -> str | None:
     amendment = decided.amendment
     if not decided.is_listed:
         return "the list of targets is not complete on record; propose the same plan again with its list"
-    if decided.stage is not S.PROPOSED and amendment is None:
+    if not decided.is_proposal and amendment is None:
         return "the plan is approved already; name the wave whose gate is meant"
     authors = decided.authors if amendment is None else decided.authors | {amendment.by}
     if decided.plan.approve.not_the_author and person in authors:

@@ -53,7 +53,7 @@ def plan_sha256(document: Any) -> str:
 
 
 def _reason(error: str, document: Any) -> str:
-    """What `msgspec` says of a document, as field, value and remedy."""
+    """Rewrite an error of `msgspec` as field, value and remedy."""
     problem, path = _PLACE.fullmatch(error).groups(default="")  # type: ignore[union-attr]  # it matches any text
     named = _NAMED.fullmatch(problem)
     if named is not None:

@@ -50,7 +50,7 @@ def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
         "vehicles_by_releases": {str(number): vehicles for number, vehicles in sorted(Counter(times.values()).items())},
         "released_more_than_once": repeated[:MAX_NAMED],
         "is_proved": not falsifications,
-        "falsifications": [_told(each) for each in falsifications],
+        "falsifications": [finding(each) for each in falsifications],
     }
 
 
@@ -97,5 +97,6 @@ def order_summary(seq: int, command: r.Command, ignored: Mapping[int, str]) -> d
     return {"seq": seq, "at_ms": unix_ms_of(seq), **kept, **listed, **without_effect}
 
 
-def _told(each: Falsification) -> dict[str, Any]:
+def finding(each: Falsification) -> dict[str, Any]:
+    """A falsification as JSON has it."""
     return {"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail}

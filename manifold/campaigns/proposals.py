@@ -15,9 +15,15 @@ from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.names import MAX_VIN
 from manifold.contracts.topics import request_topic
+from manifold.settings import Settings
 
 LISTS = "_lists"  # folder beside the archive's streams, with files that plans name
 OF_PUBLISH = 256  # bytes of a publish beside topic and payload: fixed header and properties
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy by which plans are examined and forecast."""
+    return Policy(ack_deadline_ms=int(settings.ack_deadline_seconds * 1000))
 
 
 def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:

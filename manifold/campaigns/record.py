@@ -1,7 +1,7 @@
 """Reads the facts of campaigns from the record: the archive, and what the recorders have in their journals.
 
-The journals are read before the archive, so that what moves from one to the other meanwhile is found. A fact may be found twice,
-or after later ones: the fold does not mind.
+The journals are read before the archive, so that no fact is missed that moves from one to the other meanwhile. A fact may be
+read twice, or after later ones: the fold is indifferent to both.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
-from manifold.campaigns.decided import Stage
+from manifold.campaigns.decided import OVER
 from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
@@ -33,15 +33,14 @@ from manifold.settings import Settings
 
 WAIT_S = 10.0
 BATCH = 50_000  # messages
-ENDED = frozenset({Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED})
 Facts = dict[str, list[Fact]]  # by campaign
-ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about what a trigger has queued
+ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
 _Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
 
 
 class _Released(msgspec.Struct):
-    """The field of an outcome that says whether it concerns a campaign: most do not."""
+    """The seq of the release that an outcome belongs to. Most outcomes concern no campaign, so no more is decoded."""
 
     seq: int
 
@@ -56,7 +55,7 @@ class CampaignRecord:
     """
 
     def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
-        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it told it (monotonic seconds)
+        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
         self._settings, self._names, self._also_over = settings, frozenset(names), also_over
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
@@ -80,7 +79,7 @@ class CampaignRecord:
         self._upto = dict(known.values())
         try:
             missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
-            # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
+            # Triggers before outcomes and answers, because an outcome does not name its campaign.
             yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
             yield from self._archived(missed)
         except OSError as exc:
@@ -116,7 +115,7 @@ class CampaignRecord:
         return page
 
     def _gaps(self, pages: Mapping[str, list[Page]]) -> Iterator[_Gap]:
-        """What the recorders had before, and have given to the archive unread."""
+        """The stretches that recorders moved from journal to archive before they were read."""
         for url, read in pages.items():
             known = self._known.get(url, (0, 0))[1]
             if read[-1].archived > known:
@@ -138,7 +137,7 @@ class CampaignRecord:
             first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
             orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
         if not self._names and not self._also_over:
-            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
+            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in OVER}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
     def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:

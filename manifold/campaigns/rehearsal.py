@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from manifold.campaigns.decided import Stage
+from manifold.campaigns.decided import OVER, Stage
 from manifold.campaigns.facts import Answer, Answered, Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.standing import Status
@@ -22,7 +22,7 @@ from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.seq import SeqSource, unix_ms_of
 
-ENDED = frozenset({Stage.REFUSED, Stage.PAUSED, Stage.CANCELLED, Stage.COMPLETED})
+STOPPED = OVER | {Stage.PAUSED}
 Visits = Sequence[tuple[int, int]]  # from when until when a vehicle is connected (Unix ms), in order, and none within another
 
 
@@ -76,7 +76,7 @@ class Simulation:
 
     def run(self, until_ms: int) -> None:
         """Run up to `until_ms`, or until the campaign stops."""
-        while self.campaign.decided.stage not in ENDED:
+        while self.campaign.decided.stage not in STOPPED:
             wake_ms = self._settle()
             waits = [wake_ms] if wake_ms is not None else []
             if self._to_come:
@@ -94,7 +94,7 @@ class Simulation:
         while self._moves and self._moves[-1][0] <= self.now_ms:
             _, comes, vin = self._moves.pop()
             (self._here.add if comes else self._here.discard)(vin)
-        while self.campaign.decided.stage not in ENDED:
+        while self.campaign.decided.stage not in STOPPED:
             effects = step(self.campaign, self.now_ms, self._here, self.policy)
             facts = [fact for effect in effects for fact in self._executed(effect)]
             if not facts:

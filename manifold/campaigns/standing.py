@@ -1,4 +1,4 @@
-"""Where a target is: what follows from its attempts and from the terms of its campaign."""
+"""The standing of a target: derived from its attempts and the terms of its campaign."""
 
 from collections.abc import Sequence
 from enum import StrEnum

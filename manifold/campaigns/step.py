@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from manifold.campaigns import gates
-from manifold.campaigns.decided import Stage
+from manifold.campaigns.decided import RELEASING, Stage
 from manifold.campaigns.fold import UNSETTLED, Campaign
 from manifold.campaigns.membership import Numbers
 from manifold.campaigns.plan import Plan, Wave
@@ -23,7 +23,7 @@ from manifold.contracts import campaigns as r
 
 
 class Policy(Struct, frozen=True):
-    """What does not depend on the campaign: who decides, and the platform's limits."""
+    """Parameters that do not depend on the campaign: the deciding campaigner, and the platform's limits."""
 
     by: str = f"{r.CAMPAIGNER}0"
     epoch: int = 0
@@ -66,7 +66,7 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
     if command is not None:
         return [Decide(command)]
     wakes, releases = _deadlines(campaign, plan), list[Release]()
-    if campaign.decided.stage in (Stage.RUNNING, Stage.HELD):
+    if campaign.decided.stage in RELEASING:
         ready = _ready(campaign, plan, now_ms, None if plan.away == "queue" else here, policy)
         allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
         releases = _releases(campaign, ready, allowed, policy)
@@ -80,7 +80,7 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
 def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[str], int]:
     """The targets that may be released at `now_ms` if they are connected, first come first, and how many the rate allows."""
     plan = campaign.decided.plan
-    if plan is None or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD):
+    if plan is None or campaign.decided.stage not in RELEASING:
         return [], 0
     allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
     vins = campaign.roster.vins
@@ -93,12 +93,12 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
     if decided.stage is Stage.PROPOSED:
         starts = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
         return r.Start(**author) if starts else None
-    if decided.stage in (Stage.RUNNING, Stage.HELD, Stage.PAUSED) and now_ms >= plan.ends_ms:
+    if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
         return r.Complete(**author, because="ends", counts=totals(campaign))
     silent_ms = _silent_ms(campaign, plan)
     if silent_ms is not None and now_ms >= silent_ms:
         return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
-    if decided.stage not in (Stage.RUNNING, Stage.HELD):
+    if decided.stage not in RELEASING:
         return None
     stop = gates.tripped(campaign, now_ms)
     if stop is not None:
@@ -127,7 +127,7 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
 
 def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
     """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
-    if plan.success.by != "answer" or campaign.decided.stage not in (Stage.RUNNING, Stage.HELD, Stage.PAUSED):
+    if plan.success.by != "answer" or campaign.decided.unpaused_stage not in RELEASING:
         return None
     since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
     if since_ms is None:
@@ -145,7 +145,7 @@ def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
         case Stage.PROPOSED:
             return [plan.starts_ms] if decided.is_approved else []
         case Stage.PAUSED:
-            return [plan.ends_ms, *silent]
+            return [] if decided.is_proposal else [plan.ends_ms, *silent]
         case Stage.RUNNING | Stage.HELD:
             gate = plan.waves[decided.wave].gate
             soak = [decided.held_ms + duration_ms(gate.soak)] if decided.held_because == "gate" else []

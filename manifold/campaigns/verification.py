@@ -1,4 +1,4 @@
-"""Recomputes a campaign from its record, and names what the record cannot explain.
+"""Recomputes a campaign from its record, and reports contradictions.
 
 Facts are replayed by seq, with the functions that run a campaign. A release is judged by the state that was in force when it was
 recorded, or up to `grace_ms` before: an order may have been recorded while the release was on its way.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from manifold.campaigns import gates
-from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decided import RELEASING, Decided, Stage
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
 from manifold.campaigns.falsifications import Falsification, Kind, Sent, words_of
 from manifold.campaigns.fold import UNSETTLED, Campaign, fold
@@ -27,11 +27,10 @@ from manifold.contracts.seq import unix_ms_of
 
 GRACE_MS = 2000
 RULE_GRACE_MS = 10_000  # the campaigner looks at least so often
-_OPEN = (Stage.RUNNING, Stage.HELD)
 
 
 def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = GRACE_MS) -> tuple[Falsification, ...]:
-    """What is false in the record of a campaign, by seq; nothing, if it went as it must."""
+    """The contradictions in the record of a campaign, by seq; none, if it followed its plan."""
     replay = _Replay(grace_ms)
     replay.run(facts)
     replay.check_sent(sent)
@@ -39,7 +38,7 @@ def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = 
 
 
 class _Replay:
-    """The state as the facts give it one after the other, and what was found on the way."""
+    """A replay of the facts one by one, and its findings."""
 
     def __init__(self, grace_ms: int) -> None:
         self.found: list[Falsification] = []
@@ -66,7 +65,7 @@ class _Replay:
                 self._campaign.ledger.end(fact)
                 self._outcomes[fact.release].append(fact)
             elif isinstance(fact, Answered):
-                self._campaign.ledger.answer(fact)  # what a vehicle claims of other messages proves nothing
+                self._campaign.ledger.answer(fact)  # answers to other messages prove nothing
             elif isinstance(fact, Released):
                 self._release(fact)
             elif is_judged:
@@ -163,7 +162,7 @@ class _Replay:
         while self._former and self._former[0][0] <= fact.at_ms - self._grace_ms:
             self._former.popleft()
         states = [self._campaign.decided, *(decided for _, decided in self._former)]
-        in_force = [decided for decided in states if decided.stage in _OPEN]
+        in_force = [decided for decided in states if decided.stage in RELEASING]
         self._count(fact)
         if in_force:
             self._check_rate(fact, in_force)
@@ -194,7 +193,7 @@ class _Replay:
     def _check_rules(self, fact: Released) -> None:
         """Whether a rule trips for longer than the campaigner may need to see it."""
         plan = self._campaign.decided.plan
-        if plan is None or not plan.rules or self._campaign.decided.stage not in _OPEN:
+        if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:
             return
         trips = gates.tripped(self._counted(), fact.at_ms)
         if trips is None:
@@ -204,7 +203,7 @@ class _Replay:
         if fact.at_ms - since_ms > RULE_GRACE_MS:
             name = trips.rule.name
             self._find(Kind.RULE, fact.seq, f"rule {name} trips since {fact.at_ms - since_ms} ms, with {words_of(trips.counts)}")
-            self._tripping[name] = 1 << 62  # it is said once
+            self._tripping[name] = 1 << 62  # reported once
 
     def _check_targets(self, fact: Released, states: list[Decided]) -> None:
         campaign = self._now()

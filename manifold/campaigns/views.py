@@ -1,4 +1,4 @@
-"""What people ask of a campaign, from its state: a summary, its targets, its orders. Values are those of JSON."""
+"""Views of a campaign's state for people: a summary, its targets, its orders. Values are those of JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.forecast import Forecast, Quantiles
 from manifold.campaigns.gates import SUCCESSES, counts_of
@@ -95,18 +94,21 @@ def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[lis
 
 
 def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, Any]]:
-    """The campaigns that a vehicle is a target of, those proposed first first."""
+    """The campaigns that a vehicle is a target of, oldest proposal first."""
     return list(_of_vehicle(campaigns, vin))
 
 
 def in_order(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign]]:
-    """The campaigns that have a plan, those proposed first first."""
+    """The campaigns that have a plan, oldest proposal first."""
     return iter(sorted(((n, c) for n, c in campaigns.items() if c.decided.plan), key=lambda each: (min(each[1].orders), each[0])))
 
 
 def with_targets(campaign: Campaign) -> Campaign:
     """The campaign with its targets by wave, also if it is a proposal."""
-    return campaign if len(campaign.roster) else replace(campaign, ledger=Ledger(drawn(campaign)))
+    if len(campaign.roster):
+        return campaign
+    ledger = Ledger(drawn(campaign))
+    return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
 def forecast_view(found: Forecast) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
         roster, state = campaign.roster, Status.WAITING
         if vin in roster:
             state = campaign.status_of(vin)
-        elif campaign.decided.stage is Stage.PROPOSED and _may_be_listed(campaign, vin):
+        elif campaign.decided.is_proposal and _may_be_listed(campaign, vin):
             roster = drawn(campaign)
         if vin in roster:
             view = _target(campaign, roster, roster.number_of[vin], str(state))
@@ -144,7 +146,7 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
 
 
 def _may_be_listed(campaign: Campaign, vin: str) -> bool:
-    """Whether a proposal names this vehicle; a draw, which would tell its wave, costs far more."""
+    """Whether a proposal names this vehicle; a draw, which gives its wave, costs far more."""
     plan = campaign.decided.plan
     named = (wave.vins for wave in plan.waves) if plan is not None else ()
     return any(target.vin == vin for target in campaign.decided.targets) or any(vin in vins for vins in named)
@@ -176,6 +178,6 @@ def _at(at_ms: int | None) -> datetime | None:
 
 
 def _gate(campaign: Campaign, wave: int) -> dict[str, Any]:
-    """How far a wave is; what its gate asks for stands in the plan."""
+    """The counts that the gate of a wave compares; the plan has their limits."""
     counts = counts_of(campaign, wave)
     return {name: counts[name] for name in ("released", "known", "success")}

@@ -1,4 +1,4 @@
-"""What a dry run warns of: a plan that is valid, and may not do what its author expects."""
+"""Warnings about valid plans that may not do what their authors expect."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -16,7 +16,6 @@ from manifold.console._campaign_plan import (
     campaign_of,
     instant_of,
     listed_in,
-    policy_of,
     read_document,
     read_or_fail,
 )
@@ -24,7 +23,7 @@ from manifold.console._campaign_propose import propose
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
-    from manifold.campaigns.forecast import Forecast, Quantiles
+    from manifold.campaigns.forecast import Quantiles
     from manifold.campaigns.plan import Gate
 
 Commands = tuple[Callable[..., None], ...]
@@ -50,6 +49,7 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     """Check a plan: each mistake with field, value and remedy; else its waves, what may surprise, and when it would end."""
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.parsing import plan_sha256
+    from manifold.campaigns.proposals import policy_of
     from manifold.campaigns.warnings import warnings_of
 
     document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
@@ -89,6 +89,8 @@ def forecast_command(
     """When shares of the targets would be delivered: p10, p50 and p90 of draws of the fleet, played through the plan."""
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.lists import read_absences
+    from manifold.campaigns.proposals import policy_of
+    from manifold.campaigns.views import forecast_view
 
     document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
     listed = listed_in(document, targets)
@@ -98,7 +100,7 @@ def forecast_command(
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     found = forecast(campaign, observed, policy, now_ms)
     if as_json:
-        print_json(_as_json(found))
+        print_json(forecast_view(found))
         return
     rows = [_row(f"{percent} % delivered", times) for percent, times in found.delivered.items()]
     title = f"{document['campaign']}: {len(campaign.roster)} targets, {found.draws} draws"
@@ -131,11 +133,3 @@ def _row(what: str, times: "Quantiles") -> tuple[object, ...]:
 
 def _time(at_ms: int | None) -> datetime | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def _as_json(found: "Forecast") -> dict[str, object]:
-    def quantiles(times: "Quantiles") -> dict[str, datetime | None]:
-        return {"p10": _time(times.p10), "p50": _time(times.p50), "p90": _time(times.p90)}
-
-    delivered = {str(percent): quantiles(times) for percent, times in found.delivered.items()}
-    return {"delivered": delivered, "end": quantiles(found.end), "never": found.never, "draws": found.draws}

@@ -132,6 +132,13 @@ def retry(
     _order(r.Retry, as_json, campaign=campaign, why=why, by=by, if_version=if_version, ended=tuple(ended))
 
 
+def settings_for(campaign: str) -> Settings:
+    """Return the settings; exit unless this may be the id of a campaign."""
+    if not is_id(campaign):
+        fail(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
+    return settings_or_fail()
+
+
 def who(by: str) -> str:
     """Who orders: the claim of the option, or the user of this process."""
     by = by.strip() or getpass.getuser()
@@ -143,7 +150,7 @@ def who(by: str) -> str:
 def carry_out(
     settings: Settings, name: str, run: "Callable[[Read, Publish], Coroutine[Any, Any, Taken | Declined]]"
 ) -> "Taken | Declined":
-    """Run what takes an order, with the record of this campaign and a connection that publishes."""
+    """Run an intake function with the record of this campaign and a connection to the broker."""
     from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.messaging.publisher import Publisher
 
@@ -162,7 +169,7 @@ def carry_out(
 
 
 def print_outcome(order: r.Command, found: "Taken | Declined", as_json: bool) -> None:
-    """Print what has come of an order; exit unless it has an effect."""
+    """Print the effect of an order; exit unless it has one."""
     from manifold.campaigns.intake import Declined, Effect
 
     if isinstance(found, Declined):
@@ -183,9 +190,7 @@ def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> Non
     from manifold.campaigns.intake import BRAKES, take
 
     name = fields["campaign"]
-    if not is_id(name):
-        fail(f"campaign {name!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
-    settings = settings_or_fail()
+    settings = settings_for(name)
     try:
         order = r.build_order(kind, fields | {"by": who(by), "token": secrets.token_hex(16)})
     except ValueError as exc:

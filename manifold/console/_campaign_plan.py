@@ -9,7 +9,6 @@ import typer
 from manifold.console._output import USAGE, fail
 from manifold.contracts.messages import Refused
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.fold import Campaign
@@ -62,13 +61,6 @@ def campaign_of(file: Path, document: dict[str, Any], listed: "Sequence[Target]"
     if isinstance(campaign, Refused):
         fail(f"{file}: {campaign.reason}")
     return campaign
-
-
-def policy_of(settings: Settings) -> "Policy":
-    """Return the policy of these settings."""
-    from manifold.campaigns.step import Policy
-
-    return Policy(ack_deadline_ms=int(settings.ack_deadline_seconds * 1000))
 
 
 def instant_of(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifold.console._campaign_orders import AWAY, UNKNOWN, By, Why, carry_out, print_outcome, who
-from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, policy_of, read_document, read_or_fail
+from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, read_document, read_or_fail
 from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
@@ -38,7 +38,7 @@ def propose(
 
     settings, document, now_ms, author = settings_or_fail(), read_document(plan_file), instant_of(at), who(by)
     listed = _listed(plan_file, document, targets)
-    campaign = read_or_fail(proposals.examined(document, listed, policy_of(settings), now_ms), FAILED)
+    campaign = read_or_fail(proposals.examined(document, listed, proposals.policy_of(settings), now_ms), FAILED)
     try:
         size = _examine_data(settings, campaign)
         if dry_run:

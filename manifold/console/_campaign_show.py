@@ -3,30 +3,31 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import CampaignId
+from manifold.console._campaign_orders import CampaignId, settings_for
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts.messages import NAME_RULE
-from manifold.contracts.names import MAX_ID, is_id
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.facts import Fact
+    from manifold.campaigns.falsifications import Sent
     from manifold.campaigns.fold import Campaign
 
 EVERY_S = 2.0
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="So many at most.")]
+FromLake = Annotated[
+    bool, typer.Option("--lake", help="From the lake, which has the first publishes too; default: from archive and recorders.")
+]
 State = Annotated[str, typer.Option("--state", help="Only those with this state.", show_default=False)]
 
 
 @handle_errors
 def ls(state: State = "", as_json: AsJson = False) -> None:
-    """The campaigns on record, those proposed first first: where they are, and why."""
+    """The campaigns on record, oldest proposal first: where they are, and why."""
     from manifold.campaigns import views
     from manifold.campaigns.decided import Stage
     from manifold.campaigns.record import read_campaigns
@@ -52,10 +53,11 @@ def show(
     """Where a campaign is, and why; its counts by wave and state; its rate. With --watch and --json one line each time."""
     from rich.live import Live
 
-    from manifold.campaigns.record import ENDED, CampaignRecord, fold_into
+    from manifold.campaigns.decided import OVER
+    from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.campaigns.views import summary
 
-    settings = _checked(campaign)
+    settings = settings_for(campaign)
     record, known = CampaignRecord(settings, [campaign]), dict[str, "Campaign"]()
 
     def read() -> "Campaign":
@@ -77,7 +79,7 @@ def show(
                     sys.stdout.flush()
                 else:
                     live.update(_shown(view), refresh=True)
-                if found.decided.stage in ENDED:
+                if found.decided.stage in OVER:
                     return
                 time.sleep(EVERY_S)
                 found = read()
@@ -141,20 +143,20 @@ def events(
 
 
 @handle_errors
-def report(campaign: CampaignId) -> None:
+def report(campaign: CampaignId, lake: FromLake = False) -> None:
     """The proof of a campaign as JSON: its numbers, every order, and what a verification of its record found."""
     from manifold.campaigns.proof import report as proof
 
-    print_json(proof(_facts(campaign)))
+    print_json(proof(*_facts(campaign, lake)))
 
 
 @handle_errors
-def verify(campaign: CampaignId, as_json: AsJson = False) -> None:
+def verify(campaign: CampaignId, lake: FromLake = False, as_json: AsJson = False) -> None:
     """Recompute a campaign from its record, and name what the record cannot explain; exit 1 if there is anything."""
+    from manifold.campaigns.proof import finding
     from manifold.campaigns.verification import verify as verification
 
-    found = verification(_facts(campaign))
-    view = [{"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail} for each in found]
+    view = [finding(each) for each in verification(*_facts(campaign, lake))]
     if as_json:
         print_json({"campaign": campaign, "is_proved": not view, "falsifications": view})
     elif view:
@@ -165,14 +167,8 @@ def verify(campaign: CampaignId, as_json: AsJson = False) -> None:
         raise typer.Exit(FAILED)
 
 
-def _checked(campaign: str) -> Settings:
-    if not is_id(campaign):
-        fail(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
-    return settings_or_fail()
-
-
 def _campaign(name: str) -> "Campaign":
-    settings = _checked(name)
+    settings = settings_for(name)
     from manifold.campaigns.record import read_campaigns
 
     return _proposed(name, read_campaigns(settings, [name]))
@@ -185,11 +181,18 @@ def _proposed(name: str, known: "Mapping[str, Campaign]") -> "Campaign":
     return found
 
 
-def _facts(name: str) -> "list[Fact]":
-    settings = _checked(name)
+def _facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
+    """Return what is on record of a campaign, and the first publishes, which only the lake has; exit if it has nothing."""
+    settings = settings_for(name)
+    if from_lake:
+        from manifold.campaigns.lake import read_campaign
+        from manifold.lake.catalog import open_catalog
+
+        known = read_campaign(open_catalog(settings), name)
+        return known.facts, known.sent
     from manifold.campaigns.record import read_facts
 
-    return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls")
+    return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls"), ()
 
 
 def _require_word(option: str, word: str, words: Any) -> None:

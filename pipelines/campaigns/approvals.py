@@ -1,4 +1,4 @@
-"""Which approvals campaigns wait for, and what a person reads before giving one."""
+"""Finds the approvals that campaigns wait for, and writes the questions to the approvers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

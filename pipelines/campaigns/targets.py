@@ -17,7 +17,6 @@ from pyspark.sql import functions as sf
 
 from expectations import audit
 from manifold.campaigns import views
-from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.lake import read_campaign
 from manifold.campaigns.plan import Plan
@@ -58,7 +57,7 @@ def record_targets(
         raise Permanent("the run was triggered by nobody; trigger it as a user of Airflow, whose name is recorded with the list")
     proposal = read_campaigns(settings, [campaign]).get(campaign, Campaign())
     decided = proposal.decided
-    if decided.plan is None or decided.stage is not Stage.PROPOSED or decided.approved_by:
+    if decided.plan is None or not decided.is_proposal or decided.approved_by:
         raise Permanent(f"campaign {campaign!r} waits for no list: it is {decided.stage}, because {decided.because}")
     if decided.is_listed:
         return {"campaign": campaign, "targets": len(decided.targets), "recorded": 0, "report": None}
@@ -144,8 +143,6 @@ def _rows(content: bytes, name: str) -> pa.Table:
 
 def _of_campaign(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa.Table:
     campaign = fold(Campaign(), read_campaign(catalog, name).facts)
-    if campaign.decided.plan is None:
-        raise Permanent(f"the lake does not know the campaign {name!r}; it comes with the next run of ingest_archives")
     rows = [
         target
         for state in ended

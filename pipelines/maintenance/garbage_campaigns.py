@@ -7,13 +7,11 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 
-from manifold.campaigns.decided import Decided, Stage
+from manifold.campaigns.decided import OVER, Decided
 from manifold.campaigns.decisions import decide
 from manifold.contracts.campaigns import Command, decode
 from manifold.contracts.messages import Refused
 from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGNS
-
-_OVER = (Stage.NEW, Stage.REFUSED, Stage.CANCELLED, Stage.COMPLETED)
 
 
 def campaigns_with_data(catalog: Catalog, base: Mapping[str, int]) -> dict[str, set[str]]:
@@ -46,7 +44,7 @@ def are_open(catalog: Catalog, base: Mapping[str, int], campaigns: Collection[st
 
 
 def _is_open(decided: Decided, since_ms: int) -> bool:
-    if decided.stage in _OVER or decided.plan is None:
+    if decided.plan is None or decided.stage in OVER:
         return False
     plans = [decided.plan] if decided.amendment is None else [decided.plan, decided.amendment.plan]
     return max(plan.ends_ms for plan in plans) >= since_ms

@@ -241,7 +241,7 @@ class CampaignState(BaseModel):
 
 
 class CampaignList(BaseModel):
-    """Campaigns, those proposed first first."""
+    """Campaigns, oldest proposal first."""
 
     model_config = example(campaigns=[STATE])
 
@@ -393,7 +393,7 @@ class VehicleCampaign(Target):
 
 
 class VehicleCampaigns(BaseModel):
-    """The campaigns of a vehicle, those proposed first first."""
+    """The campaigns of a vehicle, oldest proposal first."""
 
     model_config = example(vin="1M8GDM9AXKP042788", campaigns=[{"campaign": "eu-map-47", "campaign_state": "running", **TARGET}])
 

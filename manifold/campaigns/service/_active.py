@@ -1,4 +1,4 @@
-"""What the active campaigner does: it folds what is new, asks `step` what follows, and publishes that."""
+"""The loop of the active campaigner: folds new facts, asks `step` for effects, and publishes them."""
 
 import asyncio
 import socket
@@ -62,7 +62,7 @@ class Active:
             ack_deadline_ms=self._queues.policy.ack_deadline_ms,
             max_vins=min(MAX_VINS, settings.max_ids, fitting),
         )
-        self._awaited: dict[str, set[int]] = {}  # campaign → seqs of what was published and is not folded yet
+        self._awaited: dict[str, set[int]] = {}  # campaign → seqs of its published messages that are not folded yet
         self._unsure: set[str] = set()  # campaigns of which something was published that may be on record or not
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
         self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once

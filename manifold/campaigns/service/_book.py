@@ -1,11 +1,13 @@
-"""The campaigns that are not over, as they are on record."""
+"""The state of all campaigns that are not over."""
 
 from collections.abc import Iterator
 from time import monotonic
 
+from manifold.campaigns.decided import OVER
 from manifold.campaigns.fold import Campaign
-from manifold.campaigns.record import ENDED, CampaignRecord, fold_into
+from manifold.campaigns.record import CampaignRecord, fold_into
 from manifold.campaigns.service import _metrics
+from manifold.campaigns.views import in_order
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.settings import Settings
 
@@ -29,17 +31,16 @@ class Book:
             fold_into(self._campaigns, facts)
             seqs = (fact.seq for of_campaign in facts.values() for fact in of_campaign)
             oldest_ms = min(oldest_ms, min(map(unix_ms_of, seqs), default=now_ms))
-        if self._is_current:  # the first look folds what is old
+        if self._is_current:  # the first refresh folds old facts
             _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if oldest_ms < now_ms else 0)
         self._is_current = True
-        for name in [name for name, campaign in self._campaigns.items() if campaign.decided.stage in ENDED]:
+        for name in [name for name, campaign in self._campaigns.items() if campaign.decided.stage in OVER]:
             del self._campaigns[name]
             self._record.forget(name)
 
     def proposed(self) -> Iterator[tuple[str, Campaign]]:
-        """The campaigns that have a plan, those proposed first first."""
-        have_plan = [(min(each.orders), name, each) for name, each in self._campaigns.items() if each.decided.plan is not None]
-        yield from ((name, each) for _, name, each in sorted(have_plan, key=lambda known: known[:2]))
+        """The campaigns that have a plan, oldest proposal first."""
+        return in_order(self._campaigns)
 
     def clocks_ms(self) -> list[int]:
         """What the clock of each recorder shows now, or somewhat later (Unix ms)."""

@@ -1,4 +1,4 @@
-"""Makes the brakes in Redis what the fold says. Recorders put them on at once; only this takes them off."""
+"""Keeps the brakes in Redis equal to the folded state. Recorders put brakes on at once; only the campaigner takes them off."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,7 @@ class FoldedBrakes:
             self._known = found.brakes if found.version else None
 
     async def follow(self, name: str, campaign: Campaign) -> bool:
-        """Make this campaign's brake what the fold says; returns whether it is known to be that."""
+        """Set this campaign's brake to that of its folded state; returns whether it is known to be set so."""
         if self._known is None:
             return False
         known = self._known.get(name)

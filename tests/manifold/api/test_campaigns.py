@@ -114,6 +114,7 @@ def test_a_campaign_is_proposed_approved_and_paused_with_receipts(place: Place, 
         (campaign, "approve", "who-may-approve"),
         (campaign, "pause", "who-may-brake"),
     ]
+    assert [each["effect"] for each in told] == ["applied"] * 3, "a pause holds before the start too"
     recorded = place.recorded(campaign)
     assert [seq for seq, _ in recorded] == [each["seq"] for each in told], "each answer came when its order was on disk"
     first, second, third = (order for _, order in recorded)

@@ -8,6 +8,7 @@ from manifold.campaigns.facts import Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts import campaigns as r
 from manifold.contracts.brakes import OFF, Brake
+from tests.manifold.campaigns.plans import document
 
 PAUSED, LATER = Brake(10, "pause"), Brake(12, "pause")
 ORDERS: dict[int, r.Command] = {10: r.Pause("c", "ann"), 11: r.Resume("c", "ann")}
@@ -32,6 +33,14 @@ def campaign(stage: Stage) -> Campaign:
 )
 def test_the_brake_follows_the_fold(stage: Stage, known: Brake | None, right: Brake | None) -> None:
     assert right_brake(campaign(stage), known) == right
+
+
+@pytest.mark.parametrize("more", [[], [r.Approve("maps-47", "bob"), r.Start("maps-47", "campaigner/0")]])
+def test_a_pause_before_the_start_keeps_the_brake_on(more: list[r.Command]) -> None:
+    orders = [r.Propose("maps-47", "author", plan=document()), r.Approve("maps-47", "ann"), r.Pause("maps-47", "ann"), *more]
+    paused = fold(Campaign(), [Recorded(seq, order) for seq, order in enumerate(orders, 8)])
+
+    assert right_brake(paused, PAUSED) == PAUSED
 
 
 def test_the_brake_of_an_earlier_campaign_of_this_name_does_not_stop_it() -> None:

@@ -20,6 +20,7 @@ RUNNING: Orders = [*APPROVED, r.Start(NAME, CAMPAIGNER)]
 HELD: Orders = [*RUNNING, r.Hold(NAME, CAMPAIGNER, wave=0)]
 SECOND: Orders = [*RUNNING, r.Pass(NAME, CAMPAIGNER, wave=0)]
 PAUSED: Orders = [*HELD, r.Pause(NAME, "ann")]
+STOPPED: Orders = [*PROPOSED, r.Pause(NAME, "ann")]  # before its start
 TRIPPED: Orders = [*RUNNING, r.Pause(NAME, CAMPAIGNER, rule="r1")]
 CANCELLED: Orders = [*RUNNING, r.Cancel(NAME, "ann")]
 TOKEN = "0123456789abcdef" * 2
@@ -42,6 +43,13 @@ STAGES: list[tuple[Orders, Stage]] = [
     ([*TRIPPED, r.Resume(NAME, "ann", accept=("r1",))], Stage.RUNNING),
     (CANCELLED, Stage.CANCELLED),
     ([*PROPOSED, r.Cancel(NAME, "ann")], Stage.CANCELLED),
+    (STOPPED, Stage.PAUSED),
+    ([*APPROVED, r.Pause(NAME, "ann")], Stage.PAUSED),
+    ([*STOPPED, r.Resume(NAME, "ann")], Stage.PROPOSED),
+    ([*STOPPED, r.Refuse(NAME, "ann")], Stage.REFUSED),
+    ([*STOPPED, r.Amend(NAME, "ann", plan=PLAN | {"rate": 5}), r.Resume(NAME, "ann")], Stage.PROPOSED),
+    ([*STOPPED, r.Approve(NAME, "ann"), r.Approve(NAME, "bob"), r.Resume(NAME, "ann"), r.Start(NAME, CAMPAIGNER)], Stage.RUNNING),
+    *(([*orders, r.Cancel(NAME, "ann")], Stage.CANCELLED) for orders in (APPROVED, STOPPED, HELD, SECOND, PAUSED, TRIPPED)),
     ([*RUNNING, r.Complete(NAME, CAMPAIGNER)], Stage.COMPLETED),
     ([*PAUSED, r.Complete(NAME, CAMPAIGNER, because="ends")], Stage.COMPLETED),
 ]
@@ -72,6 +80,12 @@ OBJECTIONS: list[tuple[Orders, r.Command, str]] = [
     (RUNNING, r.Amend(NAME, "ann", plan=PLAN | {"data_id": "other"}), "data_id: is not what it was"),
     (CANCELLED, r.Amend(NAME, "ann", plan=PLAN), "the campaign is cancelled"),
     (PROPOSED, r.Retry(NAME, "ann"), "the campaign is proposed"),
+    (PROPOSED, r.Resume(NAME, "ann"), "the campaign is proposed"),
+    (STOPPED, r.Pause(NAME, "ann"), "the campaign is paused, because paused by ann"),
+    (STOPPED, r.Retry(NAME, "ann"), "the campaign is paused, because paused by ann"),
+    (STOPPED, r.Complete(NAME, CAMPAIGNER, because="ends"), "the campaign is paused, because paused by ann"),
+    (STOPPED, r.Approve(NAME, "author"), "author is the author; another person has to approve"),
+    ([*APPROVED, r.Pause(NAME, "ann")], r.Start(NAME, CAMPAIGNER), "the campaign is paused, because paused by ann"),
     (TRIPPED, r.Resume(NAME, "ann"), "accept lacks r1; name the rules that tripped"),
     (CANCELLED, r.Resume(NAME, "ann"), "the campaign is cancelled, because cancelled by ann"),
     (RUNNING, r.Pause(NAME, "ann", if_version=3), "if_version 3: the campaign is at version 4; look at it again"),
@@ -91,6 +105,15 @@ def test_an_order_that_does_not_fit_has_no_effect_and_a_reason(before: Orders, o
 
     assert after.ignored[-1][1].startswith(reason)
     assert (after.stage, after.version, after.wave) == (known.stage, known.version, known.wave)
+
+
+def test_a_list_may_be_completed_and_approved_during_a_pause() -> None:
+    plan = {name: value for name, value in PLAN.items() if name != "targets"} | {"targets": {"file": "list.csv"}}
+    propose, listed = r.Propose(NAME, "author", plan=plan), r.AddTargets(NAME, "author", targets=(r.Target("A"),))
+
+    known = decided([propose, r.Pause(NAME, "ann"), listed, r.Approve(NAME, "ann")])
+
+    assert (known.is_listed, known.approved_by, known.ignored) == (True, frozenset({"ann"}), ())
 
 
 def test_a_resume_counts_its_accepted_rules_from_its_own_seq() -> None:
@@ -138,3 +161,10 @@ def test_the_same_person_counts_once_whichever_system_names_them() -> None:
 
     assert (once.approved_by, once.is_approved) == (frozenset({"ann"}), False)
     assert own.ignored[0][1] == "author is the author; another person has to approve"
+
+
+def test_a_proposal_takes_a_place_once_it_is_approved_paused_or_not() -> None:
+    stop = r.Pause(NAME, "ann")
+    places = [decided(orders).may_go_on(NOW) for orders in (PROPOSED, STOPPED, APPROVED, [*APPROVED, stop], PAUSED)]
+
+    assert places == [False, False, True, True, True]

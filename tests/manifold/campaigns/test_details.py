@@ -28,6 +28,7 @@ def test_an_approval_is_missing_until_as_many_people_as_asked_have_given_it() ->
     assert asked(APPROVED[:1]) == [("plan", None, [], 2, 0)]
     assert asked(APPROVED[:2]) == [("plan", None, ["ann"], 2, 1)]
     assert asked([*APPROVED[:2], r.Approve(NAME, "airflow/ann")]) == [("plan", None, ["ann"], 2, 2)], "asked once more"
+    assert asked([*APPROVED[:2], r.Pause(NAME, "carl")]) == [("plan", None, ["ann"], 2, 1)], "a paused one may be approved"
     assert asked(APPROVED) == []
 
 

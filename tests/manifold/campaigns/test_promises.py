@@ -14,7 +14,7 @@ from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Rehearsal, Simulation, rehearse
 from manifold.campaigns.standing import Status
-from manifold.campaigns.step import Release, step
+from manifold.campaigns.step import Release, Wake, step
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
 from tests.manifold.campaigns.plans import POLICY, document, vins
@@ -163,8 +163,8 @@ def test_a_stop_takes_effect_at_any_point(run: Run, data: st.DataObject, stop: r
         for later in (0, MINUTE, DAY):
             effects = step(stopped, run[3] + later, vins(NUMBER), POLICY)
             assert not [effect for effect in effects if isinstance(effect, Release)]
-    else:  # already over, or not yet running
-        assert stopped.decided.stage not in ("running", "held")
+    else:
+        assert stopped.decided.stage in ("new", "completed")
 
 
 class Restarted(Simulation):
@@ -210,6 +210,30 @@ def test_a_run_equals_its_dry_run_vehicle_by_vehicle(run: Run, seed: int) -> Non
     world.order(r.Propose(plan.campaign, "author", plan=run[0]))
     world.order(r.AddTargets(plan.campaign, "author", targets=tuple(run[1])))
     world.order(r.Approve(plan.campaign, "approver 1"))
+    world.run(plan.ends_ms)
+
+    assert delivered(world.facts) == delivered(result.facts)
+    assert world.campaign.decided.stage == result.campaign.decided.stage
+
+
+@quick
+@given(runs(), st.integers(0, 1 << 32), st.integers(1, 3))
+def test_a_campaign_paused_before_its_start_runs_as_its_dry_run_once_it_is_resumed(run: Run, seed: int, place: int) -> None:
+    plan, result = rehearsed(run)
+    world, name = Restarted(run, seed), plan.campaign
+    orders: list[r.Command] = [
+        r.Propose(name, "author", plan=run[0]),
+        r.AddTargets(name, "author", targets=tuple(run[1])),
+        r.Approve(name, "approver 1"),
+    ]
+
+    for order in [*orders[:place], r.Pause(name, "ann"), *orders[place:]]:
+        world.order(order)
+    for later in (0, MINUTE, DAY, plan.ends_ms - run[3]):
+        assert not [
+            effect for effect in step(world.campaign, run[3] + later, vins(NUMBER), POLICY) if not isinstance(effect, Wake)
+        ]
+    world.order(r.Resume(name, "ann"))
     world.run(plan.ends_ms)
 
     assert delivered(world.facts) == delivered(result.facts)
