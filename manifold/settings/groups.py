@@ -83,8 +83,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
     mqtt_username_campaigns: str = _s(
-        "sdv-campaigns", "user name of who may publish orders to campaigns: API, console, campaigner"
+        "sdv-campaigns", "user name of console and campaigner where they publish orders to campaigns"
     )
+    mqtt_username_api: str = _s("sdv-api", "user name of the API, which publishes orders to campaigns, and rewinds")
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
     mqtt_probe_username: str = _s(
         "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"
