@@ -63,12 +63,12 @@ def start_broker(made: Composed) -> None:
 
 
 def test_every_service_becomes_healthy(site: Composed) -> None:
-    for service in ("recorder", "dispatcher", "signals", "api"):
+    for service in ("recorder", "dispatcher", "campaigner", "signals", "api"):
         site.start(service)
     site.run("airflow-migrate")
     for service in ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor"):
         site.start(service)
-    for service in ("recorder", "dispatcher", "signals", "api", "airflow-api-server", "airflow-scheduler"):
+    for service in ("recorder", "dispatcher", "campaigner", "signals", "api", "airflow-api-server", "airflow-scheduler"):
         site.wait_healthy(service, within_s=300)
 
 

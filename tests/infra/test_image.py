@@ -29,8 +29,8 @@ from tests.support.rabbitmq import needs_rabbitmq, start_rabbitmq
 from tests.support.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
 
 HOME = "/var/lib/manifold"
-SERVICES = {"recorder": (), "dispatcher": ("--replica", "0"), "api": (), "signals": ()}
-MODULES = {name: name if name == "dispatcher" else f"manifold.{name}" for name in SERVICES}
+SERVICES = {"recorder": (), "dispatcher": ("--replica", "0"), "campaigner": (), "api": (), "signals": ()}
+MODULES = {name: f"manifold.{name}" for name in SERVICES} | {"dispatcher": "dispatcher", "campaigner": "manifold.campaigns"}
 VIN = Owner("1M8GDM9AXKP042788")
 
 pytestmark = [
@@ -235,7 +235,7 @@ def test_a_service_without_its_servers_is_unhealthy_and_stops_on_sigterm(environ
         assert alone.stop(within_s=30) == 0
 
 
-@pytest.mark.parametrize("name", ["dispatcher", "signals", "api", "recorder"])
+@pytest.mark.parametrize("name", ["dispatcher", "signals", "campaigner", "api", "recorder"])
 def test_each_process_stops_in_time_on_sigterm(environment: Environment, name: str) -> None:
     if name == "signals":
         needs_rabbitmq()
