@@ -7,6 +7,14 @@ from manifold.contracts.brakes import OFF, Brake, braking_of
 WORDS = {Stage.PAUSED: "pause", Stage.CANCELLED: "cancel", Stage.COMPLETED: "complete"}
 
 
+def follows(campaign: Campaign, known: Brake) -> bool:
+    """Whether the fold has taken in the order that put this brake on, or that order is of an earlier campaign of this name.
+
+    Redis keeps a brake for ever, and the record of a campaign has a retention: after it, its name may be used again.
+    """
+    return known.seq in campaign.orders or known.seq < min(campaign.orders, default=0)
+
+
 def right_brake(campaign: Campaign, known: Brake | None) -> Brake | None:
     """The brake that `known`, which Redis has, should be; None: none, and nobody has put one on.
 
@@ -14,7 +22,7 @@ def right_brake(campaign: Campaign, known: Brake | None) -> Brake | None:
     """
     word = WORDS.get(campaign.decided.stage, OFF)
     if known is not None:
-        return Brake(known.seq, word) if known.seq in campaign.orders else known
+        return Brake(known.seq, word) if follows(campaign, known) else known
     if word == OFF:
         return None
     return Brake(max(seq for seq, order in campaign.orders.items() if braking_of(seq, order)), word)

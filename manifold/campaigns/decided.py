@@ -67,6 +67,12 @@ class Decided(Struct, frozen=True):
         """Whether as many people have approved as the plan asks for."""
         return self.plan is not None and len(self.approved_by) >= self.plan.approve.people
 
+    def may_go_on(self, now_ms: int) -> bool:
+        """Whether anything is to be decided; not of a plan that waits for people, or was not approved before its end."""
+        if self.plan is None or self.stage is not Stage.PROPOSED:
+            return self.plan is not None
+        return self.is_approved and now_ms < self.plan.ends_ms
+
     @property
     def terms(self) -> Terms:
         """What the standing of a target follows from, beside its attempts."""

@@ -15,7 +15,7 @@ from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
 from manifold.campaigns.plan import Plan
-from manifold.campaigns.rate import Recent, within_a_minute
+from manifold.campaigns.rate import Recent, still_counted
 from manifold.campaigns.standing import Standing, Status
 from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
@@ -90,7 +90,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
             steps = max(steps, fact.step)
     if ledger is not campaign.ledger:
         ledger.judge(decided.terms, anew=has_moved or decided.terms != before.terms)
-    recent = within_a_minute(chain(campaign.recent, fresh))
+    recent = still_counted(chain(campaign.recent, fresh))
     return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Iterable
 
 MINUTE_MS = 60_000
+KEPT_MS = 2 * MINUTE_MS  # before the newest: the clock of the recorder that has recorded it may be ahead of the others
 
 Recent = tuple[tuple[int, int, int], ...]  # when (Unix ms), seq, how many targets; oldest first
 
 
-def within_a_minute(releases: Iterable[tuple[int, int, int]]) -> Recent:
-    """The releases less than 60 s before the newest: no later instant has to count the others."""
+def still_counted(releases: Iterable[tuple[int, int, int]]) -> Recent:
+    """The releases that an instant up to a minute before the newest, or any later one, has to count."""
     known = sorted(set(releases))
-    return tuple(release for release in known if release[0] > known[-1][0] - MINUTE_MS)
+    return tuple(release for release in known if release[0] > known[-1][0] - KEPT_MS)
 
 
 def allowance(recent: Recent, per_minute: int, now_ms: int) -> int:

@@ -19,7 +19,7 @@ from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.decisions import decide
-from manifold.campaigns.facts import Fact, Recorded
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts.answers import parse_answer
 from manifold.contracts.campaigns import AddTargets, Command, decode
@@ -63,6 +63,9 @@ class CampaignRecord:
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
         self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
         self._campaign_of: dict[int, str] = {}  # release → campaign
+        # A release that two recorders have recorded, because one died before it acknowledged it: only one of them was queued.
+        self._first_of: dict[str, int] = {}  # digest of a release → the seq under which it was read first
+        self._same_as: dict[int, int] = {}  # seq of a release → the same
         self._unplaced: list[Message] = []  # outcomes and answers whose trigger was not read yet
 
     def read(self) -> Iterator[Facts]:
@@ -79,8 +82,7 @@ class CampaignRecord:
             missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
             # Triggers before all that is about their entries, because an outcome does not say to which campaign it belongs.
             yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
-            for since_seq, node in missed:
-                yield from self._archived(since_seq, node)
+            yield from self._archived(missed)
         except OSError as exc:
             raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
         yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
@@ -90,6 +92,8 @@ class CampaignRecord:
         """Stop following a campaign: it is over."""
         self._over.add(name)
         self._campaign_of = {seq: campaign for seq, campaign in self._campaign_of.items() if campaign != name}
+        self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
+        self._first_of = {digest: first for digest, first in self._first_of.items() if first in self._campaign_of}
 
     def _pages(self, url: str) -> Iterator[Page]:
         after, more = self._known.get(url, (0, 0))[1], True
@@ -137,13 +141,15 @@ class CampaignRecord:
             self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in ENDED}
         return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
 
-    def _archived(self, since_seq: int, node: int | None = None) -> Iterator[Facts]:
-        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES) if since_seq < MAX_SEQ else ():
-            yield from self._batches(
-                (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
-                for envelope in self._segments.recorded_since(stream, since_seq, node)
-                if envelope.refused_because is None and envelope.duplicate_of is None
-            )
+    def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
+        """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
+        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES):
+            for since_seq, node in gaps:
+                yield from self._batches(
+                    (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
+                    for envelope in (self._segments.recorded_since(stream, since_seq, node) if since_seq < MAX_SEQ else ())
+                    if envelope.refused_because is None and envelope.duplicate_of is None
+                )
 
     def _batches(self, messages: Iterable[Message]) -> Iterator[Facts]:
         left = iter(messages)
@@ -170,7 +176,8 @@ class CampaignRecord:
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
-                    yield trigger.request_id, release
+                    self._same_as[seq] = first = self._first_of.setdefault(trigger.digest, seq)
+                    yield trigger.request_id, release if first == seq else msgspec.structs.replace(release, vins=())
 
     def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
         seq, stream, topic, payload = message
@@ -184,11 +191,15 @@ class CampaignRecord:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
             elif answer is None:
-                yield name, wire.ended(seq, OutcomeRecord.from_wire(payload))
+                yield name, self._of_first(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
-                yield name, wire.answered(seq, answer)
+                yield name, self._of_first(wire.answered(seq, answer))
         except ValueError:  # ingest quarantines it
             return
+
+    def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
+        first = self._same_as[fact.release]
+        return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
     def _trigger(self, payload: bytes) -> Trigger | None:
         settings = self._settings

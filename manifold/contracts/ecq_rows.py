@@ -103,7 +103,8 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before
     `live` are the seqs of the client's live messages. Rows younger than `settled_before` are kept: rewinds, so that a late
     acknowledgement of an earlier epoch does not count; acknowledgements, because their message may arrive late. Of older rows it
     keeps effective acknowledgements of live messages, the first expiry of each live message, the position, and the last rewind,
-    which sets the epoch; without live messages there is nothing to rewind, and it is dropped.
+    which sets the epoch; without live messages there is nothing to rewind, and it is dropped. The last rewind also stands for
+    earlier ones that moved the position back before an expired message.
     """
     old = {row for row in rows if row.acked_at < settled_before}
     came_to = RecordedState(old)
@@ -122,10 +123,12 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before
             if known is None or known.epoch < row.epoch:
                 acked[row.acked_seq] = row
     kept.update(acked.values())
-    added: set[StateRow] = set()
     if came_to.acked_seq is not None and came_to.acked_at is not None:
-        position = StateRow(came_to.acked_seq, came_to.acked_at, max(row.epoch for row in old), StateKind.POSITION.value)
+        if (RecordedState(kept).acked_seq or 0) > came_to.acked_seq:
+            # An expiry stays, the rewind that moved the position back before it does not: the last one moves it back that far.
+            kept = {row._replace(acked_seq=came_to.acked_seq) if row.kind == StateKind.REWOUND else row for row in kept}
         now = RecordedState(kept)
         if (now.acked_seq, now.acked_at) != (came_to.acked_seq, came_to.acked_at):
-            (kept if position in old else added).add(position)
-    return Compaction(sorted(old - kept), sorted(added))
+            last = max(row.epoch for row in old)
+            kept.add(StateRow(came_to.acked_seq, came_to.acked_at, last, StateKind.POSITION.value))
+    return Compaction(sorted(old - kept), sorted(kept - old))

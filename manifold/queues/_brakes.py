@@ -34,9 +34,10 @@ class BrakedQueues(Streams):
         """Replace a brake that is still `before`; returns whether it was."""
         return bool(await self._one(_commands.brake([(campaign, after, before)])))
 
-    async def are_brakes_loaded(self) -> bool:
-        """Whether somebody has loaded the brakes since Redis was last empty."""
-        return bool(await self._one(("EXISTS", keys.BRAKES_VERSION)))
+    async def brakes_since(self) -> bytes:
+        """When somebody first loaded brakes since Redis was last empty: another value after it was emptied; b"" if nobody has."""
+        version: bytes | None = await self._one(("GET", keys.BRAKES_VERSION))
+        return (version or b"").partition(b".")[0]
 
     async def brakes(self) -> KnownBrakes:
         """Read all brakes."""

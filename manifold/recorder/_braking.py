@@ -20,7 +20,8 @@ from manifold.recorder._parser import Incoming
 from manifold.recorder._redis import run_id, why
 from manifold.recorder._replay import ReplaySource
 
-AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force before anything is sent again"
+AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
+AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
 log = structlog.get_logger(__name__)
 
@@ -33,17 +34,38 @@ class Brakes:
 
     def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
         self._queues, self._recorded = queues, recorded
-        self._complete_in: str | None = None  # the run id of the Redis that has all of them
+        # The Redis that has all of them: its run id, and since when it has had any.
+        self._complete_in: tuple[str, bytes] | None = None
+        self._missed: list[Braking] = []  # recorded while Redis was away
+        self._has_missed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Hand over what Redis missed once it is back; runs forever."""
+        while True:
+            await self._has_missed.wait()
+            await asyncio.sleep(AGAIN_S)
+            missed = list(self._missed)
+            try:
+                await self._queues.brake(missed)
+            except RedisError:
+                continue
+            del self._missed[: len(missed)]
+            if not self._missed:
+                self._has_missed.clear()
+            log.info("missed brakes handed over", orders=len(missed))
 
     async def hand_over(self, group: Sequence[Incoming]) -> None:
         """Put on the brakes of this group, and note on each order whether it is in force."""
         ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
         if not ordered:
             return
+        brakings = [incoming.braking for incoming in ordered if incoming.braking is not None]
         try:
-            await self._queues.brake(incoming.braking for incoming in ordered if incoming.braking is not None)
+            await self._queues.brake(brakings)
         except RedisError as exc:
             self._complete_in = None
+            self._missed += brakings
+            self._has_missed.set()
             log.warning("brakes not handed over", reason=why(exc))
             for incoming in ordered:
                 incoming.not_in_force = AWAY.format(why(exc))
@@ -57,18 +79,18 @@ class Brakes:
         Raises:
             redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
         """
-        found, are_loaded = await run_id(self._queues.redis), await self._queues.are_brakes_loaded()
-        if found == self._complete_in and are_loaded:
+        found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
+        if since and (found, since) == self._complete_in:
             return
         try:
             brakings = await asyncio.to_thread(self._recorded_brakes)
         except (OSError, pa.ArrowException) as exc:
-            if not are_loaded:
+            if not since:
                 raise
             log.warning("archive not readable: only the journal's brakes are handed over again", reason=str(exc))
             brakings = await asyncio.to_thread(self._journaled_brakes)
         await self._queues.brake(brakings)
-        self._complete_in = found
+        self._complete_in = found, since  # a Redis that had none gets them once more: somebody else may have been first
         if brakings:
             log.info("brakes handed over again", orders=len(brakings))
 

@@ -52,7 +52,7 @@ class Enqueuer:
     ) -> None:
         self.suspended: str | None = STARTING if direct_enqueuer else OFF
         self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
-        self._journal, self._state, self._brakes, self._settle = journal, state, brakes, settle
+        self.brakes, self._journal, self._state, self._settle = brakes, journal, state, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._busy = self._look_pending = False
         self._upto = 0  # greatest seq that was processed here
@@ -103,7 +103,7 @@ class Enqueuer:
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
-        await self._brakes.hand_over(group)  # first, and even while nothing else is handed over
+        await self.brakes.hand_over(group)  # first, and even while nothing else is handed over
         if self._direct_enqueuer is not None and self.suspended is None:
             try:
                 with _metrics.HANDOFF_SECONDS.time():
@@ -137,7 +137,7 @@ class Enqueuer:
             await (self._keep_mark() if self.suspended is None else self._try_resume())
             return
         try:
-            await self._brakes.look()
+            await self.brakes.look()
         except FAILURES as exc:
             log.warning("brakes not handed over", reason=why(exc))
 
@@ -145,7 +145,7 @@ class Enqueuer:
         """Advance the watermark. If the queues have changed since, they lack something."""
         assert self._direct_enqueuer is not None
         try:
-            await self._brakes.look()
+            await self.brakes.look()
             await self._catch_up.mark(self._passed())
             await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
@@ -160,7 +160,7 @@ class Enqueuer:
         state = self._state.state
         try:
             found = await run_id(self._redis)
-            await self._brakes.look()  # before any entry can be there that they forbid
+            await self.brakes.look()  # before any entry can be there that they forbid
             self._run_id_guard.expected = found
             gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
             await self._catch_up.close(gap, self._passed)

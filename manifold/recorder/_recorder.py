@@ -127,7 +127,7 @@ class Recorder:
                     return
                 async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
                     works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
-                    works.append(self._freshness.watch)
+                    works += [self._freshness.watch, self._enqueuer.brakes.run]
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")

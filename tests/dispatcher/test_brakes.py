@@ -85,7 +85,8 @@ def test_a_window_ends_by_the_clock_of_redis(play: Play) -> None:
         until_ms = wall_clock_ms() + 60_000
         ruling = brakes.ruling("c", until_ms)
         assert ruling is not None
-        assert ruling.expiry_s in (59, 60)
+        assert ruling.expiry_s is not None
+        assert 30 < ruling.expiry_s <= 60  # whole seconds that were left when it asked
         assert brakes.ruling("c", wall_clock_ms()) == Ruling(OVER)
 
     play(scenario)

@@ -15,6 +15,7 @@ NAMED = {"MANIFOLD_HTTP_CERTIFICATE": "/etc/manifold-tls/tls.crt", "AIRFLOW__API
     [
         ("python -m manifold.recorder", "://127.0.0.1:9101/healthz", "https"),
         ("python -m dispatcher --replica 2", "://127.0.0.1:9112/healthz", "https"),
+        ("python -m manifold.signals", "://127.0.0.1:9105/healthz", "https"),
         ("python -m manifold.campaigns", "://127.0.0.1:9106/healthz", "https"),
         ("python -m manifold.api", "://127.0.0.1:9104/livez", "https"),
         ("/usr/bin/python3 /usr/local/bin/airflow api-server", "://127.0.0.1:8080/api/v2/version", "https"),

@@ -235,7 +235,7 @@ def test_a_service_without_its_servers_is_unhealthy_and_stops_on_sigterm(environ
         assert alone.stop(within_s=30) == 0
 
 
-@pytest.mark.parametrize("name", ["dispatcher", "signals", "campaigner", "api", "recorder"])
+@pytest.mark.parametrize("name", ["campaigner", "dispatcher", "signals", "api", "recorder"])
 def test_each_process_stops_in_time_on_sigterm(environment: Environment, name: str) -> None:
     if name == "signals":
         needs_rabbitmq()

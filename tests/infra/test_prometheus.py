@@ -29,6 +29,7 @@ QUIET = (
     "delivery, Events that were not handled one by one E",  # EMQX's REST API is not used
     "fleet, Connections A",  # EMQX only
     "capacity, Messages of the broker",
+    "campaigns, ",  # nobody proposes one
     "signals, ",
 )
 

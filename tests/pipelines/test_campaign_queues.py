@@ -20,6 +20,7 @@ from pipelines.populate.load import populate
 from tests.manifold.campaigns.plans import document
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
+from tests.pipelines.test_garbage import sighting
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.slow
@@ -49,8 +50,7 @@ def test_a_collection_keeps_the_data_of_an_open_campaign(spark_lake: SparkLake) 
     lake, now_ms = spark_lake, 40 * DAY_MS
     ensure_tables(lake.catalog)
     for data_id in ("map_47", "old"):
-        seen = {"data_id": data_id, "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
-        lake.append(META, [seen])
+        lake.append(META, [sighting(data_id, at(1))])
         payload = {"payload": b"x", "sha1": "0" * 40, "size_bytes": 1, "seq": seq_at(1), "first_seen_at": at(1)}
         lake.append(DATA, [{"data_id": data_id} | payload])
     propose = r.Propose(NAME, "author", plan=document(ends=f"{at(50 * DAY_MS):%Y-%m-%dT%H:%M:%SZ}"))

@@ -36,7 +36,7 @@ def write_some(spark_lake: SparkLake) -> None:
 def assert_all_is_in_once(spark_lake: SparkLake) -> None:
     assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
     assert spark_lake.rows(DATA, "data_id") == ["d1"]
-    assert spark_lake.rows(META, "times_seen") == [2]
+    assert spark_lake.seen("times_seen") == [2]
     assert len(spark_lake.rows(QUARANTINE)) == 1
     assert len(spark_lake.rows(SEGMENTS)) == 2
     assert leftovers(spark_lake.catalog) == []
@@ -178,7 +178,7 @@ def test_two_concurrent_runs_of_overlapping_intervals_ingest_everything_once(spa
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda run_id: whole_run(spark_lake, run_id, intervals[run_id]), intervals))
     assert spark_lake.rows(IDS, "vin") == ["V1", "V2", "V3"]
-    assert spark_lake.rows(META, "times_seen") == [2]
+    assert spark_lake.seen("times_seen") == [2]
     assert spark_lake.rows(SEGMENTS, "path").count(later) == 1
     assert leftovers(spark_lake.catalog) == []
 

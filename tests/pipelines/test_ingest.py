@@ -20,10 +20,11 @@ TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
 def whole_lake(spark_lake: SparkLake) -> dict[str, object]:
-    """Everything in main except the run ids, and so except payload locations."""
+    """Everything in main except the run ids, and so except payload locations; sightings are folded as readers do."""
     run_by_run = ("run_id", "ingested_at", "stored_at")
     shown = {table.name: [c.name for c in table.columns if c.name not in run_by_run] for table in TABLES}
-    return {table.name: spark_lake.rows(table, *shown[table.name]) for table in TABLES}
+    rows = {table.name: spark_lake.rows(table, *shown[table.name]) for table in TABLES if table is not META}
+    return rows | {META.name: spark_lake.seen(*shown[META.name])}
 
 
 def test_every_stream_becomes_rows_of_its_tables(spark_lake: SparkLake) -> None:

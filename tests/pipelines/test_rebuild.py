@@ -13,6 +13,7 @@ from redis import Redis
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.lake.reads import TRIGGER_COLUMNS
 from manifold.queues import Loader, Policy, _loader
 from manifold.settings import Settings
 from pipelines.populate.load import populate
@@ -50,7 +51,7 @@ def catalog(settings: Settings) -> Catalog:
 
 def load_here(catalog: Catalog, settings: Settings) -> int:
     """Load all pending entries in this process, as Spark's workers do; return the number queued."""
-    entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
+    entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", *TRIGGER_COLUMNS)).to_arrow()
     work = loading(settings.redis, Policy.of(settings), 0)
     pending = entries.filter(pc.not_equal(entries["seq"], seq_at(3)))
     return sum(row["queued"] for batch in work(pending.to_batches()) for row in batch.to_pylist())

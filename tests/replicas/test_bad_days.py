@@ -15,6 +15,7 @@ from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import IDS
 from manifold.contracts.topics import Sign
 from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.reads import TRIGGER_COLUMNS
 from manifold.queues import Loader, LoadResult, Policy, _loader
 from pipelines.cli import TRY_AGAIN
 from pipelines.populate.workers import loading
@@ -183,7 +184,7 @@ def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> N
 def load_here(platform: Platform) -> int:
     """Load all entries of the lake in this process, as Spark's workers do in a rebuild; return the number queued."""
     settings, table = platform.settings, open_catalog(platform.settings).load_table(IDS.identifier)
-    entries = table.scan(selected_fields=("vin", "seq", "request_id", "data_id")).to_arrow()
+    entries = table.scan(selected_fields=("vin", "seq", *TRIGGER_COLUMNS)).to_arrow()
     work = loading(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
     return sum(row["queued"] for batch in work(entries.to_batches()) for row in batch.to_pylist())
 

@@ -104,6 +104,7 @@ class Active:
         known = list(self._book.proposed())
         self.open_campaigns = len(known)
         _metrics.OPEN.set(len(known))
+        known = [(name, campaign) for name, campaign in known if campaign.decided.may_go_on(now_ms)]
         limit = self._settings.campaigns_open
         self.waiting = dict.fromkeys(
             (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import structlog
 from redis.exceptions import RedisError
 
-from manifold.campaigns.braking import right_brake
+from manifold.campaigns.braking import follows, right_brake
 from manifold.campaigns.fold import Campaign
 from manifold.contracts.brakes import Brake, Braking
 from manifold.queues import Queues
@@ -38,7 +38,7 @@ class FoldedBrakes:
         known = self._known.get(name)
         right = right_brake(campaign, known)
         if right is None or right == known:
-            return known is None or known.seq in campaign.orders
+            return known is None or follows(campaign, known)
         try:
             if known is None:
                 is_set = await self._queues.brake([Braking(name, right)]) == 1

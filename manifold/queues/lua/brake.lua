@@ -3,7 +3,8 @@
 -- KEYS[1] brakes   KEYS[2] their version
 -- ARGV: for each brake the campaign, '<seq> <order>', and the value that must be there, or '' for any with a smaller seq
 -- returns the number of brakes that have changed
--- The version is a time in microseconds, so that neither a Redis that was emptied nor one that went back repeats one.
+-- The version is '<since>.<changed>': when the first brakes came into a Redis that was empty, and the last change. Both are times
+-- in microseconds, so that neither a Redis that was emptied nor one that went back repeats one.
 local changed = 0
 
 local function seq_of(value) return string.match(value, '^%d+') or '' end
@@ -24,10 +25,11 @@ for i = 1, #ARGV, 3 do
   end
 end
 
-local version = tonumber(redis.call('GET', KEYS[2]))
+local version = redis.call('GET', KEYS[2])
 if changed > 0 or not version then
   local t = redis.call('TIME')
-  local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
-  redis.call('SET', KEYS[2], string.format('%.0f', math.max((version or 0) + 1, now)))
+  local born, last = string.match(version or '', '^(%d+)%.(%d+)$')
+  local now = string.format('%.0f', math.max((tonumber(last) or 0) + 1, tonumber(t[1]) * 1000000 + tonumber(t[2])))
+  redis.call('SET', KEYS[2], (born or now) .. '.' .. now)
 end
 return changed

@@ -2,9 +2,10 @@
 
 import pytest
 
-from manifold.campaigns.braking import right_brake
+from manifold.campaigns.braking import follows, right_brake
 from manifold.campaigns.decided import Decided, Stage
-from manifold.campaigns.fold import Campaign
+from manifold.campaigns.facts import Recorded
+from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts import campaigns as r
 from manifold.contracts.brakes import OFF, Brake
 
@@ -31,3 +32,12 @@ def campaign(stage: Stage) -> Campaign:
 )
 def test_the_brake_follows_the_fold(stage: Stage, known: Brake | None, right: Brake | None) -> None:
     assert right_brake(campaign(stage), known) == right
+
+
+def test_the_brake_of_an_earlier_campaign_of_this_name_does_not_stop_it() -> None:
+    again = fold(Campaign(), [Recorded(7, r.Note("c", "ann"))])  # the record of the earlier one is past its retention
+    earlier, unread = Brake(5, "complete"), Brake(9, "pause")
+
+    assert right_brake(again, earlier) == Brake(5, OFF)
+    assert right_brake(again, unread) == unread
+    assert [follows(again, brake) for brake in (earlier, unread)] == [True, False]

@@ -110,6 +110,7 @@ def test_recorded_state_equals_the_fold_of_its_rows(rows: list[StateRow], live: 
 
 @given(OLD, LATER, LIVE)
 @example([acked(450, 100), acked(450, 0, at=1)], [rewound(400, 1)], set())
+@example([expired(1), rewound(100, 1), rewound(200, 2)], [], {1})
 def test_compacted_rows_fold_to_the_same_state_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
     once = compacted(old, live)
     assert what_lives(once, live) == what_lives(old, live)

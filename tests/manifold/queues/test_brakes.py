@@ -61,15 +61,19 @@ def test_a_brake_is_taken_off_only_if_no_other_order_has_come(use: Callable[...,
 
 def test_an_emptied_redis_repeats_no_version_and_says_that_it_has_none(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
-        assert ((await queues.brakes()).version, await queues.are_brakes_loaded()) == (b"", False)
-        versions = set[bytes]()
+        assert ((await queues.brakes()).version, await queues.brakes_since()) == (b"", b"")
+        versions, beginnings = set[bytes](), set[bytes]()
         for _ in range(5):
             await queues.brake([Braking("c", Brake(SEQ[0], "pause"))])
             versions.add((await queues.brakes()).version)
+            beginnings.add(await queues.brakes_since())
+            await queues.brake([Braking("c", Brake(SEQ[1], "pause"))])
+            versions.add((await queues.brakes()).version)
+            beginnings.add(await queues.brakes_since())
             redis.flushall()
-        assert len(versions) == 5
+        assert (len(versions), len(beginnings)) == (10, 5)
         await queues.brake([])
-        assert await queues.are_brakes_loaded()
+        assert await queues.brakes_since()
 
     use(body)
 

@@ -1,14 +1,31 @@
 """Brakes through a recorder process: in force with the receipt, whatever else is or is not handed over."""
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from redis.asyncio import Redis as AsyncRedis
+
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
 from manifold.contracts import keys, topics
-from manifold.contracts.brakes import Brake
+from manifold.contracts.brakes import Brake, Braking
 from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.seq import seq_of, wall_clock_ms
+from manifold.queues import Queues
+from manifold.recorder._braking import Brakes
+from manifold.recorder._parser import Incoming
+from manifold.recorder._replay import ReplaySource
+from manifold.settings import Settings
+from tests.manifold.archive.test_journal import journal
+from tests.manifold.queues.conftest import POLICY
 from tests.manifold.recorder.harness import Harness
 from tests.manifold.recorder.publisher import platform
-from tests.support.servers import wait_until
+from tests.support.servers import Server, start_redis, wait_until
 from tests.support.wire import release
 
 
@@ -100,3 +117,53 @@ def test_a_release_is_queued_as_one_and_wakes_without_its_name(home: Harness) ->
     assert home.pending("V1") == [seq]
     trigger = {b"request_id": b"c", b"data_id": b"d", b"campaign": b"c", b"until": b"77"}
     assert home.redis.hgetall(keys.trigger(seq)) == trigger
+
+
+def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path: Path, redis_server: Server) -> None:
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+
+    async def scenario() -> Mapping[str, Brake]:
+        async with AsyncRedis(port=redis_server.port) as client, AsyncExitStack() as stack:
+            recorders, queues = [], Queues(client, POLICY)
+            for node in (0, 1):
+                kept = journal(tmp_path / str(node))
+                stack.callback(kept.stop)
+                kept.recover()
+                seq = seq_of(wall_clock_ms(), node, 0)
+                payload = encode(Pause(f"of-{node}", "ann"))
+                await kept.append([Envelope(seq, datetime.now(UTC), Stream.CAMPAIGN, topics.CAMPAIGN, payload)])
+                recorders.append(Brakes(queues, ReplaySource(archive, kept, node)))
+            for _ in range(2):
+                await client.flushall()
+                for recorder in recorders:
+                    await recorder.look()
+            return (await queues.brakes()).brakes
+
+    assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
+
+
+def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path: Path) -> None:
+    seq = seq_of(wall_clock_ms(), 0, 0)
+    envelope = Envelope(seq, datetime.now(UTC), Stream.CAMPAIGN, topics.CAMPAIGN, encode(Pause("c", "ann")))
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    server = start_redis(tmp_path / "redis")
+
+    async def scenario() -> None:
+        async with AsyncRedis(port=server.port) as client, asyncio.timeout(30):
+            queues, kept = Queues(client, POLICY), journal(tmp_path)
+            orders, missed = Brakes(queues, ReplaySource(archive, kept, 0)), Incoming(envelope)
+            missed.braking = Braking("c", Brake(seq, "pause"))
+            work = asyncio.create_task(orders.run())
+            server.kill()
+            await orders.hand_over([missed])
+            assert missed.not_in_force
+            again = await asyncio.to_thread(start_redis, tmp_path / "redis", port=server.port)
+            try:
+                while not (await queues.brakes()).brakes:  # noqa: ASYNC110  # bounded above
+                    await asyncio.sleep(0.01)
+            finally:
+                work.cancel()
+                again.kill()
+                kept.stop()
+
+    asyncio.run(scenario())

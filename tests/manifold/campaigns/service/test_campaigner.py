@@ -186,3 +186,15 @@ def test_answers_of_vehicles_settle_their_targets(world: World) -> None:
     asyncio.run(play())
     campaign = world.campaign("asked")
     assert [campaign.status_of(vin) for vin in targets] == ["confirmed", "busy", "failed", "rejected"]
+
+
+def test_a_plan_that_waits_for_its_approval_takes_no_place_of_another(world: World) -> None:
+    world.start_campaigner("narrow", active=False, campaigns_open=1)
+    world.campaigners.pop("a").kill()
+    asyncio.run(propose(world.settings, plan_for("unapproved", ["Z1"]), approve=False))
+
+    asyncio.run(propose(world.settings, plan_for("approved", ["Z2"])))
+
+    world.wait_for("approved", Stage.RUNNING)
+    world.campaigners.pop("narrow").kill()
+    world.start_campaigner()

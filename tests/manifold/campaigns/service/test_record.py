@@ -2,16 +2,34 @@
 
 import asyncio
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from manifold.archive.journal import Journal
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.records import read_journal
+from manifold.archive.store import Archive
+from manifold.archive.tail import Tail
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.record import CampaignRecord, fold_into, read_campaigns
+from manifold.campaigns.standing import Status
 from manifold.contracts import campaigns as r
+from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import node_of, seq_of
+from manifold.runtime.http import Health, serve
+from manifold.settings import Settings
+from tests.manifold.archive.test_journal import journal
 from tests.manifold.campaigns.service.worlds import World, a_world, order, plan_for
+from tests.support.servers import free_port
+from tests.support.wire import release
 
 
 def flush(world: World) -> None:
@@ -63,3 +81,77 @@ def test_a_campaign_that_is_over_is_read_by_name_alone(tmp_path: Path) -> None:
             assert read_campaigns(world.settings).keys() == {"open"}
             assert read_campaigns(world.settings, ["over"])["over"].decided.stage is Stage.CANCELLED
             flush(world)
+
+
+@asynccontextmanager
+async def two_journals(home: Path) -> AsyncIterator[tuple[Settings, list[Journal]]]:
+    """The journals of recorders 0 and 1, told over HTTP, and settings that name both."""
+    ports = [free_port(), free_port()]
+    urls = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+    journals = [journal(home / str(node)) for node in range(2)]
+    async with AsyncExitStack() as stack:
+        for node, (kept, port) in enumerate(zip(journals, ports, strict=True)):
+            kept.recover()
+            stack.callback(kept.stop)
+            tail = Tail(kept, node)
+            tail.recovered = True
+            routes = [web.get("/journal", tail.answer)]
+            await stack.enter_async_context(serve("127.0.0.1", port, lambda: Health(True, {}), routes))
+        yield Settings(home=home, archive_url=f"file://{home}/archive", recorder_urls=urls), journals
+
+
+def recorded(place: int, node: int, stream: Stream, payload: bytes) -> Envelope:
+    """What a recorder has recorded, each a little later than the one at the place before."""
+    now = datetime.now(UTC)
+    return Envelope(seq_of(round(now.timestamp() * 1000) + place, node, 0), now, stream, "t", payload)
+
+
+def started() -> list[Envelope]:
+    """The orders by which campaign `c` runs, whose only target is `A`."""
+    propose = r.Propose("c", "author", plan=plan_for("c", ["A"]))
+    orders: tuple[r.Command, ...] = (propose, r.Approve("c", "approver"), r.Start("c", "campaigner/x"))
+    return [recorded(place, 0, Stream.CAMPAIGN, r.encode(order)) for place, order in enumerate(orders)]
+
+
+def test_an_outcome_of_one_recorder_finds_the_release_of_another_in_the_archive(tmp_path: Path) -> None:
+    campaigns, orders = dict[str, Campaign](), started()
+    released = recorded(3, 1, Stream.TRIGGER, release(["A"], "c", "data-c"))
+    ended = recorded(4, 0, Stream.OUTCOME, OutcomeRecord("A", released.seq, Outcome.WITHDRAWN, 0).to_wire())
+
+    async def scenario() -> None:
+        async with two_journals(tmp_path) as (settings, journals):
+            await journals[0].append(orders)
+            record = CampaignRecord(settings)
+            await asyncio.to_thread(refresh, campaigns, record)
+            for kept, envelope in zip(journals, (ended, released), strict=True):  # unread, and gone from the journals
+                await kept.append([envelope])
+                kept.rotate()
+                for file in list(kept.files):
+                    envelopes = read_journal(file.path).envelopes(file.annotations)
+                    RecordedSegments(Archive(settings.archive, settings.s3)).seal(envelopes, node_of(envelope.seq))
+                    await kept.finish_writing(file)
+                    await kept.remove(file, [])
+            await asyncio.to_thread(refresh, campaigns, record)
+
+    asyncio.run(scenario())
+
+    assert campaigns["c"].status_of("A") is Status.WAITING
+    assert campaigns["c"].releases == {released.seq: 1}
+
+
+@pytest.mark.parametrize("queued", [0, 1])
+def test_a_release_that_two_recorders_have_recorded_is_one_whichever_was_queued(tmp_path: Path, queued: int) -> None:
+    campaigns, orders = dict[str, Campaign](), started()
+    twins = [recorded(3 + node, node, Stream.TRIGGER, release(["A"], "c", "data-c")) for node in range(2)]
+    ended = recorded(5, 0, Stream.OUTCOME, OutcomeRecord("A", twins[queued].seq, Outcome.WITHDRAWN, 0).to_wire())
+
+    async def scenario() -> None:
+        async with two_journals(tmp_path) as (settings, journals):
+            await journals[0].append([*orders, twins[0], ended])
+            await journals[1].append([twins[1]])
+            await asyncio.to_thread(refresh, campaigns, CampaignRecord(settings))
+
+    asyncio.run(scenario())
+
+    assert campaigns["c"].status_of("A") is Status.WAITING
+    assert campaigns["c"].releases.keys() == {twin.seq for twin in twins}
