@@ -10,7 +10,7 @@ new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 mkdir -m 700 "$folder.part"
 cd "$folder.part"
 
-catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new)
+catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) delegate=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 declare -A of_redis
 for service in recorder dispatcher campaigner signals api jobs; do of_redis[$service]=$(new); done
@@ -21,6 +21,7 @@ printf %s "$airflow" >postgres-airflow-password
 printf %s "$access" >s3-access-key
 printf %s "$secret" >s3-secret-key
 printf %s "$token" >http-token
+printf 'airflow:%s:read,approve,brake,delegate\n' "$(printf %s "$delegate" | python3 -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')" >api-tokens
 printf 'manifold:%s\n' "$emqx" >emqx-api-keys
 printf 'postgresql+psycopg://airflow:%s@postgres:5432/airflow' "$airflow" >sql-alchemy-conn
 python3 -c 'import base64, os; print(base64.urlsafe_b64encode(os.urandom(32)).decode(), end="")' >fernet-key
@@ -35,6 +36,8 @@ for service in recorder dispatcher campaigner signals api jobs; do
 done
 printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
 for service in signals api jobs; do printf 'signals_keys = "%s"\n' "$ring" >>$service.toml; done
+printf 'api_tokens_file = "/run/secrets/api-tokens"\n' >>api.toml
+printf 'api_token = "%s"\n' "$delegate" >>jobs.toml
 printf 'signals_hmac_secret = "%s"\nsignals_amqp_url = "amqp://door:%s@rabbitmq:5672/"\nsignals_operator_url = "amqp://operator:%s@rabbitmq:5672/"\n' "$(new)" "$door" "$operator" >>signals.toml
 printf 'EMQX_NODE__COOKIE=%s\nEMQX_DASHBOARD__DEFAULT_PASSWORD=%s\n' "$(new)" "$(new)" >emqx.env
 chmod 444 ./*

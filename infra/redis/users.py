@@ -37,7 +37,8 @@ def acl(passwords: dict[str, str]) -> str:
         raise SystemExit(f"users with rights are {sorted(of_users)}, with passwords {sorted(passwords)}")
     lines = [NOBODY, PROBE]
     for user, password in passwords.items():
-        keys = " ".join(f"~{pattern}" for pattern in of_users[user]["keys"])
+        known = [*(f"~{name}" for name in of_users[user]["keys"]), *(f"%R~{name}" for name in of_users[user].get("reads", ()))]
+        keys = " ".join(known)  # those of `reads` only by commands of their own: a script counts as one that writes
         may = "+@read +@write" if of_users[user]["writes"] else "+@read"
         sees = " ".join(f"{'+' if of_users[user]['walks'] else '-'}{command}" for command in WALKS)
         lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER} {sees}")

@@ -33,7 +33,7 @@ fi
 
 tls=/etc/manifold-tls of_postgres="sslmode=verify-full&sslrootcert=$tls/ca.crt"
 of_redis_url="ssl_ca_certs=$tls/ca.crt&ssl_certfile=$tls/tls.crt&ssl_keyfile=$tls/tls.key" of_amqp="cafile=$tls/ca.crt&certfile=$tls/tls.crt&keyfile=$tls/tls.key"
-catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
+catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new) delegate=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 declare -A of_redis
 for service in recorder dispatcher campaigner signals api jobs; do of_redis[$service]=$(new); done
@@ -58,7 +58,9 @@ settings() { # SERVICE: what it must know and nobody else may
 }
 {
   for service in recorder campaigner; do settings $service | line $service.toml; done
-  for service in api jobs; do { settings $service; printf 'signals_keys = "%s"\n' "$ring"; } | line $service.toml; done
+  { settings api; printf 'signals_keys = "%s"\napi_tokens_file = "/etc/manifold/api-tokens"\n' "$ring"; } | line api.toml
+  { settings jobs; printf 'signals_keys = "%s"\napi_token = "%s"\n' "$ring" "$delegate"; } | line jobs.toml
+  printf 'airflow:%s:read,approve,brake,delegate\n' "$(printf %s "$delegate" | python3 -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')" | line api-tokens
   {
     settings signals
     printf 'signals_keys = "%s"\nsignals_hmac_secret = "%s"\n' "$ring" "$hmac"

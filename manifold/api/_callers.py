@@ -13,6 +13,7 @@ import structlog
 from fastapi import Header, HTTPException, Request
 
 from manifold.contracts.errors import Permanent
+from manifold.runtime import secret_files
 from manifold.runtime.http import has_token
 from manifold.settings import Settings
 
@@ -62,9 +63,7 @@ class Callers:
         Raises:
             Permanent: the file of named tokens cannot be read, or a line of it is wrong.
         """
-        callers = cls(
-            settings.http_token.get_secret_value(), Path(settings.api_tokens_file) if settings.api_tokens_file else None
-        )
+        callers = cls(settings.http_token.get_secret_value(), _file_of(settings))
         if problems := callers._reload():
             raise Permanent(f"MANIFOLD_API_TOKENS_FILE: {'; '.join(problems)}")
         return callers
@@ -107,6 +106,13 @@ class Callers:
                 tokens.append(read)
         self._tokens = tuple(tokens)
         return problems
+
+
+def _file_of(settings: Settings) -> Path | None:
+    if settings.api_tokens_file:
+        return Path(settings.api_tokens_file)
+    generated = secret_files.folder(settings.home) / secret_files.API_TOKENS
+    return generated if generated.exists() else None
 
 
 def _token(line: str) -> tuple[bytes, Caller] | str:

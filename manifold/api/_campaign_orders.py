@@ -45,7 +45,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
     under_way = asyncio.Semaphore(ORDERS)
 
     async def publish(orders: Iterable[r.Command]) -> list[Receipt]:
-        async with Publisher(sources.settings, sources.settings.mqtt_username_campaigns) as publisher:
+        async with Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
             return await publisher.orders(orders)
 
     async def order(make: type[r.Order], campaign: str, caller: Caller, body: m.Order, if_match: str) -> Any:
@@ -79,7 +79,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
                 return problem(422, campaign.reason)
             assert campaign.decided.plan is not None
             size = await _data_bytes(sources, campaign)
-            async with Publisher(sources.settings, sources.settings.mqtt_username_campaigns) as publisher:
+            async with Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
                 largest = publisher.largest_packet
             refused = proposals.data_refusal(campaign.decided.plan, size, largest, sources.settings.topic_prefix)
             if refused is not None:

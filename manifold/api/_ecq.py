@@ -60,7 +60,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
         """
         if under_way.locked():
             raise Retryable(f"{REWINDS} rewinds are under way; ask again")
-        async with under_way, Publisher(sources.settings) as publisher:
+        async with under_way, Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
             receipt = await publisher.rewind(client_id, body.to)
         first_seq = rewind_target(body.to)
         if receipt.status is ReceiptStatus.REFUSED or first_seq is None:

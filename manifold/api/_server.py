@@ -38,7 +38,7 @@ async def serve(settings: Settings) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs its start and end
     listener = _listen(settings.api_listens, settings.api_port)
     shown = settings.http_shows
-    export_expiry(settings)
+    export_expiry(settings, settings.mqtt_username_api)
     config = uvicorn.Config(
         application(settings),
         log_config=None,

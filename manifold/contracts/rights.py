@@ -38,6 +38,7 @@ class Rights:
     dispatcher: str = f"{SERVICE_PREFIX}dispatcher"
     publisher: str = PUBLISHER_PREFIX  # may be a user name without the prefix
     campaigns: str = f"{SERVICE_PREFIX}campaigns"
+    api: str = f"{SERVICE_PREFIX}api"
 
     def allows(self, client_id: str, username: str, action: Action, topic: str) -> bool:
         """Whether the client may publish to `topic`, or subscribe to it as a filter."""
@@ -62,6 +63,9 @@ class Rights:
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.campaigns:
             yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.TRIGGER)
+            yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
+        if username == self.api:
+            yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.ecq_rewind_topic("+"))
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.recorder:
             yield True, Action.SUBSCRIBE, (*topics.RECORDER_FILTERS, topics.response_filter(self.topic_prefix))

@@ -19,7 +19,8 @@ RECEIPT_WAIT_S = 30.0
 class Publisher:
     """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`.
 
-    `user` is its user name; the default is that of the console. Orders to campaigns need `settings.mqtt_username_campaigns`.
+    `user` is its user name; the default is that of the console. Orders to campaigns need
+    `settings.mqtt_username_campaigns`, or that of the API.
     A second client with the same `client_id` disconnects the first; what both publish keeps one order through the recorder.
     """
 

@@ -11,6 +11,7 @@ from manifold.settings.secret_file import read_secret
 FOLDER = SECRETS
 HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # file names
 OF_AMQP = "amqp_{}"  # password of a RabbitMQ user
+API_TOKENS = "api_tokens"  # digests of the API's named tokens, a line each
 _BYTES = 32
 
 

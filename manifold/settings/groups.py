@@ -38,11 +38,13 @@ class EndpointSettings(BaseSettings):
     api_tokens_file: str = _s(
         "",
         "file of the API's named tokens, a line each: <name>:<SHA-256 of the token>:<rights>; rights: read, propose, approve,"
-        " brake, delegate, rewind, with commas between; read again when it changes; empty: nobody orders campaigns over HTTP",
+        " brake, delegate, rewind, with commas between; read again when it changes; empty: <home>/secrets/api_tokens, which"
+        " `make up` makes for Airflow; without that file nobody orders campaigns over HTTP",
     )
     api_token: SecretStr = _s(
         SecretStr(""),
-        "the named token that jobs of Airflow show the API for its users, with the rights read, approve, brake, delegate",
+        "the named token that jobs of Airflow show the API for its users, with the rights read, approve, brake, delegate; empty:"
+        " the one that `make up` generates, where api_tokens_file is empty too",
     )
     api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
@@ -83,8 +85,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
     mqtt_username_campaigns: str = _s(
-        "sdv-campaigns", "user name of who may publish orders to campaigns: API, console, campaigner"
+        "sdv-campaigns", "user name of console and campaigner where they publish orders to campaigns"
     )
+    mqtt_username_api: str = _s("sdv-api", "user name of the API, which publishes orders to campaigns, and rewinds")
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
     mqtt_probe_username: str = _s(
         "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from manifold.contracts.rights import LISTENER
+from manifold.settings import Settings
 from tests.infra.environments import TERRAFORM, Environment, offline_copy, planned
 from tests.infra.made import NAMESPACE, Made, made_up
 
@@ -85,6 +87,23 @@ def test_services_have_client_certificates_and_servers_have_none(made: Made) -> 
     }
     assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # its nodes are clients of each other
     assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
+
+
+def test_the_broker_admits_each_service_and_gives_rights_to_its_name(made: Made, environment: Environment) -> None:
+    """A service's user name in the settings is its certificate's name, by which acl.conf goes."""
+    settings = Settings()
+    users = {
+        "recorder": settings.mqtt_username_recorder,
+        "dispatcher": settings.mqtt_username_dispatcher,
+        "campaigner": settings.mqtt_username_campaigns,
+        "api": settings.mqtt_username_api,
+    }
+    assert {name: name_of(certificate(made.secret(f"{name}-tls")["tls.crt"])) for name in users} == users
+    named = re.findall(r'^\{allow, \{username, "([\w-]+)"\}', (TERRAFORM.parent / "emqx" / "acl.conf").read_text(), re.MULTILINE)
+    assert {*named} == {*users.values(), LISTENER}
+    (policy,) = (each for each in environment.of_kind("NetworkPolicy") if each["metadata"]["name"] == "emqx")
+    (rule,) = (each for each in policy["spec"]["ingress"] if {"port": "platform"} in each["ports"])
+    assert {*rule["from"][0]["podSelector"]["matchExpressions"][0]["values"]} == users.keys()
 
 
 def test_every_published_address_is_in_its_server_certificate(made: Made, environment: Environment) -> None:

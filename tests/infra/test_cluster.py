@@ -85,12 +85,12 @@ def test_service_accounts_have_only_the_rights_they_need(api: Cluster, local: Ap
     assert api.may("airflow-jobs", "create", "configmaps", NAMESPACE)
     assert api.may("airflow-jobs", "get", "pods/log", NAMESPACE)
     assert api.may("prometheus", "list", "pods", NAMESPACE)
-    for account in ("airflow-jobs", "prometheus", "airflow", "recorder", "dispatcher", "api", "spark"):
+    for account in ("airflow-jobs", "prometheus", "airflow", "recorder", "dispatcher", "campaigner", "api", "spark"):
         assert not api.may(account, "get", "secrets", NAMESPACE), account
         assert not api.may(account, "create", "pods/exec", NAMESPACE), account
         assert not api.may(account, "create", "rolebindings", NAMESPACE), account
         assert not api.may(account, "list", "nodes", NAMESPACE), account
-    for account in ("airflow", "recorder", "dispatcher", "api", "spark", "prometheus"):
+    for account in ("airflow", "recorder", "dispatcher", "campaigner", "api", "spark", "prometheus"):
         assert not api.may(account, "create", "pods", NAMESPACE), account
     elsewhere = api.kubectl(
         "auth", "can-i", "create", "pods", "-n", "default", f"--as=system:serviceaccount:{NAMESPACE}:airflow-jobs"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from manifold.api._callers import Caller, Callers, Right
 from manifold.contracts.signals import rights
 from manifold.settings import Settings, load_settings
 from tests.infra.seen import promtool
@@ -110,6 +111,16 @@ def test_rabbitmq_users_have_least_privilege(made: Path) -> None:
     assert told["signals_operator_url"] == f"amqp://operator:{passwords['operator']}@rabbitmq:5672/"
     others = [path.read_text() for path in made.glob("*.toml") if path.name != "signals.toml"]
     assert [text for text in others if any(password in text for password in passwords.values())] == []
+
+
+def test_airflow_has_a_named_token_that_orders_for_its_users(made: Path) -> None:
+    told = {name: tomllib.loads((made / f"{name}.toml").read_text()) for name in ("api", "jobs")}
+    assert told["api"]["api_tokens_file"] == "/run/secrets/api-tokens"
+    assert "api-tokens" in named(SERVICES["api"], "secrets")
+    assert [path.name for path in made.iterdir() if told["jobs"]["api_token"] in path.read_text()] == ["jobs.toml"]
+    callers = Callers.of(Settings(api_tokens_file=str(made / "api-tokens")))
+    rights = frozenset({Right.READ, Right.APPROVE, Right.BRAKE, Right.DELEGATE})
+    assert callers.identify(f"Bearer {told['jobs']['api_token']}") == Caller("airflow", rights)
 
 
 @pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")

@@ -1,6 +1,8 @@
 """Least privilege in Redis: commands that each service must not run. The dispatch and API cases run with these rights."""
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
+from manifold.campaigns.service._presence import find_present
 from manifold.contracts import keys
+from manifold.contracts.brakes import OFF, Brake, Braking, EntryTrigger
 from manifold.contracts.signals import keys as of_door
+from manifold.queues import Policy, Queues, connect
+from manifold.settings import Settings
 from tests.support.redis_users import PROGRAM, SERVICES, RedisUsers, refused
 from tests.support.servers import Server, start_redis, stopping
 
@@ -30,12 +36,25 @@ FOR_NOBODY: dict[str, Act] = {
 }
 MUST_NOT: list[tuple[str, str, Act]] = [
     *((service, what, act) for service in SERVICES for what, act in FOR_NOBODY.items()),
-    *((service, "name keys", lambda redis: redis.scan(0)) for service in ("recorder", "signals", "api")),
-    *((service, "name a key", lambda redis: redis.randomkey()) for service in ("recorder", "signals", "api")),
+    *((service, "name keys", lambda redis: redis.scan(0)) for service in ("recorder", "campaigner", "signals", "api")),
+    *((service, "name a key", lambda redis: redis.randomkey()) for service in ("recorder", "campaigner", "signals", "api")),
     ("api", "write a queue", lambda redis: redis.zadd(OF_PER_VEHICLE, {"1": 1})),
     ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
     ("api", "say that the queues are whole", lambda redis: redis.set(keys.LOADED, 1)),
     ("api", "read what the door remembers", lambda redis: redis.get(of_door.once("device", "key"))),
+    ("campaigner", "forget who is here", lambda redis: redis.delete(keys.presence("V1"))),
+    ("campaigner", "write a queue", lambda redis: redis.zadd(OF_PER_VEHICLE, {"1": 1})),
+    ("campaigner", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
+    ("campaigner", "read a payload", lambda redis: redis.get(keys.data("d"))),
+    ("campaigner", "drop what is to be withdrawn", lambda redis: redis.zrem(keys.releases("c"), 7)),
+    ("campaigner", "keep a window open", lambda redis: redis.zrem(keys.WINDOWS, 7)),
+    ("campaigner", "give seqs", lambda redis: redis.hset(keys.recorders(0), "place", "claim")),
+    ("campaigner", "record an outcome", lambda redis: redis.xadd(keys.OUTCOMES, {"o": "x"})),
+    ("api", "read brakes", lambda redis: redis.hgetall(keys.BRAKES)),
+    ("api", "take a brake off in a script", lambda redis: redis.eval(WRITES, 1, keys.BRAKES)),
+    ("api", "read what is to be withdrawn", lambda redis: redis.zrange(keys.releases("c"), 0, -1)),
+    ("signals", "take a brake off", lambda redis: redis.hdel(keys.BRAKES, "c")),
+    ("signals", "keep a window open", lambda redis: redis.zrem(keys.WINDOWS, 7)),
     ("signals", "read a queue", lambda redis: redis.zrange(OF_PER_VEHICLE, 0, -1)),
     ("signals", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
     ("signals", "record an outcome", lambda redis: redis.xadd(keys.OUTCOMES, {"o": "x"})),
@@ -92,6 +111,35 @@ def test_users_without_rights_and_rights_without_users_are_named() -> None:
         PROGRAM["acl"](dict.fromkeys((*SERVICES, "stranger"), "secret"))
     with pytest.raises(SystemExit, match="users with rights are"):
         PROGRAM["acl"]({"api": "secret"})
+
+
+def test_campaigns_are_braked_and_withdrawn_with_each_services_own_rights(users: RedisUsers, server: Server) -> None:
+    """Recorders put brakes on, the campaigner takes them off, and dispatchers withdraw what was released."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+
+            async def of(service: str) -> Queues:
+                redis = connect(users.url(service, server.port))
+                stack.push_async_callback(redis.aclose)
+                return Queues(redis, Policy.of(Settings()))
+
+            recorder, dispatcher, campaigner = [await of(name) for name in ("recorder", "dispatcher", "campaigner")]
+            paused, resumed = Brake(5, "pause"), Brake(6, OFF)
+            assert await recorder.brake([Braking("c", paused)]) == 1
+            assert await recorder.brakes_since()
+            await recorder.store_trigger(7, EntryTrigger("c", "d", is_release=True, until_ms=1))
+            assert (await dispatcher.brakes()).brakes == {"c": paused}
+            assert (await campaigner.brakes()).brakes == {"c": paused}
+            assert await campaigner.turn_brake("c", paused, resumed)
+            assert await find_present(campaigner, ["V1"], 1, 1) == set()
+            await campaigner.redis.hset(keys.recorders("campaigner"), "place", "claim")
+            assert (await dispatcher.released(["c"]), await dispatcher.closed_windows(2)) == ([[7]], [7])
+            await dispatcher.drop_released("c", [7])
+            await dispatcher.drop_windows([7])
+            assert (await dispatcher.released(["c"]), await dispatcher.closed_windows(2)) == ([[]], [])
+
+    asyncio.run(scenario())
 
 
 def test_the_signals_service_works_with_its_own_rights(users: RedisUsers, server: Server) -> None:

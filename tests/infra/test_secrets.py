@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
+from manifold.api._callers import Caller, Callers, Right
 from manifold.contracts.signals import rights
 from manifold.settings import Settings, load_settings
 from tests.infra.environments import TERRAFORM
@@ -58,6 +59,20 @@ def test_shared_passwords_agree_and_others_differ(made: dict[str, dict[str, str]
     assert f"amqps://door:{passwords['door']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
     assert f"amqps://operator:{passwords['operator']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
     assert made["emqx"]["cookie"].isalnum()
+
+
+def test_airflow_has_a_named_token_that_orders_for_its_users(made: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    token = tomllib.loads(made["manifold"]["jobs.toml"])["api_token"]
+    assert [key for key, value in made["manifold"].items() if token in value] == ["jobs.toml"]
+    path = tomllib.loads(made["manifold"]["api.toml"])["api_tokens_file"]
+    pod = (TERRAFORM / "modules" / "manifold" / "manifests" / "api.yaml.tftpl").read_text()
+    assert path == "/etc/manifold/api-tokens"
+    assert "{key: api-tokens, path: api-tokens}" in pod
+    assert "{name: settings, mountPath: /etc/manifold, readOnly: true}" in pod
+    (tmp_path / "api-tokens").write_text(made["manifold"]["api-tokens"])
+    callers = Callers.of(Settings(api_tokens_file=str(tmp_path / "api-tokens")))
+    rights = frozenset({Right.READ, Right.APPROVE, Right.BRAKE, Right.DELEGATE})
+    assert callers.identify(f"Bearer {token}") == Caller("airflow", rights)
 
 
 def test_redis_loads_its_users_and_an_anonymous_client_may_only_ping(made: dict[str, dict[str, str]], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,7 +179,7 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 
-    with site.service("recorder"), site.service("signals"), site.service("api"):
+    with site.service("recorder"), site.service("signals"), site.service("campaigner"), site.service("api"):
         job("rebuild")  # the empty queues were never marked as loaded
         with site.service("dispatcher"):
             for service in FACES:
@@ -186,6 +187,18 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
             prometheus_sees(site, "manifold", *(site.ports[service] for service in FACES))
             assert "recorded" in publish(site)
         assert json.loads(job("ingest", "--json"))["ingested"]["segments"] >= 1
+
+
+def test_airflow_orders_a_campaign_with_its_generated_token(site: Site) -> None:
+    token = tomllib.loads(site.made.secret("manifold")["jobs.toml"])["api_token"]
+    trusted = client_context(TlsFiles(str(site.certificate("airflow") / "ca.crt")))
+    shown = {"Authorization": f"Bearer {token}", "On-Behalf-Of": "anna"}
+    url = f"https://localhost:{site.ports['api']}/api/v1/campaigns/c-1/pause"
+
+    with site.service("recorder"), site.service("api"):
+        answer = httpx.post(url, json={"why": "smoke"}, headers=shown, verify=trusted, trust_env=False, timeout=60)
+
+    assert (answer.status_code, answer.json().get("by")) == (200, "airflow/anna"), answer.text
 
 
 def truststore(site: Site, folder: Path) -> str:

@@ -26,7 +26,8 @@ from tests.stores.servers import VERSITYGW, postgresql_programs, unprivileged
 from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 
 SERVERS = {"redis": 6379, "postgres": 5432, "rabbitmq": 5671, "object-store": 7070, "emqx": 8884}
-FACES = {"recorder": 9101, "dispatcher": 9110, "signals": 9105, "api": 9104}
+FACES = {"recorder": 9101, "dispatcher": 9110, "campaigner": 9106, "signals": 9105, "api": 9104}
+MODULES = {"dispatcher": "dispatcher", "campaigner": "manifold.campaigns"}
 SOCKET = "/run/redis/redis.sock"
 
 
@@ -72,7 +73,9 @@ class Site:
         file = home / "manifold.toml"
         file.touch(mode=0o600)
         of_certificate = "airflow" if service == "jobs" else service
-        file.write_text(self.here(self.made.secret("manifold")[f"{service}.toml"], of_certificate))
+        secrets = self.made.secret("manifold")
+        file.write_text(self.here(secrets[f"{service}.toml"], of_certificate).replace("/etc/manifold/", f"{home}/"))
+        (home / "api-tokens").write_text(secrets["api-tokens"])
         given = {name: self.here(value, of_certificate) for name, value in self.data("manifold").items()}
         own = {
             "MANIFOLD_FILE": str(file),
@@ -101,8 +104,12 @@ class Site:
     @contextmanager
     def service(self, name: str) -> Iterator[Server]:
         """Run a service for the duration of the block."""
-        module = name if name == "dispatcher" else f"manifold.{name}"
-        command = [sys.executable, "-m", module, *(["--replica", "0"] if name == "dispatcher" else [])]
+        command = [
+            sys.executable,
+            "-m",
+            MODULES.get(name, f"manifold.{name}"),
+            *(["--replica", "0"] if name == "dispatcher" else []),
+        ]
         log = self.folder / "logs" / f"{name}.log"
         with stopping(start(command, port=self.ports[name], log=log, env=self.variables(name))) as server:
             yield server

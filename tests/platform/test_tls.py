@@ -119,7 +119,7 @@ def test_orders_and_answers_are_recorded_by_certificate(secure: Settings, tmp_pa
 def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
-    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 12
+    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 13
     certificates.reload_redis(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)

@@ -21,7 +21,7 @@ import psutil
 from manifold.contracts.errors import ManifoldError, Permanent
 from manifold.runtime.renewal import written_at
 from manifold.runtime.tls import verified
-from manifold.sandbox.platform import airflow_users
+from manifold.sandbox.platform import airflow_users, api_tokens
 from manifold.sandbox.platform.airflow_commands import load, start, status_of
 from manifold.sandbox.platform.processes import Record, end, family
 from manifold.settings import Settings, load_settings
@@ -49,17 +49,23 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
     tools = str(Path(sys.executable).parent)
     kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
     spark = {"conn_type": kind, "host": settings.spark_master}
-    return kept | {
-        "AIRFLOW_HOME": str(settings.home / "airflow"),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-        **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
-        "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
-        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
-        "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
-        "SPARK_LOCAL_IP": settings.loopback,
-        "GX_ANALYTICS_ENABLED": "false",
-    }
+    token = api_tokens.token_of_airflow(settings)
+    api = {"conn_type": "http", "host": settings.api, "password": token}
+    return (
+        kept
+        | ({"AIRFLOW_CONN_MANIFOLD_API": json.dumps(api)} if token else {})
+        | {
+            "AIRFLOW_HOME": str(settings.home / "airflow"),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
+            "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+            "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
+            "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
+            "SPARK_LOCAL_IP": settings.loopback,
+            "GX_ANALYTICS_ENABLED": "false",
+        }
+    )
 
 
 def _options(settings: Settings) -> dict[str, str]:

@@ -105,9 +105,11 @@ def outer_access(settings: Settings) -> str:
         (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),
     ]
-    campaigns = settings.mqtt_username_campaigns
-    orders = (f"write {topics.CAMPAIGN}", f"write {topics.TRIGGER}")
-    rights.append((campaigns, (*orders, f"read {settings.receipt_prefix}{campaigns}/#")))
+    for user, also in (
+        (settings.mqtt_username_campaigns, topics.TRIGGER),
+        (settings.mqtt_username_api, topics.ecq_rewind_topic("+")),
+    ):
+        rights.append((user, (f"write {topics.CAMPAIGN}", f"write {also}", f"read {settings.receipt_prefix}{user}/#")))
     rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
     if not publisher.startswith(PUBLISHER_PREFIX):
         rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))

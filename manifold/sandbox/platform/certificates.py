@@ -125,6 +125,7 @@ def leaves(settings: Settings) -> list[Leaf]:
         settings.mqtt_username_dispatcher,
         settings.mqtt_username_publisher,
         settings.mqtt_username_campaigns,
+        settings.mqtt_username_api,
     )
     services: tuple[Service, ...] = get_args(Service)
     return [

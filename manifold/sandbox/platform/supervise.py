@@ -13,7 +13,7 @@ from manifold.contracts.http_access import require_token
 from manifold.contracts.signals.rights import RIGHTS
 from manifold.messaging.amqp import USER, password_file
 from manifold.runtime import secret_files
-from manifold.sandbox.platform import supervisord
+from manifold.sandbox.platform import api_tokens, supervisord
 from manifold.sandbox.platform.addresses import Addresses
 from manifold.sandbox.platform.health import Check, Status, status
 from manifold.sandbox.platform.ports import require_free
@@ -102,6 +102,7 @@ def _start(
     from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
 
     fresh = nothing_recorded(settings)
+    api_tokens.make_up(settings)
     if any(program.kind == "signals" for program in wanted):
         _make_up_secrets(settings)
     elif settings.with_signals:

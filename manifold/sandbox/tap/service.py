@@ -159,6 +159,7 @@ def _rights(settings: Settings) -> Rights:
         settings.mqtt_username_dispatcher,
         settings.mqtt_username_publisher,
         settings.mqtt_username_campaigns,
+        settings.mqtt_username_api,
     )
 
 

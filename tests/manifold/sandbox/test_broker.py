@@ -108,11 +108,12 @@ def test_both_access_files_give_services_the_same_topics() -> None:
 
 
 VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener"), Client("sdv-pub-a-1", "sdv-pub-a")
-CAMPAIGNS = Client("sdv-campaigns-1", "sdv-campaigns")
+CAMPAIGNS, API = Client("sdv-campaigns-1", "sdv-campaigns"), Client("sdv-api-1", "sdv-api")
 RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
 FORMS = ("", "$share/g/", "$exclusive/")
 NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w/#", "$ECQ/w/V1/#", "$ECQ/r/#", "$ECQ/r/V1")
-MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER, CAMPAIGNS)]
+SERVICES = (LISTENER, PUBLISHER, RECORDER, DISPATCHER, CAMPAIGNS, API)
+MINTED = [Client(it.username, it.username, vehicle=it.username) for it in SERVICES]
 MAY = [
     (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
     (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # client ids as created by tls.conf
@@ -141,6 +142,10 @@ MAY = [
     (CAMPAIGNS, "publish", "$SDV-FANOUT/trigger"),
     (CAMPAIGNS, "subscribe", "sdv/receipt/sdv-campaigns/1"),
     (Client("sdv-campaigns:sdv-campaigns-1", "sdv-campaigns"), "publish", "$SDV-FANOUT/campaign"),
+    (API, "publish", "$SDV-FANOUT/campaign"),
+    (API, "publish", "$ECQ/r/V1"),
+    (API, "subscribe", "sdv/receipt/sdv-api/1"),
+    (Client("sdv-api:sdv-api-1", "sdv-api"), "publish", "$ECQ/r/V1"),
 ]
 MAY_NOT = [
     # A certificate of the vehicles' CA with the name of a service.
@@ -150,6 +155,7 @@ MAY_NOT = [
     *((MINTED[2], "subscribe", name) for name in RECORDER_FILTERS),
     (MINTED[3], "publish", "agent/V1/proxy/request/task_1"),
     (MINTED[4], "publish", "$SDV-FANOUT/campaign"),
+    (MINTED[5], "publish", "$SDV-FANOUT/campaign"),
     *((client, "publish", "$SDV-FANOUT/campaign") for client in (VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER)),
     (Client("V1", "sdv-pub-a"), "publish", "$SDV-FANOUT/campaign"),  # falls through to the rules for vehicles
     (Client("V1", "sdv-campaigns-2"), "publish", "$SDV-FANOUT/campaign"),
@@ -164,6 +170,13 @@ MAY_NOT = [
     (CAMPAIGNS, "subscribe", "sdv/receipt/#"),
     (CAMPAIGNS, "subscribe", "sdv/receipt/sdv-pub-a/1"),
     (PUBLISHER, "subscribe", "sdv/receipt/sdv-campaigns/1"),
+    *(
+        (API, "publish", name)
+        for name in ("$SDV-FANOUT/trigger", "$SDV-FANOUT", "$SDV-FANOUT/data/d", "$ECQ/w/V1/a", "$ECQ/V1/a")
+    ),
+    *((API, "publish", name) for name in ("$SDV-FANOUT/campaign/x", "$ECQ/r/V1/a", "agent/V1/proxy/request/task_1")),
+    *((API, "subscribe", name) for name in ("$SDV-FANOUT/#", "$ECQ/r/+", "sdv/receipt/#", "sdv/receipt/sdv-campaigns/1")),
+    *((Client("V1", name), "publish", "$SDV-FANOUT/campaign") for name in ("sdv-api-1", "xsdv-api")),
     (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/+/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/#"),
@@ -171,10 +184,7 @@ MAY_NOT = [
     (VEHICLE, "publish", "agent/V1/proxy/request/task_1"),
     (VEHICLE, "publish", "ecp/V2/online"),
     *((VEHICLE, "publish", f"agent/{vin}/proxy/response/maps-47") for vin in ("V2", "V", "V11", "v1", "")),
-    *(
-        (client, "publish", "agent/V1/proxy/response/maps-47")
-        for client in (LISTENER, PUBLISHER, CAMPAIGNS, RECORDER, DISPATCHER)
-    ),
+    *((client, "publish", "agent/V1/proxy/response/maps-47") for client in SERVICES),
     *((RECORDER, "subscribe", name) for name in ("agent/+/proxy/+/+", "agent/#", "ecp/#")),
     (VEHICLE, "subscribe", "agent/+/proxy/response/+"),
     (CAMPAIGNS, "subscribe", "agent/+/proxy/response/+"),
@@ -224,6 +234,7 @@ CLIENTS = [
     LISTENER,
     PUBLISHER,
     CAMPAIGNS,
+    API,
     RECORDER,
     DISPATCHER,
     *(Client(odd) for odd in ("w", "r", "+", "#", "a/b", "sdv-x")),
@@ -270,6 +281,7 @@ def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> Non
         mqtt_username_dispatcher="d",
         mqtt_username_publisher="p",
         mqtt_username_campaigns="c",
+        mqtt_username_api="a",
         topic_prefix="fleet/eu",
         receipt_prefix="r/",
     )
@@ -280,6 +292,7 @@ def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> Non
     assert "topic write fleet/eu/+/proxy/request/+\n" in access
     assert "topic read r/p/#\n" in access
     assert "user c\ntopic write $SDV-FANOUT/campaign\ntopic write $SDV-FANOUT/trigger\ntopic read r/c/#\n" in access
+    assert "user a\ntopic write $SDV-FANOUT/campaign\ntopic write $ECQ/r/+\ntopic read r/a/#\n" in access
     assert "pattern read fleet/eu/%c/#\n" in access
 
 

@@ -57,12 +57,12 @@ CELLS = [  # common names, listener, the tap, EMQX
     (("V1",), SERVICES, REFUSED, ITSELF),
     *(
         (("sdv-" + it,), VEHICLES, REFUSED, POWERLESS)
-        for it in ("recorder", "dispatcher", "pub-a", "campaigns", "listener", "nobody")
+        for it in ("recorder", "dispatcher", "pub-a", "campaigns", "api", "listener", "nobody")
     ),
-    *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "campaigns", "listener")),
+    *((("sdv-" + it,), SERVICES, ITSELF, ITSELF) for it in ("recorder", "dispatcher", "pub-a", "campaigns", "api", "listener")),
     (("sdv-nobody",), SERVICES, ITSELF, POWERLESS),  # no right on the tap either: no such user exists
 ]
-SERVICE_NAMES = ("sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-campaigns", "sdv-listener")
+SERVICE_NAMES = ("sdv-recorder", "sdv-dispatcher", "sdv-pub-a", "sdv-campaigns", "sdv-api", "sdv-listener")
 CLAIMS = [(it, it) for it in ("", "V1", "V2", "w", *SERVICE_NAMES, "sdv-nobody")]
 CLAIMS += [
     ("V2", "sdv-recorder"),
@@ -86,7 +86,7 @@ TOPICS = [
     ),
     *("$ECQ/V1/#", "$ECQ/V2/#", "$ECQ/r/V1", "$ECQ/r/V2", "agent/+/#", "agent/V1/#", "agent/V2/#", "ecp/#", "ecp/V1/online"),
     *("ecp/V2/online", "agent/+/proxy/response/#", "agent/V1/proxy/request/r", "sdv/receipt/#", "sdv/receipt/sdv-pub-a/#"),
-    "sdv/receipt/sdv-campaigns/#",
+    *("sdv/receipt/sdv-campaigns/#", "sdv/receipt/sdv-api/#"),
     *("$events/message_acked", "$SYS/#", "ecp/+/online", "ecp/+/heartbeat"),
 ]
 
@@ -193,7 +193,7 @@ def outcome(port: int, context: ssl.SSLContext, claim: tuple[str, str], own: str
             topic = {"sdv-recorder": "$SDV-FANOUT/#", "sdv-dispatcher": "$SDV-EVT/#", "sdv-listener": "ecp/#"}.get(own)
             topic = topic or (
                 f"sdv/receipt/{own}/#"
-                if own.startswith(("sdv-pub-", "sdv-campaigns"))
+                if own.startswith(("sdv-pub-", "sdv-campaigns", "sdv-api"))
                 else "#"
                 if client_id == "#"
                 else f"agent/{client_id}/#"

@@ -279,13 +279,14 @@ def test_a_vehicle_receives_only_its_own_topics(tap_server: TapServer, vin: str)
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_only_the_campaigns_user_may_publish_orders_to_campaigns(tap_server: TapServer, vin: str, version: int) -> None:
+def test_only_api_and_campaigns_users_may_publish_orders_to_campaigns(tap_server: TapServer, vin: str, version: int) -> None:
     users = {
         f"sdv-pub-{vin}": "sdv-pub-a",
         f"sdv-listener-{vin}": "sdv-listener",
         f"sdv-dispatcher-{vin}": "sdv-dispatcher",
         vin[:60]: None,
         f"o{vin}"[:60]: "sdv-campaigner",
+        f"sdv-api-{vin}": "sdv-api",
         f"sdv-campaigns-{vin}": "sdv-campaigns",
     }
     with ExitStack() as stack:
@@ -301,7 +302,24 @@ def test_only_the_campaigns_user_may_publish_orders_to_campaigns(tap_server: Tap
         recorder.send(publish("sdv/receipt/sdv-campaigns/1", b"yes"))
 
         assert wire.expect(PUBLISH).payload == b"yes"
-        assert recorder.expect(PUBLISH).payload == f"sdv-campaigns-{vin}".encode()
+        assert [recorder.expect(PUBLISH).payload for _ in range(2)] == [
+            f"sdv-{user}-{vin}".encode() for user in ("api", "campaigns")
+        ]
+        recorder.send(b"\xc0\0")
+        assert recorder.next().kind in (PUBACK, PINGRESP)
+
+
+def test_the_api_rewinds_and_publishes_neither_triggers_nor_writes(tap_server: TapServer, vin: str) -> None:
+    with RawConnection(tap_server.port) as recorder, RawConnection(tap_server.port) as api:
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        for topic_filter in RECORDER_FILTERS:
+            recorder.listen(topic_filter)
+        api.open(f"sdv-api-{vin}", username="sdv-api")
+        for topic in ("$SDV-FANOUT/trigger", "$SDV-FANOUT/data/d", f"$ECQ/w/{vin}/a", f"$ECQ/r/{vin}"):
+            api.send(publish(topic, topic.encode()))
+            api.expect(PUBACK)
+
+        assert recorder.expect(PUBLISH).payload == f"$ECQ/r/{vin}".encode()
         recorder.send(b"\xc0\0")
         assert recorder.next().kind in (PUBACK, PINGRESP)
 
