@@ -115,7 +115,7 @@ def test_clients_with_the_most_pending_messages_are_listed(platform: Settings, c
         (["show", "w"], 'client id "w" is a level of the topics themselves'),
         (["show", "a/b"], 'client id "a/b" must be 1 to 64'),
         (["show", "sdv-recorder"], "is a service's"),
-        (["write", "C", "a+b", "--data", "-"], 'key "a+b" holds +'),
+        (["write", "C", "a+b", "--data", "-"], 'key "a+b" contains +'),
         (["write", "C", "k" * 513, "--data", "-"], "of 513 bytes is over 512; choose a shorter one"),
         (["write", "C", "k", "--data", "/no/file"], "cannot read /no/file (No such file or directory); name a file that exists"),
         (

@@ -15,7 +15,8 @@ ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
 @pytest.mark.slow
 def test_the_page_lists_every_exposed_metric_with_its_type(platform: Settings) -> None:
     exposed: dict[str, str] = {}
-    for port in (platform.recorder_port, platform.tap_port, platform.dispatcher_port, platform.api_port):
+    services = (platform.recorder_port, platform.tap_port, platform.dispatcher_port, platform.api_port, platform.campaigner_port)
+    for port in services:
         page = httpx.get(f"http://{platform.host}:{port}/metrics", timeout=10).text
         for family in text_string_to_metric_families(page):
             if family.name.startswith("manifold_") and not family.name.endswith("_created"):
