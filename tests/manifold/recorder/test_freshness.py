@@ -60,10 +60,9 @@ def test_age_is_that_of_the_oldest_recent_segment_and_replays_count_from_creatio
     assert oldest_not_in_lake(catalog, settings, NOW) is None
     known = record(settings, timedelta(days=3))
     record(settings, timedelta(days=30))
-    record(settings, timedelta(hours=5), Stream.OUTCOME)
+    for hours, stream in ((3, Stream.OUTCOME), (4, Stream.CAMPAIGN), (5, Stream.ANSWER)):
+        record(settings, timedelta(hours=hours), stream)
     record(settings, timedelta(minutes=5))
-    for stream in (Stream.CAMPAIGN, Stream.ANSWER):  # which have no tables
-        record(settings, timedelta(hours=9), stream)
     take_in(settings, known)
     replay = settings.home / "archive" / record(settings, timedelta())
     replay.rename(replay.with_name(f"{first_seq_at(NOW - timedelta(days=6))}-0.replay.parquet"))

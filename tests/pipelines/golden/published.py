@@ -7,10 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from manifold.contracts.tables import ECQ_SEQNO, ECQ_STATE, EVERY_RUN_TABLE, META, QUALITY, SEGMENTS, Table
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import KeyIsGone
 from manifold.lake.sealing import MAGIC, Broken
+from manifold.lake.sightings import folded
 from tests.pipelines.conftest import SparkLake
 
 Rows = list[dict[str, Any]]
@@ -48,7 +51,7 @@ def read(folder: Path) -> dict[str, Rows]:
 def _rows(lake: SparkLake, keys: DayKeys, table: Table) -> Rows:
     rows = _read(lake, table)
     if table is META:
-        rows = _folded(rows)
+        rows = folded(pa.Table.from_pylist(rows, schema=META.arrow_schema)).to_pylist()
     if table is ECQ_SEQNO:
         rows = list({row["client_id"]: row for row in sorted(rows, key=lambda row: row["last_seq"])}.values())
     if table is ECQ_STATE:  # the earliest acknowledgement counts
@@ -63,19 +66,6 @@ def _key(table: Table, row: dict[str, Any]) -> tuple[Any, ...]:
 def _read(lake: SparkLake, table: Table) -> Rows:
     found: Rows = lake.catalog.load_table(table.identifier).scan().to_arrow().to_pylist()
     return [{column.name: row[column.name] for column in table.columns} for row in found]
-
-
-def _folded(rows: Rows) -> Rows:
-    """One row per payload, whether the table has that or a row for each run that saw it."""
-    folded: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        so_far = folded.setdefault(row["data_id"], row | {"times_seen": 0})
-        so_far["first_seen_at"] = min(so_far["first_seen_at"], row["first_seen_at"])
-        so_far["last_seen_at"] = max(so_far["last_seen_at"], row["last_seen_at"])
-        so_far["times_seen"] += row["times_seen"]
-        so_far["sha1"] = so_far["sha1"] or row["sha1"]
-        so_far["stored_at"] = so_far["stored_at"] or row["stored_at"]
-    return list(folded.values())
 
 
 def _plain(lake: SparkLake, keys: DayKeys, table: Table, row: dict[str, Any]) -> dict[str, Any]:
