@@ -62,6 +62,7 @@ def start_broker(made: Composed) -> None:
     made.start_beside("emqx", IMAGE, "python", "-m", "manifold.sandbox.tap", how=own)
 
 
+@pytest.mark.timeout(900)  # the site is built before it, and each service may take 300 s
 def test_every_service_becomes_healthy(site: Composed) -> None:
     for service in ("recorder", "dispatcher", "campaigner", "signals", "api"):
         site.start(service)

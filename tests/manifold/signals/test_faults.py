@@ -140,7 +140,7 @@ def test_with_a_full_disk_nothing_is_acknowledged_until_there_is_room(own_door: 
     hidden = journal.with_name("hidden")
     journal.rename(hidden)
     names = send_many(gateway, 20, "full")
-    wait_until(lambda: "cannot be written" in " ".join(health(own_door)["problems"]))
+    wait_until(lambda: "is unwritable" in " ".join(health(own_door)["problems"]))
 
     assert not health(own_door)["healthy"]
     assert gateway.count(topology.PROCESSED) == 0
