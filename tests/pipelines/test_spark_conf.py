@@ -74,8 +74,8 @@ def test_options_of_a_postgresql_catalog_address_reach_spark() -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        pytest.param("postgresql+psycopg://me@db/lake?sslcrl=/etc/crl.pem", "says sslcrl, which", id="no counterpart"),
-        pytest.param("postgresql+psycopg://me@db/lake?sslmode=require&sslmode=disable", "says sslmode", id="repeated"),
+        pytest.param("postgresql+psycopg://me@db/lake?sslcrl=/etc/crl.pem", "sets sslcrl, which", id="no counterpart"),
+        pytest.param("postgresql+psycopg://me@db/lake?sslmode=require&sslmode=disable", "sets sslmode", id="repeated"),
         pytest.param("postgresql+psycopg://me@/lake?host=/run/postgresql", "names no host", id="a socket file"),
     ],
 )

@@ -25,6 +25,10 @@ PER_STAGE = {
     "verify": "--repair --run-id",
     "process_signals": "--again --from --run-id --to",
     "rotate_keys": "--run-id",
+    "campaign_asks": "--campaign --run-id --wave",
+    "campaign_order": "--accept --by --campaign --do --ended --run-id --wave --why",
+    "campaign_reports": "--campaign --days --run-id",
+    "campaign_targets": "--by --campaign --run-id",
 }
 HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
 
