@@ -17,6 +17,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux only
 _NAME_LENGTH = 16
 
 
+class UnusableFolder(Permanent):
+    """The folder cannot be written: waiting does not help."""
+
+
 class JournalFolder:
     """A journal folder on this machine since its boot. While it is held, no other process writes that journal.
 
@@ -35,10 +39,16 @@ class JournalFolder:
         """Hold the folder until `unlock`, or until the process ends in any way.
 
         Raises:
+            UnusableFolder: this process may not write there.
             Permanent: another process holds it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as exc:
+            raise UnusableFolder(
+                f"{self.folder} cannot be written ({exc.strerror}); let the user of this process write there"
+            ) from exc
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:

@@ -6,7 +6,7 @@ import structlog
 from redis.asyncio import Redis
 
 from manifold.archive.claims import ArchiveClaims, RedisClaims
-from manifold.archive.journal_folder import JournalFolder
+from manifold.archive.journal_folder import JournalFolder, UnusableFolder
 from manifold.archive.lease import Lease
 from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
@@ -37,11 +37,17 @@ class Lead:
         return self._stands_by or (None if self._lease is None else self._lease.problem)
 
     async def take(self) -> None:
-        """Stand by until no other campaigner is active, and take the lease."""
+        """Stand by until no other campaigner is active, and take the lease.
+
+        Raises:
+            UnusableFolder: this process may not write in its own folder.
+        """
         while True:
             try:
                 self._place.lock()
                 self._lease = await self._taken()
+            except UnusableFolder:
+                raise
             except Permanent as exc:
                 self._place.unlock()
                 self._say(f"stands by: {exc}")
