@@ -17,7 +17,7 @@ from manifold.campaigns.service._book import Book
 from manifold.campaigns.service._braking import UNSURE, FoldedBrakes
 from manifold.campaigns.service._campaign_metrics import CAMPAIGNS
 from manifold.campaigns.service._lead import Lead
-from manifold.campaigns.service._presence import find_present
+from manifold.campaigns.service._presence import Sweep
 from manifold.campaigns.step import Decide, Policy, Release, candidates, step
 from manifold.campaigns.wire import trigger_payload
 from manifold.contracts import campaigns as r
@@ -35,7 +35,6 @@ CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker k
 READ_S = 0.5  # pause between two looks at the record
 AWAITED_S = 0.1  # the same, while something published is not on record yet
 REST = 4  # times as long as a decision took, until the same state is decided on again
-SWEEP_S, MAX_SWEEP_PAUSE_S = 0.5, 60.0
 REFUSED_S = 30.0  # pause of a campaign whose message was refused
 MAX_VINS = 100_000  # in one release
 CLOCKS_MS = 5_000  # by which clocks may differ
@@ -65,12 +64,10 @@ class Active:
         self._awaited: dict[str, set[int]] = {}  # campaign → seqs of its published messages that are not folded yet
         self._unsure: set[str] = set()  # campaigns of which something was published that may be on record or not
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
-        self._here: dict[str, set[str]] = {}  # campaign → targets that a sweep has found; used once
-        self._found: dict[str, int] = {}  # campaign → how many targets the last sweep found
-        self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
         self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
         self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
+        self._sweep = Sweep(self._queues, self._wake)
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -82,7 +79,7 @@ class Active:
         user = settings.mqtt_username_campaigns
         try:
             async with Publisher(settings, user, CLIENT_ID.format(user)) as publisher, asyncio.TaskGroup() as group:
-                group.create_task(self._sweep(), name="campaigner.sweep")
+                group.create_task(self._sweep.run(), name="campaigner.sweep")
                 group.create_task(self._decide(publisher), name="campaigner.decide")
         finally:
             CAMPAIGNS.show((), {})
@@ -109,13 +106,12 @@ class Active:
         self.waiting = dict.fromkeys(
             (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
-        CAMPAIGNS.show(known, self._found)
+        CAMPAIGNS.show(known, self._sweep.counts)
         for name, campaign in known[:limit]:
             await self._act(publisher, name, campaign, now_ms)
         names = {name for name, _ in known[:limit]}
-        self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in names}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
-        self._here = {name: here for name, here in self._here.items() if name in self._wanted}
+        self._sweep.keep(names)
         self._say(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
@@ -132,10 +128,9 @@ class Active:
             return
         may_release = await self._brakes.follow(name, campaign)
         last, not_before = self._stepped.get(name, (None, 0.0))
-        if campaign is last and name not in self._here and time.monotonic() < not_before:
+        if campaign is last and not self._sweep.has_found(name) and time.monotonic() < not_before:
             return
-        began, here = time.monotonic(), self._here.pop(name, set())
-        self._wanted.pop(name, None)
+        began, here = time.monotonic(), self._sweep.take(name)
         effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
         if not may_release:
             self.waiting[name] = UNSURE
@@ -145,7 +140,7 @@ class Active:
         elif name not in self._awaited and plan.away == "wait":
             vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
             if vins and allowed:
-                self._wanted[name] = vins, allowed
+                self._sweep.look_for(name, vins, allowed)
         ended = time.monotonic()
         self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
 
@@ -211,23 +206,6 @@ class Active:
     async def _redis_ms(self) -> list[int]:
         seconds, micros = await self._queues.redis.time()
         return [int(seconds) * 1000 + int(micros) // 1000]
-
-    async def _sweep(self) -> None:
-        """Look for the targets that could be released, again and again; at most half of the time."""
-        while True:
-            began, counts = time.monotonic(), dict[str, int]()
-            for name, (vins, enough) in list(self._wanted.items()):
-                try:
-                    found = await find_present(self._queues, vins, enough, wall_clock_ms())
-                except RedisError as exc:
-                    log.debug("presence unknown", reason=str(exc))
-                    continue
-                counts[name] = len(found)
-                if found:
-                    self._here[name] = found
-                    self._wake.set()
-            self._found = counts
-            await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(SWEEP_S, time.monotonic() - began)))
 
     async def _pause(self) -> None:
         try:
