@@ -13,7 +13,7 @@ from manifold.api._document import FAILURES
 from manifold.api._parameters import CampaignId, only_json
 from manifold.api._problems import problem
 from manifold.api._sources import Sources
-from manifold.api.models import campaigns as m
+from manifold.api.models import campaign_orders as m
 from manifold.campaigns import proposals
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.intake import BRAKES, Declined, Effect, Problem, Taken, take, take_proposal

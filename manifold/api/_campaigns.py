@@ -10,6 +10,7 @@ from manifold.api._document import FAILURES
 from manifold.api._parameters import After, CampaignId, Limit, Vin
 from manifold.api._problems import Missing, problem
 from manifold.api._sources import Sources
+from manifold.api.models import campaign_plans as plans
 from manifold.api.models import campaigns as m
 from manifold.campaigns import views
 from manifold.campaigns.decided import Stage
@@ -69,10 +70,10 @@ def campaign_routes(sources: Sources) -> APIRouter:
         return m.CampaignState.model_validate(views.summary(campaign, known, wall_clock_ms()))
 
     @router.get("/campaigns/{campaign}/plan", responses=MISSING)
-    async def show_plan(campaign: CampaignId) -> m.PlanState:
+    async def show_plan(campaign: CampaignId) -> plans.PlanState:
         """The plan in force, what its rules count now, warnings, and the approvals that are missing."""
         known = await found(campaign)
-        return m.PlanState.model_validate(await asyncio.to_thread(details, campaign, known, wall_clock_ms()))
+        return plans.PlanState.model_validate(await asyncio.to_thread(details, campaign, known, wall_clock_ms()))
 
     @router.get("/campaigns/{campaign}/targets", response_model=m.TargetPage, responses=MISSING)
     async def targets(
@@ -93,18 +94,18 @@ def campaign_routes(sources: Sources) -> APIRouter:
         return m.EventPage.model_validate({"campaign": campaign, "events": page, "after": more})
 
     @router.get("/campaigns/{campaign}/forecast", responses=MISSING)
-    async def show_forecast(campaign: CampaignId) -> m.Forecast:
+    async def show_forecast(campaign: CampaignId) -> plans.Forecast:
         """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
         known = await found(campaign)
         policy = policy_of(sources.settings)
         view = views.forecast_view(await in_thread(forecast, views.with_targets(known), [0], policy, wall_clock_ms()))
-        return m.Forecast.model_validate({"campaign": campaign, **view})
+        return plans.Forecast.model_validate({"campaign": campaign, **view})
 
     @router.get("/campaigns/{campaign}/report", responses=MISSING)
-    async def show_report(campaign: CampaignId) -> m.Report:
+    async def show_report(campaign: CampaignId) -> plans.Report:
         """The proof of a campaign from its whole record: numbers, orders, and what a verification found."""
         await found(campaign)
-        return m.Report(campaign=campaign, report=await in_thread(lambda: report(read_facts(sources.settings, campaign))))
+        return plans.Report(campaign=campaign, report=await in_thread(lambda: report(read_facts(sources.settings, campaign))))
 
     @router.get("/vins/{vin}/campaigns")
     async def of_vehicle(vin: Vin) -> m.VehicleCampaigns:

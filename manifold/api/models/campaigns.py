@@ -1,139 +1,13 @@
-"""Bodies of orders to campaigns, and response models of campaigns."""
+"""The state of campaigns, of their targets and of their orders."""
 
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from manifold.api.models.fields import Count, Seq, Vin, example
-from manifold.contracts.campaigns import Retriable
+from manifold.api.models.fields import CampaignId, Count, Seq, Vin, example
 
-PLAN: dict[str, Any] = {
-    "campaign": "eu-map-47",
-    "data_id": "map_eu_47",
-    "targets": {"vins": ["1M8GDM9AXKP042788"]},
-    "ends": "2026-12-20T00:00:00Z",
-}
-ORDERED = {
-    "campaign": "eu-map-47",
-    "do": "pause",
-    "by": "anna",
-    "seq": 911974771715997696,
-    "token": "9f86d081884c7d659a2feaa0c55ad015",
-    "effect": "applied",
-    "reason": None,
-}
-MAX_WHY = 1000  # characters
-CampaignId = Annotated[str, Field(description="id of the campaign")]
 Version = Annotated[int, Field(ge=0, description="number of orders that had an effect; the `ETag`")]
-
-
-class Order(BaseModel):
-    """What every order may say."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"why": "the canary is good"}})
-
-    why: str = Field(default="", max_length=MAX_WHY, description="why; it is kept on record")
-    token: str | None = Field(
-        default=None,
-        pattern="^[0-9a-f]{32}$",
-        description="random, of the client: a repeated order with the same token has an effect once; null: one is made",
-    )
-
-
-class Approve(Order):
-    """Approval of a plan, or of a gate."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"wave": 0, "why": "the canary is good"}})
-
-    wave: int | None = Field(
-        default=None, ge=0, le=10_000, description="place of the wave whose gate is approved; null: the plan"
-    )
-
-
-class Pass(Order):
-    """Override of a gate."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"wave": 0, "why": "the others are in garages"}})
-
-    wave: int = Field(ge=0, le=10_000, description="place of the open wave, whose gate is passed")
-    why: str = Field(min_length=1, max_length=MAX_WHY, description="why; it is kept on record")
-
-
-class Resume(Order):
-    """End of a pause."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"accept": ["r1"], "why": "a known fault"}})
-
-    accept: list[str] = Field(default_factory=list, max_length=1000, description="the rules that tripped, by name")
-
-
-class Retry(Order):
-    """Another try for targets that have ended."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"ended": ["failed", "expired"]}})
-
-    ended: list[Retriable] = Field(default=["failed"], min_length=1, max_length=10, description="how they had ended")
-
-
-class PlanOrder(Order):
-    """A plan that is proposed, or that replaces another."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"plan": PLAN, "why": "new maps"}})
-
-    plan: dict[str, Any] = Field(description="the document, as the guide of campaigns says")
-
-
-class Ordered(BaseModel):
-    """An order that is on disk."""
-
-    model_config = example(**ORDERED)
-
-    campaign: CampaignId
-    do: str = Field(description="the order")
-    by: str = Field(description="whose token was shown")
-    seq: Seq
-    token: str | None = Field(description="of the order")
-    effect: str = Field(
-        description="`applied`; `none`: it did not fit the campaign; `not in force yet`: the brake is not on; `unknown`"
-    )
-    reason: str | None = Field(description="why it is not `applied`")
-
-
-class Wave(BaseModel):
-    """A wave as it would be drawn."""
-
-    model_config = example(name="canary", targets=200, vins_sha256="0" * 64)
-
-    name: str = Field(description="of the wave")
-    targets: Count = Field(description="how many vehicles it has")
-    vins_sha256: str = Field(description="SHA-256 of its VINs in the order of the draw, with a line feed between two")
-
-
-class DryRun(BaseModel):
-    """What a proposal would give. Nothing is recorded."""
-
-    model_config = example(
-        campaign="eu-map-47",
-        plan_sha256="0" * 64,
-        data_id="map_eu_47",
-        data_bytes=120,
-        targets=200,
-        in_no_wave=0,
-        waves=[{"name": "canary", "targets": 200, "vins_sha256": "0" * 64}],
-        warnings=[],
-    )
-
-    campaign: CampaignId
-    plan_sha256: str = Field(description="identity of the plan")
-    data_id: str = Field(description="the data that the vehicles get")
-    data_bytes: Count | None = Field(description="its size; null: it is not published yet, and the plan waits for it")
-    targets: Count = Field(description="vehicles in a wave")
-    in_no_wave: Count = Field(description="vehicles of the list that no wave takes")
-    waves: list[Wave] = Field(description="in their order")
-    warnings: list[str] = Field(description="what may surprise")
-
-
 WAVE = {
     "name": "canary",
     "targets": 200,
@@ -248,54 +122,6 @@ class CampaignList(BaseModel):
     campaigns: list[CampaignState] = Field(description="the campaigns on record")
 
 
-class RuleState(BaseModel):
-    """A rule, and what it counts now."""
-
-    model_config = example(name="r1", then="pause", over="2%", **{"in": "wave"}, known=180, count=1)
-
-    name: str = Field(description="of the rule")
-    then: str = Field(description="what happens when it trips: `pause`, `cancel`, `alert`")
-    over: str = Field(description="above which number, or share of those known, it trips")
-    where: str = Field(alias="in", description="what it counts: the open `wave`, the `campaign`, or the last such time")
-    known: Count = Field(description="targets that have settled")
-    count: Count = Field(description="those of them that the rule counts")
-
-
-class Ask(BaseModel):
-    """An approval that is missing."""
-
-    model_config = example(what="plan", wave=None, plan_sha256="0" * 64, approved_by=["ben"], needed=2, answers=1)
-
-    what: str = Field(description="what is to be approved: `plan`, `amendment`, `gate`")
-    wave: Count | None = Field(description="place of the wave whose gate it is")
-    plan_sha256: str = Field(description="identity of the plan")
-    approved_by: list[str] = Field(description="who has approved it so far")
-    needed: Count = Field(description="how many people have to")
-    answers: Count = Field(description="approvals on record of this campaign, with those that had no effect")
-
-
-class PlanState(BaseModel):
-    """The plan of a campaign as people look at it before they approve."""
-
-    model_config = example(
-        campaign="eu-map-47",
-        plan={"data_id": "map_eu_47", "ends": "2026-12-20T00:00:00Z"},
-        amended=None,
-        waves=[200],
-        rules=[{"name": "r1", "then": "pause", "over": "2%", "in": "wave", "known": 180, "count": 1}],
-        warnings=[],
-        asks=[],
-    )
-
-    campaign: CampaignId
-    plan: dict[str, Any] = Field(description="the plan in force with its defaults; lists of vehicles are their lengths")
-    amended: dict[str, Any] | None = Field(description="the plan that waits for its approval")
-    waves: list[Count] = Field(description="targets of each wave; of a proposal, as it would be drawn")
-    rules: list[RuleState] = Field(description="in their order")
-    warnings: list[str] = Field(description="what may surprise")
-    asks: list[Ask] = Field(description="the approvals that are missing")
-
-
 class Target(BaseModel):
     """A target and its state."""
 
@@ -342,45 +168,6 @@ class EventPage(BaseModel):
     campaign: CampaignId
     events: list[Event] = Field(description="of this page")
     after: Seq | None = Field(description="the next page has what comes after this seq; null: there is nothing more")
-
-
-class Quantiles(BaseModel):
-    """An instant as a distribution over the draws."""
-
-    model_config = example(p10="2026-12-02T22:25:04Z", p50="2026-12-02T22:26:00Z", p90=None)
-
-    p10: datetime | None = Field(description="in a tenth of the draws it is earlier; null: in so many it never comes")
-    p50: datetime | None = Field(description="in half of the draws it is earlier")
-    p90: datetime | None = Field(description="in nine tenths of the draws it is earlier")
-
-
-class Forecast(BaseModel):
-    """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
-
-    model_config = example(
-        campaign="eu-map-47",
-        delivered={"50": {"p10": "2026-12-02T22:25:04Z", "p50": "2026-12-02T22:26:00Z", "p90": None}},
-        end={"p10": "2026-12-02T22:25:04Z", "p50": "2026-12-02T22:26:00Z", "p90": None},
-        never=0,
-        draws=200,
-    )
-
-    campaign: CampaignId
-    delivered: dict[str, Quantiles] = Field(description="by per cent of the targets")
-    end: Quantiles = Field(description="when the campaign ends")
-    never: Count = Field(description="targets that are not delivered before the end of the plan: the median")
-    draws: Count = Field(description="of the fleet")
-
-
-class Report(BaseModel):
-    """The proof of a campaign, from its whole record."""
-
-    model_config = example(campaign="eu-map-47", report={"state": "completed", "is_proved": True, "falsifications": []})
-
-    campaign: CampaignId
-    report: dict[str, Any] = Field(
-        description="numbers, orders and what the verification found, as manifold campaign report says"
-    )
 
 
 class VehicleCampaign(Target):

@@ -11,6 +11,7 @@ Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the door
 Count = Annotated[int, Field(ge=0)]
 Vin = Annotated[str, Field(description="the vehicle")]
 RequestId = Annotated[str, Field(description="the request_id of the trigger")]
+CampaignId = Annotated[str, Field(description="id of the campaign")]
 DataId = Annotated[str, Field(description="the name of the data that the trigger refers to")]
 AcceptedAt = Annotated[datetime, Field(description="when the recorder accepted the trigger")]
 Model = TypeVar("Model", bound=BaseModel)
