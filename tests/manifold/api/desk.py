@@ -17,6 +17,7 @@ from manifold.lake.catalog import open_catalog
 from manifold.queues import Policy, Queues
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
+from tests.manifold.recorder.harness import Harness, running_harness
 from tests.support.lake_rows import new_lake
 from tests.support.redis_users import RedisUsers, refused
 from tests.support.servers import Server, free_port, start_redis, start_service
@@ -57,6 +58,21 @@ def settings_at(home: Path, redis_port: int, **more: Any) -> Settings:
     """The settings of an API without any other service."""
     ports = {name: free_port() for name in ("api_port", "recorder_port", "signals_port")}
     return Settings(home=home, redis_port=redis_port, **(ports | {"api_timeout_seconds": 60.0} | more))
+
+
+@contextmanager
+def desk_beside_a_recorder(folder: Path, **more: Any) -> Iterator[tuple[Desk, Harness]]:
+    """An API and a recorder that share broker and Redis, where each logs in with its own rights."""
+    with running_harness(folder) as harness:
+        ports = {"mqtt_port": harness.broker.port, "recorder_port": harness.running.port}
+        settings = settings_at(folder / "home", harness.redis_server.port, **(ports | more))
+        assert harness.users is not None
+        settings, as_api = (
+            settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
+            for user in ("tests", "api")
+        )
+        with api_of(as_api, folder / "api.log") as api:
+            yield Desk(settings, harness.redis_server, api), harness
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import given
-from pydantic import SecretStr
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from manifold.api._callers import Right
@@ -20,10 +19,10 @@ from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.messaging.publisher import Publisher
-from tests.manifold.api.desk import Desk, api_of, settings_at
+from tests.manifold.api.desk import Desk, api_of, desk_beside_a_recorder
 from tests.manifold.api.test_document import bounded
 from tests.manifold.campaigns.plans import document, vins
-from tests.manifold.recorder.harness import Harness, running_harness
+from tests.manifold.recorder.harness import Harness
 from tests.support.servers import free_port, wait_until
 
 PROBLEM = "application/problem+json"
@@ -81,17 +80,8 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Tests isolate themselves by campaigns."""
     folder = tmp_path_factory.mktemp("place")
-    with running_harness(folder) as harness:
-        more = {"api_tokens_file": str(tokens(folder / "tokens")), "http_token": ALL}
-        settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port, **more)
-        settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        assert harness.users is not None
-        settings, as_api = (
-            settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
-            for user in ("tests", "api")
-        )
-        with api_of(as_api, folder / "api.log") as api:
-            yield Place(Desk(settings, harness.redis_server, api), harness)
+    with desk_beside_a_recorder(folder, api_tokens_file=str(tokens(folder / "tokens")), http_token=ALL) as (desk, harness):
+        yield Place(desk, harness)
 
 
 @pytest.fixture

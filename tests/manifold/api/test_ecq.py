@@ -10,7 +10,6 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import given
-from pydantic import SecretStr
 
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
@@ -19,9 +18,9 @@ from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import MAX_SEQ, first_seq_at, seq_of, wall_clock_ms
 from manifold.contracts.topics import ecq_rewind_topic
 from manifold.queues.verbs.ecq import Acknowledge, Append
-from tests.manifold.api.desk import Desk, api_of, settings_at
+from tests.manifold.api.desk import Desk, api_of, desk_beside_a_recorder
 from tests.manifold.api.test_document import bounded
-from tests.manifold.recorder.harness import Harness, running_harness
+from tests.manifold.recorder.harness import Harness
 from tests.support.servers import free_port
 
 PROBLEM = "application/problem+json"
@@ -54,17 +53,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Tests isolate themselves by client ids."""
-    folder = tmp_path_factory.mktemp("place")
-    with running_harness(folder) as harness:
-        settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port)
-        settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        assert harness.users is not None  # recorder and API log in with their own rights
-        settings, as_api = (
-            settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
-            for user in ("tests", "api")
-        )
-        with api_of(as_api, folder / "api.log") as api:
-            yield Place(Desk(settings, harness.redis_server, api), harness)
+    with desk_beside_a_recorder(tmp_path_factory.mktemp("place")) as (desk, harness):
+        yield Place(desk, harness)
 
 
 @pytest.fixture
