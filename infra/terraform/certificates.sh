@@ -114,7 +114,7 @@ both=serverAuth,clientAuth here=(localhost 127.0.0.1)
 for service in recorder dispatcher signals api; do
   leaf $service-tls ca sdv-$service $both "manifold.$ns.svc" "$service.$ns.svc" "*.$service.$ns.svc" "${here[@]}"
 done
-leaf campaigner-tls ca sdv-campaigns $both "campaigner.$ns.svc" "${here[@]}"
+leaf campaigner-tls ca sdv-campaigns $both "manifold.$ns.svc" "campaigner.$ns.svc" "${here[@]}"
 leaf airflow-tls ca sdv-airflow $both "airflow.$ns.svc" "${here[@]}"
 leaf emqx-tls ca "emqx.$ns.svc" $both "emqx.$ns.svc" $(printf "emqx-%d.emqx-nodes.$ns.svc.cluster.local " {0..15}) "${here[@]}"
 leaf emqx-vehicles-tls vehicle-ca "emqx-vehicles.$ns.svc" serverAuth "emqx-vehicles.$ns.svc" "${here[@]}" "$@"

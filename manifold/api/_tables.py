@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.exceptions import RequestValidationError
 from pyiceberg.catalog import Catalog
 
 from manifold.api._parameters import Limit
@@ -13,7 +14,6 @@ from manifold.api._sources import Sources
 from manifold.api.models.lake import Freshness
 from manifold.api.models.refusals import Quarantine, Refused
 from manifold.contracts.envelope import Stream
-from manifold.contracts.messages import LATEST_MS
 from manifold.history.refused import Cursor, Refusal, RefusalFilter, page
 from manifold.lake.freshness import oldest_not_in_lake
 
@@ -22,7 +22,6 @@ Since = Annotated[datetime | None, Query(description="received then or later; IS
 Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
 Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
 Before = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", description="as the page before said")]
-_FIRST_US = round(datetime(1, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
 
 
 def table_routes(sources: Sources) -> APIRouter:
@@ -71,6 +70,9 @@ def _cursor(refusal: Refusal) -> str:
 
 
 def _parsed(cursor: str) -> Cursor:
-    """The cursor; an instant out of range becomes the nearest one, so that the page is empty or the first one."""
-    micros, seq = map(int, cursor.split("_"))
-    return datetime.fromtimestamp(min(max(micros, _FIRST_US), LATEST_MS * 1000) / 1_000_000, UTC), seq
+    micros, seq = cursor.split("_")
+    try:
+        return datetime.fromtimestamp(int(micros) / 1_000_000, UTC), int(seq)
+    except (ValueError, OverflowError, OSError) as exc:
+        wrong = {"type": "cursor", "loc": ("query", "before"), "msg": "is none that a page has said", "input": cursor}
+        raise RequestValidationError([wrong]) from exc

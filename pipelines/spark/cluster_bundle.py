@@ -25,7 +25,7 @@ from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
-SUBPACKAGES = ("archive", "contracts", "lake", "queues", "runtime", "settings")
+SUBPACKAGES = ("archive", "campaigns", "contracts", "lake", "messaging", "queues", "runtime", "settings")
 PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in SUBPACKAGES))
 # Distributions that workers import, with their dependencies. PySpark comes with Spark on each node.
 FOR_WORKERS = (
@@ -37,7 +37,9 @@ FOR_DRIVERS = (
     "great-expectations",
     "jinja2",
     "matplotlib",
+    "mqtt5",
     "prometheus-client",
+    "psutil",
     "psycopg",
     "psycopg-binary",
     "ruamel-yaml",
