@@ -41,7 +41,7 @@ class SignalSettings(BaseSettings):
         SecretStr(""), "the same for whoever looks at dead letters, who is another user; empty: as signals_amqp_url says"
     )
     signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
-    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
+    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages of a queue that the door has in hand at most")
     signals_partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] = _s(
         0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
     )
