@@ -20,7 +20,7 @@ from manifold.settings import Settings
 
 CANARIES, HERE, AWAY = 10, 30, 10
 TARGETS = HERE + AWAY
-WAIT_S, LOOK_S = 30.0, 0.2
+WAIT_S, LOOK_S = 120.0, 0.2
 AUTHOR, APPROVER = "demo-author", "demo-approver"
 
 

@@ -26,7 +26,7 @@ from manifold.settings import Settings
 from manifold.signals.dead_letters import open_dead_letters
 
 DEVICES, MESSAGES = 20, 500
-SETTLED_WAIT_S = 60.0
+SETTLED_WAIT_S = 120.0
 LOOK_S = 0.1
 MAX_DEAD = 10_000  # dead letters searched, which may include those of earlier runs
 ENDS = ("processed", "duplicate", "refused")  # final outcomes of a message

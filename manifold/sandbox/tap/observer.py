@@ -1,7 +1,7 @@
 """Observes the packets of one connection in both directions and emits EMQX's events. Pure: bytes in, events out.
 
 The connection of a service, or one with a client id that cannot be part of a topic, is silent: only its publishes to vehicles are
-observed. A direction with bytes that are not MQTT is no longer observed; the broker deals with them.
+observed.
 """
 
 import secrets
@@ -12,13 +12,7 @@ from manifold.contracts.names import is_service
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.message_tracker import NO_PROPERTIES, MessageTracker
-from manifold.sandbox.tap.packets import (
-    Connect,
-    packet,
-    read_connack,
-    read_connect,
-    read_disconnect,
-)
+from manifold.sandbox.tap.packets import Connect, packet, read_connack, read_connect, read_disconnect
 from manifold.sandbox.tap.passage import Passage
 from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.scanner import (
@@ -31,7 +25,6 @@ from manifold.sandbox.tap.scanner import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
-    Malformed,
     Scanner,
 )
 from manifold.sandbox.tap.sessions import Sessions, session_expiry_s
@@ -58,7 +51,7 @@ class Stage(Enum):
 
 
 class SessionObserver:
-    """Observes one connection. Call `from_client` and `from_broker` before forwarding bytes, and report how the connection ends.
+    """Observes one connection, whose bytes pass through `up` and `down`. Report how the connection ends.
 
     While `held` is true the CONNACK must not be forwarded; `released` is called when it may.
     """
@@ -74,34 +67,11 @@ class SessionObserver:
         self.client_id = ""
         self.silent = True
         self.held = False
-        self.client_unobserved = self.broker_unobserved = False
         self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # the broker's own disconnect reason
         self._ended_by: str | None = None  # the reason of the disconnected event
-
-    # ---- bytes
-
-    def from_client(self, data: bytes) -> int:
-        """Observe client bytes; return how many were read: all, unless they include a CONNECT or a changed packet."""
-        if self.client_unobserved:
-            return len(data)
-        try:
-            return self._client.feed(data)
-        except Malformed:
-            self.client_unobserved = True
-            return len(data)
-
-    def from_broker(self, data: bytes) -> int:
-        """Observe broker bytes; return how many were read: all, unless they include a CONNACK or a changed packet."""
-        if self.broker_unobserved:
-            return len(data)
-        try:
-            return self._broker.feed(data)
-        except Malformed:
-            self.broker_unobserved = True
-            return len(data)
 
     # ---- start and end of the connection
 
@@ -175,7 +145,7 @@ class SessionObserver:
         return _GOODBYES.get(self._ended_by or "") if told else None
 
     def _guess(self, silent_for_s: float) -> str:
-        if self.client_unobserved:
+        if self.up.unobserved:
             return "protocol_error"
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
         return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
