@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 from manifold.contracts import catalog_properties
 from manifold.contracts.http_access import is_loopback
 from manifold.contracts.redis_url import split_redis_url
-from manifold.settings.derived import DerivedSettings
+from manifold.settings.joined import Settings
 
 # TLS scheme by plaintext scheme.
 TLS_SCHEME_OF = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}
@@ -18,7 +18,7 @@ UNVERIFIED_OPTIONS = {
 }
 
 
-def plaintext_errors(settings: DerivedSettings) -> list[str]:
+def plaintext_errors(settings: Settings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
     found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
     if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
@@ -26,7 +26,7 @@ def plaintext_errors(settings: DerivedSettings) -> list[str]:
     return found
 
 
-def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+def addresses(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the name of each setting with a server URL, and the URL, which may be empty or contain secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
