@@ -58,7 +58,7 @@ class Outgoing:
         `room` is the number of body bytes that fit into one frame.
         """
         try:
-            where = _where(channel, self.exchange, self.key, self.mandatory)
+            where = _publish_frame(channel, self.exchange, self.key, self.mandatory)
             frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
         except Exception as exc:  # noqa: BLE001  # the properties come from arbitrary clients
             return exc
@@ -74,7 +74,7 @@ class Outgoing:
 
 
 @lru_cache(maxsize=64)  # few distinct addresses
-def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
+def _publish_frame(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
     return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
 
 

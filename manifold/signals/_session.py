@@ -153,7 +153,7 @@ class Session:
         consumer = f"door-{next(self._numbers)}"
         self._queues[consumer] = ways, take
         with cancellation_as_error():
-            await self._consume_channel.basic_consume(ways.queue, _nobody, consumer_tag=consumer)
+            await self._consume_channel.basic_consume(ways.queue, _ignore_delivery, consumer_tag=consumer)
 
     def _delivered(self, found: Sequence[Delivery]) -> None:
         now = datetime.now(UTC)
@@ -161,7 +161,7 @@ class Session:
             by = one.by
             if (consumer := self._queues.get(by.consumer_tag)) is not None:
                 ways, take = consumer
-                if ways.is_own(by.exchange, by.routing_key) or ways.came(by.exchange, by.routing_key):
+                if ways.is_own(by.exchange, by.routing_key) or ways.count_message(by.exchange, by.routing_key):
                     take(_received(ways.queue, one, now, self.waited_s(ways.queue)))
                 else:
                     self._wire_in.write([marshal(Basic.Ack(by.delivery_tag), self._wire_in.channel)])
@@ -238,7 +238,7 @@ def _why(done: "asyncio.Future[Any]") -> str:
     return f"the channel was closed: {error}" if error else "the channel was closed"
 
 
-async def _nobody(_: Any) -> None:
+async def _ignore_delivery(_: Any) -> None:
     """Do nothing: deliveries bypass the library's consumer callback."""
 
 

@@ -50,7 +50,7 @@ def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campa
         found[name] = _publish(reports, name, known, now)
         log.info("campaign verified", campaign=name, facts=len(known.facts), findings=len(found[name]))
     _write(reports, f"{FOLDER}/{INDEX}", PAGES.get_template("proofs.html").render(proofs=list(_kept(reports))))
-    wrong = [f"{name}: {_told(each)}" for name, listed in found.items() for each in listed]
+    wrong = [f"{name}: {_sentence(each)}" for name, listed in found.items() for each in listed]
     if wrong:
         more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
         raise Retryable(f"not proved: {'; '.join(wrong[:MAX_NAMED])}{more}; see {reports.address(f'{FOLDER}/{INDEX}')}")
@@ -75,7 +75,7 @@ def _publish(reports: Files, name: str, known: OfLake, now: datetime) -> list[di
     return findings
 
 
-def _told(finding: dict[str, Any]) -> str:
+def _sentence(finding: dict[str, Any]) -> str:
     return " ".join(filter(None, (finding["kind"], finding["vin"], finding["detail"])))
 
 
