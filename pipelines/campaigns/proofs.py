@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import structlog
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, GreaterThanOrEqual
 
@@ -27,7 +27,8 @@ from manifold.settings import Settings
 FOLDER, INDEX, PROOF, TARGETS = "campaigns", "index.html", "proof.json", "targets.csv"
 COLUMNS = ("vin", "wave_name", "zone", "state", "since")
 MAX_NAMED = 10  # findings in the error message
-PAGES = Environment(loader=PackageLoader("pipelines.campaigns", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+LOADER = ChoiceLoader([PackageLoader("pipelines.campaigns", "pages"), PackageLoader("expectations", "pages")])  # style.html
+PAGES = Environment(loader=LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text), safe="")
 PAGES.filters["instant"] = lambda ms: (
     "" if ms is None else f"{datetime.fromtimestamp(ms / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
