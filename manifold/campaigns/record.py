@@ -138,7 +138,7 @@ class CampaignRecord:
             orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
         if not self._names and not self._also_over:
             self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in OVER}
-        return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
+        return min((seq for name, seq in first_seqs.items() if self._is_wanted(name)), default=MAX_SEQ), None
 
     def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
         """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
@@ -169,9 +169,9 @@ class CampaignRecord:
                 yield from self._about_entry(message)
             elif stream == Stream.CAMPAIGN:
                 order = decode(payload)
-                if not isinstance(order, Refused) and self._follows(order.campaign):
+                if not isinstance(order, Refused) and self._is_wanted(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := self._trigger(payload)) is not None and self._follows(trigger.request_id):
+            elif (trigger := self._trigger(payload)) is not None and self._is_wanted(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -190,13 +190,13 @@ class CampaignRecord:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
             elif answer is None:
-                yield name, self._of_first(wire.ended(seq, OutcomeRecord.from_wire(payload)))
+                yield name, self._with_first_release(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
-                yield name, self._of_first(wire.answered(seq, answer))
+                yield name, self._with_first_release(wire.answered(seq, answer))
         except ValueError:  # ingest quarantines it
             return
 
-    def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
+    def _with_first_release(self, fact: Ended | Answered) -> Ended | Answered:
         first = self._same_as[fact.release]
         return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
@@ -205,7 +205,7 @@ class CampaignRecord:
         trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
         return trigger if isinstance(trigger, Trigger) else None
 
-    def _follows(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         return name in self._names if self._names else name not in self._over
 
 

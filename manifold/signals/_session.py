@@ -132,7 +132,7 @@ class Session:
             exchange, key = message.exchange or "", message.routing_key or ""
             if self._left:
                 return
-            if ways.is_own(exchange, key) or ways.came(exchange, key):
+            if ways.is_own(exchange, key) or ways.count_message(exchange, key):
                 take(_received(ways.queue, message, self.waited_s(ways.queue)))
             else:
                 with contextlib.suppress(*SESSION_ERRORS):  # the session has ended, and knows it

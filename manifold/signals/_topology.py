@@ -27,7 +27,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
         Permanent: as for `assert_topology`.
     """
     missing = [
-        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _lacks(connection, name)
+        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _is_missing(connection, name)
     ]
     for name in missing:
         log.warning("exchange missing", exchange=name)
@@ -36,7 +36,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
         log.info("topology declared again", exchanges=missing)
 
 
-async def _lacks(connection: AbstractConnection, exchange: str) -> bool:
+async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
     """Whether the exchange does not exist. Uses its own channel, because a failed passive declare closes it."""
     channel = await connection.channel(publisher_confirms=False)
     try:

@@ -49,7 +49,7 @@ class ReferenceTables(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._made:
-            self._made[name] = self._narrowed(name, self._whole(REFERENCES[name]))
+            self._made[name] = self._narrowed(name, self._read_table(REFERENCES[name]))
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +58,7 @@ class ReferenceTables(Mapping[str, DataFrame]):
     def __len__(self) -> int:
         return len(REFERENCES)
 
-    def _whole(self, table: Table) -> DataFrame:
+    def _read_table(self, table: Table) -> DataFrame:
         main = self._run.catalog.load_table(table.identifier).metadata.current_snapshot_id
         version = self._versions.get(table.name, main)
         return self._spark.read.option("versionAsOf", str(version)).table(f"{self._run.settings.catalog_name}.{table.identifier}")
@@ -74,7 +74,7 @@ class ReferenceTables(Mapping[str, DataFrame]):
         return whole
 
     def _is_index_whole(self) -> bool:
-        names = self._whole(META).select("data_id").distinct().count()
+        names = self._read_table(META).select("data_id").distinct().count()
         return is_index_whole(self._run.catalog, self._versions.get(DATA.name), names)
 
     def _near_payloads(self) -> Column:

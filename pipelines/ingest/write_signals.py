@@ -40,7 +40,7 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
         ).first()
         assert seen is not None  # an aggregation has one row
         if seen["min"] is not None:
-            again = _again(run, signal_rows.rows_of(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
+            again = _repeated_seqs(run, signal_rows.rows_of(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
             new = found if again is None else found.join(again, "seq", "left_anti")
             for table in (XRAY_RAW, XRAY_PROCESSED):
                 run.append(table, signal_rows.rows_of(table, new), base[table.name])
@@ -51,7 +51,7 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
         refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
 
 
-def _again(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int) -> DataFrame | None:
+def _repeated_seqs(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int) -> DataFrame | None:
     """Seqs of messages whose signal main has at `base`, or an earlier message has brought; None if there are none.
 
     All were captured between these microseconds. Hashes are compared first: most runs have no duplicates, and then nothing is

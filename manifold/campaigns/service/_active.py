@@ -89,7 +89,7 @@ class Active:
             try:
                 await self._round(publisher)
             except Retryable as exc:
-                self._say(str(exc))
+                self._set_problem(str(exc))
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
@@ -112,7 +112,7 @@ class Active:
         names = {name for name, _ in known[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)
-        self._say(None)
+        self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
         plan = campaign.decided.plan
@@ -184,7 +184,7 @@ class Active:
             _metrics.RELEASED.inc(len(effect.vins))
         else:
             _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
-        log.info("on record", campaign=name, seq=receipt.seq, **_named(effect))
+        log.info("campaign decision recorded", campaign=name, seq=receipt.seq, **_named(effect))
         return True
 
     async def _now_ms(self) -> int:
@@ -215,9 +215,9 @@ class Active:
             return
         self._wake.clear()
 
-    def _say(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.warning("campaigns wait", reason=problem)
+            log.warning("campaign decisions paused", reason=problem)
         self.problem = problem
         _metrics.STUCK.set(problem is not None)
 

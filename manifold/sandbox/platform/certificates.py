@@ -63,7 +63,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     done = []
     with _locked(home):
         for ca in (FRONT_DOOR, INNER):
-            while step := _step(home, ca, today):
+            while step := _rotate(home, ca, today):
                 done.append(f"{ca.certificate}: {step}")
         done += renew(settings, now=today)
         if revocations.keep(home, today):
@@ -73,7 +73,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     return done
 
 
-def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
+def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
     """Perform the next rotation step of this CA and return it; None: nothing is due."""
     folder, revoked_now = secret_files.folder(home), revoked(home)
     needed = {row.issuer for row in cert_registry.of_home(home, now=now) if row.serial not in revoked_now}
@@ -99,7 +99,7 @@ def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetim
     made = []
     for leaf in leaves(settings):
         file = folder / leaf.file
-        if not file.exists() or not _lasts(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
+        if not file.exists() or not _is_valid_until(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
             write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca, now=today))
             made.append(leaf.file)
     return made
@@ -210,7 +210,7 @@ def serial_of(pem: bytes) -> int:
     return x509.load_pem_x509_certificate(pem).serial_number
 
 
-def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
+def _is_valid_until(file: Path, until: datetime, issuer: x509.Name) -> bool:
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
     except ValueError:  # partial file

@@ -117,19 +117,19 @@ class SessionObserver:
         at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
         self.held = True
         fields = events.connected(now_ms, self.client_id, asked, self._expiry_s, at_once)
-        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._told)
+        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._resume)
 
-    def _told(self) -> None:
+    def _resume(self) -> None:
         self.held = False
         self._released()
 
     def taken_over(self, clean_start: bool) -> None:
         """End this connection, because the broker has accepted another one with its client id."""
-        self._over("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
+        self._end("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
 
     def client_closed(self) -> None:
         """Handle the end of the connection by the client."""
-        self._over("tcp_closed", NO_PROPERTIES)
+        self._end("tcp_closed", NO_PROPERTIES)
 
     def broker_closed(self, silent_for_s: float) -> int | None:
         """Handle the end of the connection by the broker, `silent_for_s` seconds after the client's last bytes.
@@ -140,7 +140,7 @@ class SessionObserver:
         if newer and newer[-1] is not self and newer[-1].asked is not None:
             self.taken_over(newer[-1].asked.clean_start)
         else:
-            self._over(self._said or self._guess(silent_for_s), NO_PROPERTIES)
+            self._end(self._said or self._guess(silent_for_s), NO_PROPERTIES)
         told = self._messages.version >= 5 and self._said is None
         return _GOODBYES.get(self._ended_by or "") if told else None
 
@@ -152,9 +152,9 @@ class SessionObserver:
 
     def tap_closes(self) -> None:
         """Handle the end of the connection by the tap itself, which is stopping."""
-        self._over("server_shutting_down", NO_PROPERTIES)
+        self._end("server_shutting_down", NO_PROPERTIES)
 
-    def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
+    def _end(self, reason: str, props: Properties, keep: bool = False) -> None:
         self._all.unregister(self)
         if self.stage is Stage.OPEN:
             self._ended_by = reason
@@ -214,10 +214,10 @@ class SessionObserver:
         expiry = props.get("Session-Expiry-Interval")
         if expiry is not None:
             if expiry and not self._expiry_s:
-                self._over("protocol_error", props)
+                self._end("protocol_error", props)
                 return
             self._expiry_s = min(expiry, SESSION_MAX_S)
-        self._over(events.reason_name(reason), props)
+        self._end(events.reason_name(reason), props)
 
     # ---- packets of the broker
 
