@@ -15,8 +15,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import signal_rows, transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 from pipelines.ingest.redelivery_dedup import REFUSED, STATUS, new_rows
 
 KEY = list(XRAY_RAW.key)
