@@ -167,8 +167,8 @@ class CampaignRecord:
     def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
         waiting, self._unplaced = self._unplaced, []
         for message in (*messages, *waiting):
-            seq, stream, _, payload = message
-            if not may_be_fact(stream, payload):
+            seq, stream, topic, payload = message
+            if not may_be_fact(stream, topic):
                 continue
             if stream in ABOUT_ENTRIES:
                 yield from self._about_entry(message)
@@ -207,7 +207,8 @@ class CampaignRecord:
 
     def _trigger(self, payload: bytes) -> Trigger | None:
         settings = self._settings
-        trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
+        limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
+        trigger = parse_trigger(payload, **limits, is_release=True)
         return trigger if isinstance(trigger, Trigger) else None
 
     def _follows(self, name: str) -> bool:

@@ -107,14 +107,16 @@ def test_a_recorder_without_direct_enqueue_hands_brakes_over(home: Harness) -> N
     assert (receipt["reason"], brakes(home)) == (None, {"a": "pause"})
 
 
-def test_a_release_is_queued_as_one_and_wakes_without_its_name(home: Harness) -> None:
-    async def scenario() -> int:
+def test_a_release_is_queued_as_one_and_a_trigger_that_claims_to_be_one_is_not(home: Harness) -> None:
+    async def scenario() -> list[int]:
         async with platform(home.broker.port, "sdv-campaigns-x") as client:
-            return int((await client.send(topics.TRIGGER, release(["V1"], "c", "d", until_ms=77)))["seq"])
+            payload = release(["V1"], "c", "d", until_ms=77)
+            return [int((await client.send(topic, payload))["seq"]) for topic in (topics.RELEASE, topics.TRIGGER)]
 
-    seq = asyncio.run(scenario())
+    seq, forged = asyncio.run(scenario())
 
-    assert home.pending("V1") == [seq]
+    assert home.pending("V1") == [seq, forged]
+    assert home.redis.hgetall(keys.trigger(forged)) == {b"request_id": b"c", b"data_id": b"d"}
     trigger = {b"request_id": b"c", b"data_id": b"d", b"campaign": b"c", b"until": b"77"}
     assert home.redis.hgetall(keys.trigger(seq)) == trigger
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from manifold.contracts import campaigns as r
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import NEVER_MS, seq_of
+from manifold.contracts.topics import TRIGGER
 from manifold.settings import Settings
 from tests.manifold.campaigns.service.test_record import recorded, refresh, started, two_journals
 from tests.manifold.campaigns.service.worlds import plan_for
@@ -22,8 +24,8 @@ from tests.support.wire import release
 
 def answer(place: int, seq: int) -> Envelope:
     """An answer of vehicle A to the message `seq`, recorded by recorder 0."""
-    envelope = recorded(place, 0, Stream.ANSWER, json.dumps({"seq": str(seq), "status": "done"}).encode())
-    return Envelope(envelope.seq, envelope.received_at, envelope.stream, "agent/A/proxy/response/c", envelope.payload)
+    payload = json.dumps({"seq": str(seq), "status": "done"}).encode()
+    return replace(recorded(place, 0, Stream.ANSWER, payload), topic="agent/A/proxy/response/c")
 
 
 def test_answers_to_seqs_that_nobody_has_given_are_forgotten(tmp_path: Path) -> None:
@@ -72,3 +74,19 @@ def test_an_order_to_another_version_ends_no_campaign_when_the_record_is_read_fi
     found = asyncio.run(run())
 
     assert {name: campaign.decided.stage for name, campaign in found.items()} == {"c": Stage.PROPOSED}
+
+
+def test_a_publishers_trigger_that_claims_to_be_a_release_is_none(tmp_path: Path) -> None:
+    campaigns, orders = dict[str, Campaign](), started()
+    forged = replace(recorded(3, 0, Stream.TRIGGER, release(["A"], "c", "other-data")), topic=TRIGGER)
+
+    async def scenario() -> None:
+        async with two_journals(tmp_path) as (settings, journals):
+            await journals[0].append([*orders, forged])
+            record = CampaignRecord(settings)
+            await asyncio.to_thread(refresh, campaigns, record)
+
+    asyncio.run(scenario())
+
+    assert campaigns["c"].status_of("A") is Status.WAITING
+    assert not campaigns["c"].releases
