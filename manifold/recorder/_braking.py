@@ -21,6 +21,7 @@ from manifold.recorder._redis import run_id, why
 from manifold.recorder._replay import ReplaySource
 
 AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
+LATE = "recorded, but not in force yet: a later order is in force, by the clock of another recorder; pause it again"
 AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
 log = structlog.get_logger(__name__)
@@ -61,8 +62,9 @@ class Brakes:
             return
         brakings = [incoming.braking for incoming in ordered if incoming.braking is not None]
         try:
-            await self._queues.brake(brakings)
-        except RedisError as exc:
+            all_are_on = await self._queues.brake(brakings) == len(brakings)
+            known = {} if all_are_on else (await self._queues.brakes()).brakes
+        except (RedisError, ValueError) as exc:
             self._complete_in = None
             self._missed += brakings
             self._has_missed.set()
@@ -70,8 +72,10 @@ class Brakes:
             for incoming in ordered:
                 incoming.not_in_force = AWAY.format(why(exc))
             return
-        for incoming in ordered:
+        for incoming, braking in zip(ordered, brakings, strict=True):
             incoming.applied = True
+            if not all_are_on and not known.get(braking.campaign, braking.brake).is_on:
+                incoming.not_in_force = LATE
 
     async def look(self) -> None:
         """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.

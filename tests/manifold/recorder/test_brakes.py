@@ -12,12 +12,12 @@ from redis.asyncio import Redis as AsyncRedis
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.contracts import keys, topics
-from manifold.contracts.brakes import Brake, Braking
+from manifold.contracts.brakes import OFF, Brake, Braking
 from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.queues import Queues
-from manifold.recorder._braking import Brakes
+from manifold.recorder._braking import LATE, Brakes
 from manifold.recorder._parser import Incoming
 from manifold.recorder._replay import ReplaySource
 from manifold.settings import Settings
@@ -52,6 +52,16 @@ def test_an_order_that_stops_a_campaign_is_in_force_with_its_receipt(home: Harne
         assert command.campaign in brakes(home)
     give(home, Note("c", "ann"), Resume("a", "ann"))
     assert brakes(home) == {"a": "pause", "b": "cancel"}  # nobody but the campaigner knows whether a resume is accepted
+
+
+def test_a_pause_that_a_later_clock_has_overtaken_says_that_it_is_not_in_force(home: Harness) -> None:
+    ahead = Brake(seq_of(wall_clock_ms() + 60_000, 1, 0), OFF)
+    home.redis.hset(keys.BRAKES, "a", ahead.to_wire())
+
+    late, other = give(home, Pause("a", "ann"), Pause("b", "ann"))
+
+    assert (late["status"], late["reason"]) == ("recorded", LATE)
+    assert (other["reason"], brakes(home)) == (None, {"a": OFF, "b": "pause"})
 
 
 def test_a_brake_needs_no_loaded_queues(home: Harness) -> None:
@@ -107,7 +117,7 @@ def test_a_recorder_without_direct_enqueue_hands_brakes_over(home: Harness) -> N
     assert (receipt["reason"], brakes(home)) == (None, {"a": "pause"})
 
 
-def test_a_release_is_queued_as_one_and_a_trigger_that_claims_to_be_one_is_not(home: Harness) -> None:
+def test_a_release_is_queued_as_one_and_a_trigger_that_claims_so_is_not(home: Harness) -> None:
     async def scenario() -> list[int]:
         async with platform(home.broker.port, "sdv-campaigns-x") as client:
             payload = release(["V1"], "c", "d", until_ms=77)

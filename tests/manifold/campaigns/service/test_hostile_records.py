@@ -52,7 +52,7 @@ def test_answers_to_seqs_that_nobody_has_given_are_forgotten(tmp_path: Path) -> 
     assert campaigns["c"].status_of("A") is Status.DELIVERED
 
 
-def test_an_order_to_another_version_ends_no_campaign_when_the_record_is_read_first(tmp_path: Path) -> None:
+def test_an_order_to_another_version_ends_no_campaign_at_the_first_read(tmp_path: Path) -> None:
     plan: dict[str, Any] = plan_for("c", []) | {"targets": {"file": "fleet.csv"}}
     first, last = {"name": "first", "size": 1}, {"name": "last", "size": "rest"}
     amended = plan | {"waves": [first, {"name": "second", "size": 1}, last]}
