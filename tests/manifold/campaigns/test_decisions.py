@@ -74,9 +74,7 @@ def place_seq(place: float) -> int:
         pytest.param((4, 7), Stage.PAUSED, id="another, after the resume"),
     ],
 )
-def test_a_resume_ends_the_pauses_that_its_author_knew_whatever_the_clocks(
-    pauses: tuple[float, ...], stage: Stage
-) -> None:
+def test_a_resume_ends_the_pauses_that_its_author_knew_whatever_the_clocks(pauses: tuple[float, ...], stage: Stage) -> None:
     orders = {place_seq(place): order for place, order in late(*pauses)}
 
     assert decide(orders).stage is stage

@@ -28,6 +28,8 @@ from tests.manifold.recorder.publisher import platform
 from tests.support.servers import Server, start_redis, wait_until
 from tests.support.wire import release
 
+DAY_MS = 86_400_000
+
 
 def brakes(harness: Harness) -> dict[str, str]:
     """The words of the brakes in Redis, by campaign."""
@@ -152,6 +154,24 @@ def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path:
             return (await queues.brakes()).brakes
 
     assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
+
+
+def test_brakes_that_are_older_than_any_entry_are_forgotten(tmp_path: Path, redis_server: Server) -> None:
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    now_ms = wall_clock_ms()
+    old, young = (Brake(seq_of(now_ms - ms, 0, 0), "cancel") for ms in (POLICY.retention_ms + 2 * DAY_MS, POLICY.retention_ms))
+
+    async def scenario() -> Mapping[str, Brake]:
+        async with AsyncRedis(port=redis_server.port) as client:
+            await client.flushall()
+            queues, kept = Queues(client, POLICY), journal(tmp_path)
+            kept.recover()
+            await queues.brake([Braking("old", old), Braking("young", young)])
+            await Brakes(queues, ReplaySource(archive, kept, 0)).look()
+            kept.stop()
+            return (await queues.brakes()).brakes
+
+    assert asyncio.run(scenario()) == {"young": young}
 
 
 def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path: Path) -> None:
