@@ -24,7 +24,9 @@ def _apply(decided: Decided, recorded: Recorded) -> Decided:
     order = recorded.command
     reason = objection(decided, order)
     if reason is not None:
-        return replace(decided, ignored=(*decided.ignored, (recorded.seq, reason)))
+        is_another = isinstance(order, r.Pause) and decided.stage is Stage.PAUSED
+        pauses = decided.pauses | {recorded.seq} if is_another else decided.pauses
+        return replace(decided, ignored=(*decided.ignored, (recorded.seq, reason)), pauses=pauses)
     after = _effect(decided, recorded.seq, order)
     tokens = decided.tokens if order.token is None else {**decided.tokens, order.token: digest(order)}
     return replace(after, version=decided.version + 1, tokens=tokens)
@@ -69,11 +71,12 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Pause(rule=rule):
             tripped = decided.tripped if rule is None else decided.tripped | {rule}
             because = _reason("paused" if rule is None else f"rule {rule} tripped", order)
-            return replace(decided, stage=Stage.PAUSED, because=because, paused_from=decided.stage, tripped=tripped)
+            paused = replace(decided, stage=Stage.PAUSED, because=because, paused_from=decided.stage, tripped=tripped)
+            return replace(paused, pauses=decided.pauses | {seq})
         case r.Resume(accept=accept):
             counts_from = {**decided.counts_from, **dict.fromkeys(accept, seq)}
             resumed = replace(decided, stage=decided.paused_from, because=_reason("resumed", order))
-            return replace(resumed, tripped=frozenset(), counts_from=counts_from)
+            return replace(resumed, tripped=frozenset(), counts_from=counts_from, pauses=frozenset())
         case r.Cancel(rule=rule):
             because = _reason("cancelled" if rule is None else f"rule {rule} tripped", order)
             return replace(decided, stage=Stage.CANCELLED, because=because)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.objections import digest, objection
 from manifold.campaigns.proposals import lists
@@ -67,6 +69,8 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         found = _objection(campaign, order)
         if found is not None:
             return found
+        if isinstance(order, r.Resume):  # by a recorder whose clock is behind, another pause may come before it all the same
+            order = replace(order, ends=tuple(sorted(campaign.decided.pauses)))
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")

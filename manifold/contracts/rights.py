@@ -62,7 +62,7 @@ class Rights:
             yield True, Action.PUBLISH, (*batches, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.campaigns:
-            yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.TRIGGER)
+            yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.RELEASE)
             yield True, Action.SUBSCRIBE, (f"{self.receipt_prefix}{username}/#",)
         if username == self.api:
             yield True, Action.PUBLISH, (topics.CAMPAIGN, topics.ecq_rewind_topic("+"))

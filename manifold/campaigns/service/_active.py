@@ -165,7 +165,7 @@ class Active:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
                 else:
-                    receipt = await publisher.publish(topics.TRIGGER, trigger_payload(plan, effect))
+                    receipt = await publisher.publish(topics.RELEASE, trigger_payload(plan, effect))
             except Retryable as exc:
                 log.warning("no receipt", campaign=name, reason=str(exc))
                 return False

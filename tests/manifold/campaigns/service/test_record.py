@@ -24,6 +24,7 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import node_of, seq_of
+from manifold.contracts.topics import RELEASE
 from manifold.runtime.http import Health, serve
 from manifold.settings import Settings
 from tests.manifold.archive.test_journal import journal
@@ -103,7 +104,8 @@ async def two_journals(home: Path) -> AsyncIterator[tuple[Settings, list[Journal
 def recorded(place: int, node: int, stream: Stream, payload: bytes) -> Envelope:
     """What a recorder has recorded, each a little later than the one at the place before."""
     now = datetime.now(UTC)
-    return Envelope(seq_of(round(now.timestamp() * 1000) + place, node, 0), now, stream, "t", payload)
+    topic = RELEASE if stream is Stream.TRIGGER else "t"
+    return Envelope(seq_of(round(now.timestamp() * 1000) + place, node, 0), now, stream, topic, payload)
 
 
 def started() -> list[Envelope]:
