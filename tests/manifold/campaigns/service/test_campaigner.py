@@ -1,7 +1,6 @@
 """Campaigns on real parts, from the order to the last acknowledgement: waves, gates, rules, the rate, and who is away."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 
 import httpx
@@ -13,9 +12,6 @@ from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
-from manifold.contracts.topics import response_topic
-from manifold.messaging.mqtt import Mqtt
-from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet, vins
 from tests.manifold.campaigns.service.worlds import World, a_world, copies, order, plan_for, propose
 from tests.support.servers import wait_until
@@ -91,25 +87,6 @@ def test_a_vehicle_that_comes_later_is_sent_to_within_seconds(world: World) -> N
     assert copies(asyncio.run(play()), "later") == dict.fromkeys([*here, away], 1)
 
 
-def test_who_comes_at_once_gets_no_more_than_the_rate_and_other_batches_at_once(world: World) -> None:
-    targets = vins(6, seed=7)
-
-    async def play() -> Fleet:
-        async with Fleet(world.settings, targets) as fleet:
-            await propose(world.settings, plan_for("slow", list(targets), rate=3))
-            await asyncio.to_thread(world.wait_for, "slow", Stage.RUNNING)
-            await fleet.connect()
-            await fleet.wait_for(lambda fleet: copies(fleet, "slow").total() == 3, 30)
-            async with Publisher(world.settings) as platform:
-                await platform.trigger(targets, "other", "data-slow")
-            await fleet.wait_for(lambda fleet: copies(fleet, "other") == dict.fromkeys(targets, 1), 5)
-            assert copies(fleet, "slow").total() == 3
-        return fleet
-
-    assert max(copies(asyncio.run(play()), "slow").values()) == 1
-    asyncio.run(order(world.settings, r.Cancel("slow", "operator")))
-
-
 def test_a_rule_trips_within_five_seconds_and_is_accepted_by_name(world: World) -> None:
     targets = vins(10, seed=9)
     rule = {"name": "r1", "count": ["failed"], "over": 2}
@@ -163,29 +140,6 @@ def test_the_next_wave_opens_after_the_soak(world: World) -> None:
     orders = world.campaign("soaked").orders
     held, passed = (next(seq for seq, each in orders.items() if isinstance(each, kind)) for kind in (r.Hold, r.Pass))
     assert 3_000 <= unix_ms_of(passed) - unix_ms_of(held) <= 13_000
-
-
-def test_answers_of_vehicles_settle_their_targets(world: World) -> None:
-    targets = vins(4, seed=15)
-    statuses = dict(zip(targets, ("done", "busy", "failed", "refused"), strict=True))
-
-    async def play() -> None:
-        async with Fleet(world.settings, targets) as fleet:
-            await fleet.connect()
-            await propose(world.settings, plan_for("asked", list(targets), success={"by": "answer", "within": "1h"}))
-            await fleet.wait_for(lambda fleet: copies(fleet, "asked") == dict.fromkeys(targets, 1), 30)
-        for message in fleet.received:
-            async with Mqtt(world.settings.mqtt, message.vin) as vehicle:
-                await vehicle.wait_connected()
-                answer = json.dumps(
-                    {"seq": message.seq or max(world.campaign("asked").releases), "status": statuses[message.vin]}
-                )
-                await vehicle.publish(response_topic(world.settings.topic_prefix, message.vin, "asked"), answer.encode())
-        await asyncio.to_thread(world.wait_for, "asked", Stage.COMPLETED)
-
-    asyncio.run(play())
-    campaign = world.campaign("asked")
-    assert [campaign.status_of(vin) for vin in targets] == ["confirmed", "busy", "failed", "rejected"]
 
 
 def test_a_plan_that_waits_for_its_approval_takes_no_place_of_another(world: World) -> None:
