@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.record import read_campaigns
@@ -54,6 +56,10 @@ class World:
         server = start_service("manifold.campaigns", port=port, log=log, env=env, ready=is_ready)
         self.campaigners[name] = server
         return server
+
+    def flush(self) -> None:
+        """Have the recorder move what it has recorded into the archive."""
+        httpx.post(f"http://127.0.0.1:{self.settings.recorder_port}/flush", timeout=70, trust_env=False).raise_for_status()
 
     def campaign(self, name: str) -> Campaign:
         """The campaign as it is on record now."""
