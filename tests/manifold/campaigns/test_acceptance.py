@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from manifold.campaigns.decided import Stage
-from manifold.campaigns.facts import Ended, Fact, Recorded, Released
+from manifold.campaigns.facts import Ended, Ending, Fact, Recorded, Released
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.gates import rule_counts
 from manifold.campaigns.lake import read_campaign
 from manifold.campaigns.proof import wave_counts
 from manifold.campaigns.quantities import instant_ms
 from manifold.campaigns.rehearsal import Fleet, Simulation, propose, rehearse
+from manifold.campaigns.step import Policy, Release, step
 from manifold.campaigns.verification import verify
 from manifold.campaigns.warnings import warnings_of
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
-from manifold.contracts.seq import unix_ms_of
+from manifold.contracts.seq import seq_of, unix_ms_of
 from manifold.settings import Settings
 from tests.manifold.campaigns.plans import ALWAYS, NOW, POLICY, document, fleet_here, proposed, vins
 from tests.manifold.campaigns.test_windows import is_inside
@@ -207,3 +208,24 @@ def test_over_a_change_of_time_each_arrival_is_in_the_window_of_its_zone(window:
     else:
         assert of_that_day == set(zones)
         assert said == []
+
+
+def test_who_leaves_before_the_window_ends_gets_it_in_the_next_one() -> None:
+    """Released ten seconds before five; withdrawn at the end of the window, as dispatchers do; here at eight and at ten."""
+    [vin], policy = vins(1), Policy(ack_deadline_ms=10 * SECOND)
+    plan = document(number=1, window={"from": "22:00", "to": "05:00"})
+    world = proposed(plan, Fleet({}), policy=policy)
+    released, over, eight, ten = map(
+        instant_ms, ("2026-12-02T04:59:50Z", "2026-12-02T05:00:00Z", "2026-12-02T08:00:00Z", "2026-12-02T22:00:00Z")
+    )
+    world.run(released)
+
+    def releases(at_ms: int) -> list[Release]:
+        return [effect for effect in step(world.campaign, at_ms, {vin}, policy) if isinstance(effect, Release)]
+
+    assert releases(released) == [Release(0, 1, over, (vin,))]
+    first = seq_of(released, 0, 0)
+    facts = [Released(first, 0, 1, (vin,), over), Ended(seq_of(over, 0, 0), vin, first, Ending.WITHDRAWN)]
+    world.campaign = fold(world.campaign, facts)
+    assert releases(eight) == []
+    assert [(again.step, again.vins) for again in releases(ten)] == [(2, (vin,))]
