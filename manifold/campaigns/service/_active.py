@@ -145,6 +145,9 @@ class Active:
         self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
+        if self._book.is_behind(name):
+            self.waiting[name] = "what is new of it is being folded"
+            return False
         if time.monotonic() < self._refused_until.get(name, 0.0):
             self.waiting[name] = "the recorder has refused what was published; see the log"
             return False
