@@ -51,7 +51,8 @@ class LakeSettings(BaseSettings):
     lineage_token: SecretStr = _s(SecretStr(""), "token of the address at lineage_url; empty: none is shown")
     spark_pool: Annotated[str, Field(min_length=1)] = _s(
         "spark",
-        "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist, as default_pool always does",
+        "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist; "
+        "the embedded Airflow uses default_pool",
     )
     catalog_wait_seconds: SecondsOrNone = _s(
         60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
