@@ -45,7 +45,8 @@ class PipelineSettings(LakeSettings):
     spark_driver_memory: str = _s("2g", "memory of the Spark driver")
     spark_pool: Annotated[str, Field(min_length=1)] = _s(
         "spark",
-        "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist, as default_pool always does",
+        "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist; "
+        "the embedded Airflow uses default_pool",
     )
     compact_schedule: str = _s("17 */6 * * *", "cron expression (UTC) of the DAG compact_tables; empty: only when triggered")
     compact_target_bytes: Positive = _s(128 << 20, "size of the files that compaction makes")
