@@ -92,7 +92,11 @@ FIRST = (
     "tests/replicas/",
     "tests/faults/",
     "tests/platform/",
+    "tests/examples/",
     "tests/infra/",
+    "tests/manifold/sandbox/",
+    "tests/manifold/console/",
+    "tests/manifold/signals/",
 )
 
 
