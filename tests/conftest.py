@@ -77,13 +77,14 @@ hypothesis.settings.load_profile("untimed")
 
 # Tests that share an Airflow or sandboxes go to the same worker. A Spark is started by each worker that gets tests with one: it
 # takes less CPU than a few of their runs, and on a single worker they would last twice as long as all other tests.
-TOGETHER = ("tests/dags/", "tests/dispatcher/cases/")
-ALONE = ("tests/dags/test_cluster.py",)  # minutes, and nothing shared
+AIRFLOW = ("tests/dags/test_browser.py", "tests/dags/test_login.py", "tests/dags/test_real_runs.py")
+TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",))
 # The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (
-    TOGETHER[0],
-    *ALONE,
-    TOGETHER[1],
+    AIRFLOW[0],
+    "tests/dags/test_cluster.py",
+    "tests/dispatcher/cases/",
+    "tests/dags/test_campaign_runs.py",
     "tests/stores/test_maintenance.py",
     "tests/manifold/console/test_no_noise.py",
     "tests/pipelines/",
@@ -92,14 +93,19 @@ FIRST = (
     "tests/replicas/",
     "tests/faults/",
     "tests/platform/",
+    "tests/examples/",
+    "tests/dags/",
     "tests/infra/",
+    "tests/manifold/sandbox/",
+    "tests/manifold/console/",
+    "tests/manifold/signals/",
 )
 
 
 def _scope(nodeid: str) -> str:
-    """The scheduling scope of a test: its group in `TOGETHER`, or its file."""
+    """The scheduling scope of a test: its group in `TOGETHER`, named by the first, or its file."""
     file = nodeid.partition("::")[0]
-    return next((group for group in TOGETHER if file.startswith(group) and file not in ALONE), file)
+    return next((group[0] for group in TOGETHER if file.startswith(group)), file)
 
 
 def _turn(nodeid: str) -> int:
