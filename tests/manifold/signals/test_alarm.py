@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,19 +21,11 @@ from manifold.signals._session import SESSION_ERRORS, open_session
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_dead_letters import refusals, replayed
 from tests.manifold.signals.test_faults import health
+from tests.support.rabbitmq import ctl
 from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
 CONFIRM_S = 0.5
-
-
-def ctl(settings: Settings, *words: str) -> str:
-    """The output of `rabbitmqctl`."""
-    script = embedded.server_script()
-    assert script is not None
-    command = [str(script.with_name("rabbitmqctl")), *words]
-    env = os.environ | embedded.environment(settings)
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @contextmanager

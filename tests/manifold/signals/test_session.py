@@ -17,7 +17,7 @@ from manifold.signals._outgoing import dead_letter, retry
 from manifold.signals._received import Received
 from manifold.signals._session import open_session
 from tests.manifold.signals.gateway import Door, Gateway
-from tests.manifold.signals.test_alarm import ctl
+from tests.support.rabbitmq import ctl
 from tests.support.servers import wait_until
 
 
