@@ -18,6 +18,7 @@ from manifold.queues import Queues
 
 OVER = "the time window of the vehicle is over"
 FRESH_MS = 500  # what was known this long ago is known no more: then no entry of a campaign is published
+MAX_EXPIRY_S = (1 << 32) - 1  # MQTT's Message Expiry Interval has 32 bits; a trigger may name any end until the year 9999
 LOOK_S = 0.2  # between two looks while no round asks
 
 log = structlog.get_logger(__name__)
@@ -97,4 +98,4 @@ class Brakes:
         if until_ms is None:
             return FREE
         left_s = (until_ms - now - self._ahead_ms) // 1000
-        return Ruling(expiry_s=left_s) if left_s > 0 else Ruling(OVER)
+        return Ruling(expiry_s=min(left_s, MAX_EXPIRY_S)) if left_s > 0 else Ruling(OVER)

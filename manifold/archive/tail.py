@@ -16,6 +16,7 @@ from manifold.archive.journal import Journal
 from manifold.archive.records import JournalRecord, scan
 from manifold.contracts.envelope import DUPLICATE_OF, Stream
 from manifold.contracts.seq import wall_clock_ms
+from manifold.contracts.topics import RELEASE
 
 MAX_PAGE_BYTES = 8 << 20  # of the journal, read for one page; one record may be larger
 MAX_PLACES = 16  # readers that are continued without reading a file again
@@ -73,9 +74,9 @@ class Tail:
         return page
 
 
-def may_be_fact(stream: str, payload: bytes) -> bool:
-    """Whether a message may be a fact of a campaign: an order, an outcome, an answer, or a trigger that names a place in one."""
-    return stream in ALWAYS or (stream == Stream.TRIGGER and (b'"campaign"' in payload or b"\\" in payload))
+def may_be_fact(stream: str, topic: str) -> bool:
+    """Whether a message may be a fact of a campaign: an order, an outcome, an answer, or a release."""
+    return stream in ALWAYS or topic == RELEASE
 
 
 def _read(files: list[tuple[Path, int]], after: int, known: _Place | None, page: Page) -> _Place | None:
@@ -102,7 +103,7 @@ def _read(files: list[tuple[Path, int]], after: int, known: _Place | None, page:
                     for record in content.messages:
                         if record.seq > after:
                             page.upto = max(page.upto, record.seq)
-                            if _is_accepted(record) and may_be_fact(record.stream, record.payload):
+                            if _is_accepted(record) and may_be_fact(record.stream, record.topic):
                                 page.records.append(record)
         except FileNotFoundError:  # it has become segments: the next page says so
             return place

@@ -10,7 +10,7 @@ WORDS = {Stage.PAUSED: "pause", Stage.CANCELLED: "cancel", Stage.COMPLETED: "com
 def follows(campaign: Campaign, known: Brake) -> bool:
     """Whether the fold has taken in the order that put this brake on, or that order is of an earlier campaign of this name.
 
-    Redis keeps a brake for ever, and the record of a campaign has a retention: after it, its name may be used again.
+    Redis may keep a brake longer than the lake keeps the record of its campaign: after that, its name may be used again.
     """
     return known.seq in campaign.orders or known.seq < min(campaign.orders, default=0)
 

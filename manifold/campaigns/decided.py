@@ -58,6 +58,7 @@ class Decided(Struct, frozen=True):
     held_ms: int = 0  # since when
     passed_by: frozenset[str] = frozenset()  # people who have approved the gate of the open wave
     paused_from: Stage = Stage.RUNNING
+    pauses: frozenset[int] = frozenset()  # the seqs of all pauses since the last resume, also of a paused campaign
     tripped: frozenset[str] = frozenset()  # rules that a resume has to accept
     counts_from: Mapping[str, int] = {}  # rule → the seq after which it counts
     again: tuple[Again, ...] = ()  # orders to try targets again, by seq

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.objections import digest, objection
 from manifold.campaigns.proposals import lists
@@ -67,12 +69,14 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         found = _objection(campaign, order)
         if found is not None:
             return found
+        if isinstance(order, r.Resume):  # by a recorder whose clock is behind, another pause may come before it all the same
+            order = replace(order, ends=tuple(sorted(campaign.decided.pauses)))
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
     if receipt.reason:
         return Taken(receipt.seq, Effect.NOT_IN_FORCE, receipt.reason)
-    return await _taken(order, receipt.seq, read)
+    return await _effect_of(order, receipt.seq, read)
 
 
 async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: Read, publish: Publish) -> Taken | Declined:
@@ -95,7 +99,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
-    return found or await _taken(proposal, receipts[0].seq, read)
+    return found or await _effect_of(proposal, receipts[0].seq, read)
 
 
 def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
@@ -127,7 +131,7 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
     return None
 
 
-async def _taken(order: r.Command, seq: int, read: Read) -> Taken:
+async def _effect_of(order: r.Command, seq: int, read: Read) -> Taken:
     """The effect of the order recorded as `seq`; if it repeats another order, the effect of that one."""
     try:
         campaign = await read(order.campaign)

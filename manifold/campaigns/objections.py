@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from manifold.campaigns.amendments import refusal
 from manifold.campaigns.decided import RELEASING, Decided, Stage
 from manifold.campaigns.parsing import plan_of
@@ -81,6 +83,8 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
             return None if before_ms > latest else f"before_ms {before_ms}: silence up to {latest} is on record"
         case r.Resume(accept=accept):
             missing = sorted(decided.tripped - set(accept))
+            if order.ends and not decided.pauses <= set(order.ends):
+                return f"the campaign was paused again, by {max(decided.pauses - set(order.ends))}; look at it again"
             return f"accept lacks {', '.join(missing)}; name the rules that tripped" if missing else None
     return None
 
@@ -103,5 +107,5 @@ def _of_another_wave(decided: Decided, wave: int) -> str | None:
 
 
 def digest(order: r.Command) -> str:
-    """The identity of an order, by which a repetition is known."""
-    return hashlib.sha256(r.encode(order)).hexdigest()
+    """The identity of an order, by which a repetition is known. A resume that is repeated may name other pauses."""
+    return hashlib.sha256(r.encode(replace(order, ends=()) if isinstance(order, r.Resume) else order)).hexdigest()

@@ -11,13 +11,16 @@ from msgspec import Struct
 
 from manifold.campaigns import quantities
 from manifold.campaigns.quantities import checked
+from manifold.campaigns.standing import STATUSES
 from manifold.campaigns.success import Retry, Success
 from manifold.campaigns.windows import Window
 from manifold.contracts.messages import NAME_RULE
 from manifold.contracts.names import MAX_ID, MAX_VIN, are_vins, is_id, is_vin
+from manifold.contracts.outcomes import Outcome
 
 MAX_INLINE_VINS = 10_000
 MAX_PER_MINUTE = 1_000_000
+MAX_WAVES, MAX_RULES, MAX_NAME = 500, 50, 100  # each rule may count in each wave, several times a second
 REST = "rest"
 
 Away = Literal["wait", "queue"]
@@ -44,6 +47,10 @@ class Targets(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
         if bool(self.ended) != (sources[0] in ("batch", "campaign")):
             raise ValueError("ended: belongs to batch or campaign; list there the outcomes to take, such as failed, expired")
+        known = tuple(Outcome) if self.batch is not None else STATUSES
+        for place, word in enumerate(self.ended):
+            if word not in known:
+                raise ValueError(f"ended[{place}]: must be how vehicles of a {sources[0]} ended: {', '.join(known)}")
         if self.vins is not None:
             _check_vins(self.vins, MAX_INLINE_VINS)
 
@@ -80,8 +87,8 @@ class Wave(Struct, frozen=True, forbid_unknown_fields=True):
     gate: Gate = Gate()
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise ValueError("name: must not be empty; it is what people read in reports")
+        if not self.name.strip() or len(self.name) > MAX_NAME:
+            raise ValueError(f"name: must be 1 to {MAX_NAME} characters; it is what people read in reports")
         if self.vins:
             _check_vins(self.vins, MAX_INLINE_VINS)
         if (self.size is None) != bool(self.vins):
@@ -130,8 +137,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in
     then: Reaction = "pause"
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise ValueError("name: must not be empty; a resume names the rules that it accepts")
+        if not self.name.strip() or len(self.name) > MAX_NAME:
+            raise ValueError(f"name: must be 1 to {MAX_NAME} characters; a resume names the rules that it accepts")
         if not self.count:
             raise ValueError("count: must list at least one outcome, such as failed")
         if isinstance(self.over, int) and self.over < 0:
@@ -184,7 +191,9 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"rate: must be 1 to {MAX_PER_MINUTE} releases a minute; leave it out for no limit")
         if not self.waves:
             raise ValueError("waves: must name at least one wave; leave it out for a single one")
-        for name in ("waves", "rules"):
+        for name, most in (("waves", MAX_WAVES), ("rules", MAX_RULES)):
+            if len(getattr(self, name)) > most:
+                raise ValueError(f"{name}: must be at most {most}; divide them among several campaigns")
             names = [each.name for each in getattr(self, name)]
             if len(set(names)) < len(names):
                 raise ValueError(f"{name}: two have the same name; give each its own")

@@ -4,9 +4,11 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 
+from manifold.contracts.messages import LATEST_MS
+
 WHOLE = 10_000  # a share is counted in hundredths of a per cent, so that all arithmetic is exact
-_SHARE = re.compile(r"(\d{1,3})(?:\.(\d{1,2}))?%")
-_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_SHARE = re.compile(r"(\d{1,3})(?:\.(\d{1,2}))?%", re.ASCII)
+_DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -45,18 +47,19 @@ def instant_ms(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         at = None
-    if at is None or at.tzinfo is None:
+    at_ms = -1 if at is None or at.tzinfo is None else int(at.timestamp() * 1000)
+    if not 0 <= at_ms <= LATEST_MS:  # by UTC it may be another year than the text says, which no date can show
         raise ValueError("must be an ISO 8601 instant with its zone, such as 2026-12-01T06:00:00Z")
-    return int(at.timestamp() * 1000)
+    return at_ms
 
 
 def reaches(part: int, whole: int, at_least: int) -> bool:
-    """Whether `part` of `whole` is at least the share `at_least`. Of nothing, every share is reached."""
+    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent; true of nothing."""
     return part * WHOLE >= at_least * whole
 
 
 def exceeds(part: int, whole: int, limit: int) -> bool:
-    """Whether `part` of `whole` is more than the share `limit`."""
+    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent."""
     return part * WHOLE > limit * whole
 
 

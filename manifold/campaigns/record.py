@@ -6,7 +6,7 @@ read twice, or after later ones: the fold is indifferent to both.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from http.client import HTTPException
-from itertools import islice
+from itertools import chain, islice
 from time import monotonic
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -17,12 +17,11 @@ from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
-from manifold.campaigns.decided import OVER
-from manifold.campaigns.decisions import decide
+from manifold.campaigns.beginnings import beginnings
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts.answers import parse_answer
-from manifold.contracts.campaigns import AddTargets, Command, decode
+from manifold.contracts.campaigns import Command, decode
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Refused, Trigger, parse_trigger
@@ -65,7 +64,13 @@ class CampaignRecord:
         # A release that two recorders have recorded, because one died before it acknowledged it: only one of them was queued.
         self._first_of: dict[str, int] = {}  # digest of a release → the seq under which it was read first
         self._same_as: dict[int, int] = {}  # seq of a release → the same
-        self._unplaced: list[Message] = []  # outcomes and answers whose trigger was not read yet
+        # Outcomes and answers whose trigger was not read yet. It was on disk before them, so the read after theirs finds it.
+        self._unplaced: list[Message] = []
+
+    @property
+    def unplaced(self) -> int:
+        """How many outcomes and answers wait for their release."""
+        return len(self._unplaced)
 
     def read(self) -> Iterator[Facts]:
         """Yield the facts that are new since the last call, some at a time.
@@ -73,6 +78,7 @@ class CampaignRecord:
         Raises:
             Retryable: a recorder does not answer, or the archive cannot be read. The next call begins where this one stopped.
         """
+        waited = {message[0] for message in self._unplaced}
         pages = {url: list(self._pages(url)) for url in self._settings.recorders}
         known = {url: (read[-1].node, max(read[-1].upto, read[-1].archived)) for url, read in pages.items()}
         recent = [(r.seq, r.stream, r.topic, r.payload) for read in pages.values() for page in read for r in page.records]
@@ -86,6 +92,7 @@ class CampaignRecord:
             raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
         yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
         self._known = known
+        self._unplaced = [message for message in self._unplaced if message[0] not in waited]  # vehicles may answer to any seq
 
     def forget(self, name: str) -> None:
         """Stop following a campaign: it is over."""
@@ -121,24 +128,22 @@ class CampaignRecord:
             if read[-1].archived > known:
                 yield known + 1, read[-1].node
 
-    def _begin(self, recent: Iterable[Message]) -> _Gap:
+    def _begin(self, recent: Collection[Message]) -> _Gap:
         """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
-        first_seqs: dict[str, int] = {}
-        orders: dict[str, dict[int, Command]] = {}
-        archived = (
-            (e.seq, e.stream, e.topic, e.payload)
-            for e in self._segments.recorded_since(Stream.CAMPAIGN, 0)
-            if not e.refused_because
-        )
-        for seq, _, _, payload in (*archived, *(message for message in recent if message[1] == Stream.CAMPAIGN)):
-            order = decode(payload)
-            if isinstance(order, Refused):
-                continue
-            first_seqs[order.campaign] = min(seq, first_seqs.get(order.campaign, seq))
-            orders.setdefault(order.campaign, {})[seq] = _shortened(order)  # the stage follows without long lists
+        found = beginnings(lambda: self._orders(recent))
         if not self._names and not self._also_over:
-            self._over = {name for name, by_seq in orders.items() if decide(by_seq).stage in OVER}
-        return min((seq for name, seq in first_seqs.items() if self._follows(name)), default=MAX_SEQ), None
+            self._over = {name for name, campaign in found.items() if campaign.is_over}
+        return min((campaign.seq for name, campaign in found.items() if self._is_wanted(name)), default=MAX_SEQ), None
+
+    def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
+        """All orders in the archive, and those among `recent`."""
+        archived = self._segments.recorded_since(Stream.CAMPAIGN, 0)
+        found = ((envelope.seq, envelope.payload) for envelope in archived if not envelope.refused_because)
+        new = ((seq, payload) for seq, stream, _, payload in recent if stream == Stream.CAMPAIGN)
+        for seq, payload in chain(found, new):
+            order = decode(payload)
+            if not isinstance(order, Refused):
+                yield seq, order
 
     def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
         """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
@@ -162,16 +167,16 @@ class CampaignRecord:
     def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
         waiting, self._unplaced = self._unplaced, []
         for message in (*messages, *waiting):
-            seq, stream, _, payload = message
-            if not may_be_fact(stream, payload):
+            seq, stream, topic, payload = message
+            if not may_be_fact(stream, topic):
                 continue
             if stream in ABOUT_ENTRIES:
                 yield from self._about_entry(message)
             elif stream == Stream.CAMPAIGN:
                 order = decode(payload)
-                if not isinstance(order, Refused) and self._follows(order.campaign):
+                if not isinstance(order, Refused) and self._is_wanted(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := self._trigger(payload)) is not None and self._follows(trigger.request_id):
+            elif (trigger := self._trigger(payload)) is not None and self._is_wanted(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -190,22 +195,23 @@ class CampaignRecord:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
             elif answer is None:
-                yield name, self._of_first(wire.ended(seq, OutcomeRecord.from_wire(payload)))
+                yield name, self._with_first_release(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
-                yield name, self._of_first(wire.answered(seq, answer))
+                yield name, self._with_first_release(wire.answered(seq, answer))
         except ValueError:  # ingest quarantines it
             return
 
-    def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
+    def _with_first_release(self, fact: Ended | Answered) -> Ended | Answered:
         first = self._same_as[fact.release]
         return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
     def _trigger(self, payload: bytes) -> Trigger | None:
         settings = self._settings
-        trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
+        limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
+        trigger = parse_trigger(payload, **limits, is_release=True)
         return trigger if isinstance(trigger, Trigger) else None
 
-    def _follows(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         return name in self._names if self._names else name not in self._over
 
 
@@ -234,7 +240,3 @@ def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
     """Fold facts into the campaigns that they concern."""
     for name, of_campaign in facts.items():
         campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
-
-
-def _shortened(order: Command) -> Command:
-    return msgspec.structs.replace(order, targets=order.targets[:1]) if isinstance(order, AddTargets) else order

@@ -18,7 +18,7 @@ from manifold.campaigns.plan import Plan, Wave
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import allowance, next_allowance_ms
 from manifold.campaigns.standing import WAITING, Status
-from manifold.campaigns.windows import Window, span_at
+from manifold.campaigns.windows import Span, Window, span_at
 from manifold.contracts import campaigns as r
 
 
@@ -184,13 +184,15 @@ def _ends_of_windows(
 ) -> tuple[Numbers, list[int]]:
     """For each zone of the roster, when the window ends in which a release still has time, or 0; and when that may change."""
     roster = campaign.roster
-    ends, wakes = np.zeros(len(roster.zone_names), np.int64), list[int]()
+    ends, spans = np.zeros(len(roster.zone_names), np.int64), dict[str, Span]()
     for code in np.unique(roster.zones[numbers]).tolist():
-        span = span_at(window, window.zone_of(roster.zone_names[code]), now_ms)
-        wakes.append(span.until_ms)
+        zone = window.zone_of(roster.zone_names[code])
+        if zone not in spans:
+            spans[zone] = span_at(window, zone, now_ms)
+        span = spans[zone]
         if span.is_open and span.until_ms - now_ms >= policy.ack_deadline_ms:
             ends[code] = span.until_ms
-    return ends, wakes
+    return ends, [span.until_ms for span in spans.values()]
 
 
 def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -> list[Release]:

@@ -96,7 +96,7 @@ class Demo:
             self._check(f"from trigger to vehicle, all {len(got)} of the batch", True, seen)
         await self._send_one(fleet, platform, online[0], data_id)
         self.say(f"{len(later)} more vehicles come online")
-        early = len(_of_request(fleet, request_id)) - len(got)
+        early = len(_received_of(fleet, request_id)) - len(got)
         await fleet.connect(later)
         got = await self._received(fleet, request_id, later)
         self._check(
@@ -199,7 +199,7 @@ class Demo:
         wanted = set(vins)
 
         def arrived() -> list[Received]:
-            return [message for message in _of_request(fleet, request_id) if message.vin in wanted]
+            return [message for message in _received_of(fleet, request_id) if message.vin in wanted]
 
         with contextlib.suppress(TimeoutError):  # the following check reports what is missing
             await fleet.wait_for(lambda _: len({message.vin for message in arrived()}) == len(wanted), DELIVERY_WAIT_S)
@@ -209,5 +209,5 @@ class Demo:
         self.checks.append(Assertion(what, held, seen))
 
 
-def _of_request(fleet: Fleet, request_id: str) -> list[Received]:
+def _received_of(fleet: Fleet, request_id: str) -> list[Received]:
     return [message for message in fleet.received if message.request_id == request_id]

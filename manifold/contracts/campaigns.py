@@ -149,6 +149,7 @@ class Resume(Order, tag="resume", frozen=True):
     """Continue after a pause. The rules named in `accept` are accepted as tripped, and count from zero again."""
 
     accept: tuple[str, ...] = ()
+    ends: tuple[Number, ...] = ()  # seqs of the pauses that its author knew: another one stays in force; none: it ends all
 
 
 class Cancel(Order, tag="cancel", frozen=True):

@@ -116,10 +116,13 @@ def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Da
     return Data(DataId(topic_data_id), payload)
 
 
-def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64") -> Trigger | Refused:
+def parse_trigger(
+    payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64", is_release: bool = False
+) -> Trigger | Refused:
     """Parse a trigger, all or nothing: one bad VIN refuses it. A VIN listed twice counts once.
 
-    `inline` is the encoding of `data`: base64, or text for literal content.
+    `inline` is the encoding of `data`: base64, or text for literal content. `is_release`: it came on the topic of campaigns'
+    releases. Elsewhere, a field `campaign` is an unrelated field of the platform's, and ignored.
     """
     try:
         text = payload.decode("utf-8-sig")
@@ -136,7 +139,7 @@ def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: 
     request_id = _parse_id(fields, "request_id")
     if isinstance(request_id, Refused):
         return request_id
-    campaign = _parse_campaign(fields)
+    campaign = _parse_campaign(fields) if is_release else None
     if isinstance(campaign, Refused):
         return campaign
     if "data" in fields:
@@ -183,11 +186,10 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
     return value
 
 
-def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused | None:
-    """Parse the campaign position. If it is not an object, it is an unrelated field of the platform's, and ignored."""
+def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused:
     campaign = fields.get("campaign")
     if not isinstance(campaign, dict):
-        return None
+        return Refused(f"campaign is a {_kind(campaign)}; a release has an object with wave, step and until")
     numbers: list[int | None] = []
     for name, least, most in (("wave", 0, MAX_NUMBER), ("step", 1, MAX_NUMBER), ("until", 0, LATEST_MS)):
         value = campaign.get(name)

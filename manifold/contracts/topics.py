@@ -9,6 +9,7 @@ TRIGGER = f"{FANOUT}/trigger"
 TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the former fan-out plug-in, which had no data topics
 DATA_PREFIX = f"{FANOUT}/data/"
 CAMPAIGN = f"{FANOUT}/campaign"
+RELEASE = f"{FANOUT}/release"  # a trigger of the campaigner, on its own topic: brokers give the right to publish by topic
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
 DISPATCHER_GROUP = "sdv-dispatchers"

@@ -19,7 +19,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
 from manifold.contracts.messages import Trigger, parse_trigger, sha1_hex
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.contracts.topics import data_topic
+from manifold.contracts.topics import RELEASE, data_topic
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.settings import Settings
 
@@ -100,7 +100,7 @@ def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
     """Parse the trigger in a message; None if it is invalid."""
     limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
     inline = inline_encoding(envelope.headers, settings.inline_encoding)
-    trigger = parse_trigger(envelope.payload, **limits, inline=inline)
+    trigger = parse_trigger(envelope.payload, **limits, inline=inline, is_release=envelope.topic == RELEASE)
     return trigger if isinstance(trigger, Trigger) else None
 
 

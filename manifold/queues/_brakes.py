@@ -34,6 +34,11 @@ class BrakedQueues(Streams):
         """Replace a brake that is still `before`; returns whether it was."""
         return bool(await self._one(_commands.brake([(campaign, after, before)])))
 
+    async def forget_brakes(self, before_seq: int) -> int:
+        """Forget the brakes that older orders have put on or taken off; returns how many."""
+        old = ((campaign, None, known) for campaign, known in (await self.brakes()).brakes.items() if known.seq < before_seq)
+        return int(await self._one(_commands.brake(old)))
+
     async def brakes_since(self) -> bytes:
         """When somebody first loaded brakes since Redis was last empty: another value after it was emptied; b"" if nobody has."""
         version: bytes | None = await self._one(("GET", keys.BRAKES_VERSION))

@@ -33,9 +33,9 @@ def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]
     return stored
 
 
-def brake(brakes: Iterable[tuple[str, Brake, Brake | None]]) -> Args:
-    """Set brakes (campaign, brake, the one that must be there; None: any with a smaller seq)."""
-    args = (part for campaign, to, of in brakes for part in (campaign, to.to_wire(), "" if of is None else of.to_wire()))
+def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]]) -> Args:
+    """Set brakes (campaign, brake or None to forget it, the one that must be there; None: any with a smaller seq)."""
+    args = (part for campaign, *values in brakes for part in (campaign, *("" if v is None else v.to_wire() for v in values)))
     return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, *args)
 
 

@@ -6,6 +6,7 @@ or what Redis has lost, is simply handed over again.
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 
 import pyarrow as pa
 import structlog
@@ -21,6 +22,9 @@ from manifold.recorder._redis import run_id, why
 from manifold.recorder._replay import ReplaySource
 
 AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
+LATE = "recorded, but not in force yet: a later order is in force, by the clock of another recorder; pause it again"
+FORGET_S = 3600  # between two looks for brakes that no entry can be as old as
+FORGET_LATER_MS = 86_400_000  # than an entry is kept: a release may be recorded a little after the order that stops it
 AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
 log = structlog.get_logger(__name__)
@@ -38,6 +42,7 @@ class Brakes:
         self._complete_in: tuple[str, bytes] | None = None
         self._missed: list[Braking] = []  # recorded while Redis was away
         self._has_missed = asyncio.Event()
+        self._forget_at = 0.0  # monotonic seconds
 
     async def run(self) -> None:
         """Hand over what Redis missed once it is back; runs forever."""
@@ -61,8 +66,9 @@ class Brakes:
             return
         brakings = [incoming.braking for incoming in ordered if incoming.braking is not None]
         try:
-            await self._queues.brake(brakings)
-        except RedisError as exc:
+            all_are_on = await self._queues.brake(brakings) == len(brakings)
+            known = {} if all_are_on else (await self._queues.brakes()).brakes
+        except (RedisError, ValueError) as exc:
             self._complete_in = None
             self._missed += brakings
             self._has_missed.set()
@@ -70,8 +76,10 @@ class Brakes:
             for incoming in ordered:
                 incoming.not_in_force = AWAY.format(why(exc))
             return
-        for incoming in ordered:
+        for incoming, braking in zip(ordered, brakings, strict=True):
             incoming.applied = True
+            if not all_are_on and not known.get(braking.campaign, braking.brake).is_on:
+                incoming.not_in_force = LATE
 
     async def look(self) -> None:
         """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
@@ -80,6 +88,9 @@ class Brakes:
             redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
         """
         found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
+        if since and monotonic() >= self._forget_at:
+            self._forget_at = monotonic() + FORGET_S
+            await self._queues.forget_brakes(self._seq_ago(FORGET_LATER_MS))
         if since and (found, since) == self._complete_in:
             return
         try:
@@ -95,8 +106,11 @@ class Brakes:
             log.info("brakes handed over again", orders=len(brakings))
 
     def _recorded_brakes(self) -> list[Braking]:
-        since = seq_of(max(EPOCH_MS, wall_clock_ms() - self._queues.policy.retention_ms), 0, 0)
-        return list(brakings_of(self._recorded.campaigns(since)))
+        return list(brakings_of(self._recorded.campaigns(self._seq_ago())))
+
+    def _seq_ago(self, more_ms: int = 0) -> int:
+        """The seq before which no entry is kept, or that much longer ago."""
+        return seq_of(max(EPOCH_MS, wall_clock_ms() - self._queues.policy.retention_ms - more_ms), 0, 0)
 
     def _journaled_brakes(self) -> list[Braking]:
         return list(brakings_of(self._recorded.journaled(Stream.CAMPAIGN)))

@@ -203,15 +203,16 @@ class Parser:
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
-        if topic in (*topics.TRIGGER_TOPICS, topics.CAMPAIGN) and len(payload) > settings.max_trigger_bytes:
+        if topic in (*topics.TRIGGER_TOPICS, topics.RELEASE, topics.CAMPAIGN) and len(payload) > settings.max_trigger_bytes:
             what = "order" if topic == topics.CAMPAIGN else "trigger"
             reason = f"{what} of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
             return Refused(f"{reason}; send several {what}s or raise the setting")
         if topic == topics.CAMPAIGN:
             return campaigns.decode(payload)
-        if topic in topics.TRIGGER_TOPICS:
+        if topic in (*topics.TRIGGER_TOPICS, topics.RELEASE):
             limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
-            return parse_trigger(payload, **limits, inline=inline or settings.inline_encoding)
+            inline = inline or settings.inline_encoding
+            return parse_trigger(payload, **limits, inline=inline, is_release=topic == topics.RELEASE)
         data_id = topics.data_id_of(topic)
         if data_id is not None:
             return parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)

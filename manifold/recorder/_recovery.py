@@ -11,6 +11,7 @@ from manifold.archive.recovery import Recovered
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from manifold.contracts.messages import Trigger, parse_trigger
 from manifold.contracts.seq import seq_of
+from manifold.contracts.topics import RELEASE
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import needs_handoff
 from manifold.recorder._parser import DIGEST
@@ -68,5 +69,6 @@ def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
 
 def _digest(envelope: Envelope) -> str | None:
     """The digest of a trigger that another program put into the archive."""
-    trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT)
+    is_release = envelope.topic == RELEASE
+    trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT, is_release=is_release)
     return trigger.digest if isinstance(trigger, Trigger) else None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import mqtt5
 import pytest
 from redis import Redis
 
@@ -10,6 +11,7 @@ from dispatcher import _brakes
 from dispatcher._brakes import FRESH_MS, OVER, Brakes, Ruling
 from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.brakes import OFF, Brake, Braking
+from manifold.contracts.messages import LATEST_MS
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Policy, Queues, connect
 from manifold.settings import Settings
@@ -88,5 +90,19 @@ def test_a_window_ends_by_the_clock_of_redis(play: Play) -> None:
         assert ruling.expiry_s is not None
         assert 30 < ruling.expiry_s <= 60  # whole seconds that were left when it asked
         assert brakes.ruling("c", wall_clock_ms()) == Ruling(OVER)
+
+    play(scenario)
+
+
+def test_a_window_that_ends_in_the_year_9999_gives_an_expiry_that_a_packet_can_carry(play: Play) -> None:
+    async def scenario(brakes: Brakes, queues: Queues) -> None:
+        await queues.brake([])
+        await brakes.read()
+        ruling = brakes.ruling("c", LATEST_MS)
+        assert ruling is not None
+        assert ruling.why_not is None
+        assert mqtt5.PublishPacket(
+            "t", b"x", qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=1, message_expiry_interval=ruling.expiry_s
+        ).write()
 
     play(scenario)

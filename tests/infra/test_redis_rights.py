@@ -132,6 +132,7 @@ def test_campaigns_are_braked_and_withdrawn_with_each_services_own_rights(users:
             assert (await dispatcher.brakes()).brakes == {"c": paused}
             assert (await campaigner.brakes()).brakes == {"c": paused}
             assert await campaigner.turn_brake("c", paused, resumed)
+            assert await recorder.forget_brakes(7) == 1
             assert await find_present(campaigner, ["V1"], 1, 1) == set()
             await campaigner.redis.hset(keys.recorders("campaigner"), "place", "claim")
             assert (await dispatcher.released(["c"]), await dispatcher.closed_windows(2)) == ([[7]], [7])

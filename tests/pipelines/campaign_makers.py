@@ -9,7 +9,7 @@ from manifold.contracts.campaigns import encode
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, unix_ms_of
-from manifold.contracts.topics import CAMPAIGN, TRIGGER, response_topic
+from manifold.contracts.topics import CAMPAIGN, RELEASE, response_topic
 from tests.pipelines.conftest import SparkLake
 
 DISPATCH_MS = 500  # from the last publish to its acknowledgement
@@ -37,7 +37,7 @@ def _message(fact: Fact, plan: dict[str, Any]) -> tuple[Stream, str, bytes]:
         case Released():
             place = {"wave": fact.wave, "step": fact.step, "until": fact.until_ms}
             fields = {"ids": fact.vins, "request_id": plan["campaign"], "data_id": plan["data_id"], "campaign": place}
-            return Stream.TRIGGER, TRIGGER, json.dumps(fields).encode()
+            return Stream.TRIGGER, RELEASE, json.dumps(fields).encode()
         case Ended():
             ended_ms = unix_ms_of(fact.seq)
             record = OutcomeRecord(fact.vin, fact.release, Outcome(str(fact.ending)), ended_ms, ended_ms - DISPATCH_MS, 1)

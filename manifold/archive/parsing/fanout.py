@@ -10,7 +10,7 @@ from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed,
 from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.outcomes import OutcomeRecord
-from manifold.contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
+from manifold.contracts.topics import RELEASE, TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
 from manifold.contracts.vins import are_iso_3779
 
 IDS_PER_ROW = 10_000  # VINs per row: a batch of a million becomes a hundred rows instead of a single one of many megabytes
@@ -95,10 +95,12 @@ def _outcome_row(row: Row, record: OutcomeRecord | Refused) -> Row:
 
 
 def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
-    if row["topic"] not in TRIGGER_TOPICS:
+    is_release = row["topic"] == RELEASE
+    if row["topic"] not in TRIGGER_TOPICS and not is_release:
         return _unknown(row)
     inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
-    return parse_trigger(row["payload"], max_ids=limits.max_ids, max_data_bytes=limits.max_data_bytes, inline=inline)
+    known = {"max_ids": limits.max_ids, "max_data_bytes": limits.max_data_bytes}
+    return parse_trigger(row["payload"], **known, inline=inline, is_release=is_release)
 
 
 def _data(row: Row, limits: Limits) -> Data | Refused:

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 from manifold.campaigns.braking import follows, right_brake
 from manifold.campaigns.fold import Campaign
 from manifold.contracts.brakes import Brake, Braking
+from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.queues import Queues
 
 UNSURE = "nothing is released: its brake in Redis is not known, or by an order that is not read yet"
@@ -37,6 +38,8 @@ class FoldedBrakes:
             return False
         known = self._known.get(name)
         right = right_brake(campaign, known)
+        if known is None and right is not None and unix_ms_of(right.seq) < wall_clock_ms() - self._queues.policy.retention_ms:
+            return True  # recorders forget it: no entry is as old as that
         if right is None or right == known:
             return known is None or follows(campaign, known)
         try:

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- brake.lua: set brakes of campaigns, and change their version if any has changed, or if it is missing.
 -- KEYS[1] brakes   KEYS[2] their version
--- ARGV: for each brake the campaign, '<seq> <order>', and the value that must be there, or '' for any with a smaller seq
+-- ARGV: for each brake the campaign, '<seq> <order>' or '' to forget it, and the value that must be there, or '' for any with a
+-- smaller seq
 -- returns the number of brakes that have changed
 -- The version is '<since>.<changed>': when the first brakes came into a Redis that was empty, and the last change. Both are times
 -- in microseconds, so that neither a Redis that was emptied nor one that went back repeats one.
@@ -20,7 +21,7 @@ for i = 1, #ARGV, 3 do
   local fits
   if before ~= '' then fits = known == before else fits = not known or older(seq_of(known), seq_of(brake)) end
   if fits and known ~= brake then
-    redis.call('HSET', KEYS[1], campaign, brake)
+    if brake == '' then redis.call('HDEL', KEYS[1], campaign) else redis.call('HSET', KEYS[1], campaign, brake) end
     changed = changed + 1
   end
 end

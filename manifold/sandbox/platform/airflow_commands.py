@@ -55,7 +55,7 @@ def start(arguments: tuple[str, ...]) -> psutil.Process:
         stream.flush()  # otherwise the fork would write buffered output again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)  # the fork must reset the handlers first
     if (pid := os.fork()) == 0:
-        _become(arguments)
+        _run_and_exit(arguments)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return psutil.Process(pid)
 
@@ -69,7 +69,7 @@ def status_of(process: psutil.Process) -> int | None:
     return status
 
 
-def _become(arguments: tuple[str, ...]) -> None:
+def _run_and_exit(arguments: tuple[str, ...]) -> None:
     """Run the command, then exit without cleanup, which would take an API server a second."""
     status = 1
     try:

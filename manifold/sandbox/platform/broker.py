@@ -106,7 +106,7 @@ def outer_access(settings: Settings) -> str:
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),
     ]
     for user, also in (
-        (settings.mqtt_username_campaigns, topics.TRIGGER),
+        (settings.mqtt_username_campaigns, topics.RELEASE),
         (settings.mqtt_username_api, topics.ecq_rewind_topic("+")),
     ):
         rights.append((user, (f"write {topics.CAMPAIGN}", f"write {also}", f"read {settings.receipt_prefix}{user}/#")))

@@ -9,7 +9,7 @@ from manifold.contracts.brakes import OFF, Brake
 from manifold.contracts.campaigns import Cancel, Command, Pause, encode
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.seq import wall_clock_ms
-from manifold.contracts.topics import CAMPAIGN, TRIGGER
+from manifold.contracts.topics import CAMPAIGN, RELEASE
 from manifold.queues import Queues
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
@@ -29,7 +29,7 @@ class Campaign:
     def release(self, *vins: str, until_ms: int | None = None) -> int:
         """Release these vehicles; returns the seq of their entries."""
         self._steps += 1
-        receipt = self._client.send(TRIGGER, release(vins, self.name, f"data-{self.name}", step=self._steps, until_ms=until_ms))
+        receipt = self._client.send(RELEASE, release(vins, self.name, f"data-{self.name}", step=self._steps, until_ms=until_ms))
         assert receipt["status"] == "recorded", receipt
         return int(receipt["seq"])
 

@@ -11,11 +11,12 @@ from manifold.archive import tail
 from manifold.archive.records import Annotation
 from manifold.archive.tail import Page, Tail
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
+from manifold.contracts.topics import RELEASE, TRIGGER
 from tests.manifold.archive.test_journal import journal, run
 
 
-def envelope(seq: int, stream: Stream = Stream.OUTCOME, payload: bytes = b"{}", **more: object) -> Envelope:
-    return Envelope(seq, datetime(2026, 8, 1, tzinfo=UTC), stream, "t", payload, **more)  # type: ignore[arg-type]
+def envelope(seq: int, stream: Stream = Stream.OUTCOME, payload: bytes = b"{}", topic: str = "t", **more: object) -> Envelope:
+    return Envelope(seq, datetime(2026, 8, 1, tzinfo=UTC), stream, topic, payload, **more)  # type: ignore[arg-type]
 
 
 async def read(shown: Tail, after: int) -> tuple[list[int], Page]:
@@ -52,9 +53,9 @@ def test_only_accepted_messages_that_may_concern_campaigns_are_shown(tmp_path: P
         release = b'{"ids": ["A"], "request_id": "c", "data_id": "d", "campaign": {"wave": 0, "step": 1}}'
         await kept.append(
             [
-                envelope(1, Stream.TRIGGER, b'{"ids": ["A"], "request_id": "r", "data_id": "d"}'),
-                envelope(2, Stream.TRIGGER, release),
-                envelope(3, Stream.TRIGGER, release, headers={DUPLICATE_OF: "2"}),
+                envelope(1, Stream.TRIGGER, release, TRIGGER),  # a publisher's
+                envelope(2, Stream.TRIGGER, release, RELEASE),
+                envelope(3, Stream.TRIGGER, release, RELEASE, headers={DUPLICATE_OF: "2"}),
                 envelope(4, Stream.CAMPAIGN),
                 envelope(5, Stream.CAMPAIGN, refused_because="no"),
                 envelope(6, Stream.DATA, b'"campaign"'),

@@ -55,6 +55,31 @@ STAGES: list[tuple[Orders, Stage]] = [
 ]
 
 
+def late(*places: float) -> list[tuple[float, r.Command]]:
+    """Orders of a running campaign by the places of their seqs: pauses, and a resume of the one at place 4."""
+    resume = r.Resume(NAME, "ann", ends=(place_seq(4),))
+    return [*enumerate(RUNNING), *((place, r.Pause(NAME, f"p{place}")) for place in places), (6, resume)]
+
+
+def place_seq(place: float) -> int:
+    return seq_of(NOW + round(place * 10), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "stage"),
+    [
+        ((4,), Stage.RUNNING),
+        pytest.param((4, 5), Stage.PAUSED, id="another, by a clock between pause and resume"),
+        pytest.param((3.5, 4), Stage.PAUSED, id="another, by a clock before the pause"),
+        pytest.param((4, 7), Stage.PAUSED, id="another, after the resume"),
+    ],
+)
+def test_a_resume_ends_the_pauses_that_its_author_knew_whatever_the_clocks(pauses: tuple[float, ...], stage: Stage) -> None:
+    orders = {place_seq(place): order for place, order in late(*pauses)}
+
+    assert decide(orders).stage is stage
+
+
 @pytest.mark.parametrize(("orders", "stage"), STAGES)
 def test_orders_determine_the_stage(orders: Orders, stage: Stage) -> None:
     assert (decided(orders).stage, decided(orders).ignored) == (stage, ())

@@ -23,7 +23,7 @@ def test_a_release_round_trips_through_its_trigger(release: Release) -> None:
     plan = plan_of(document())
     assert isinstance(plan, Plan)
 
-    trigger = parse_trigger(trigger_payload(plan, release), max_ids=100, max_data_bytes=100)
+    trigger = parse_trigger(trigger_payload(plan, release), max_ids=100, max_data_bytes=100, is_release=True)
 
     assert isinstance(trigger, Trigger)
     assert (trigger.request_id, trigger.data_id) == (plan.campaign, plan.data_id)

@@ -209,17 +209,17 @@ RELEASE = {"wave": 2, "step": 418, "until": 1796174400000}
 
 
 def test_a_campaign_trigger_carries_wave_step_and_window() -> None:
-    trigger = parse({**GOOD, "campaign": RELEASE})
+    trigger = parse({**GOOD, "campaign": RELEASE}, is_release=True)
 
     assert isinstance(trigger, Trigger)
     assert trigger.campaign == ReleasedBy(wave=2, step=418, until_ms=1796174400000)
 
 
 def test_campaign_steps_distinguish_triggers_of_the_same_vehicles() -> None:
-    triggers = [parse({**GOOD, **more}) for more in ({}, {"campaign": RELEASE}, {"campaign": RELEASE | {"step": 419}})]
+    triggers = [parse(GOOD), *(parse({**GOOD, "campaign": RELEASE | more}, is_release=True) for more in ({}, {"step": 419}))]
 
     assert len({trigger.digest for trigger in triggers if isinstance(trigger, Trigger)}) == 3
-    again = parse({**GOOD, "campaign": RELEASE | {"until": None}})
+    again = parse({**GOOD, "campaign": RELEASE | {"until": None}}, is_release=True)
     assert isinstance(again, Trigger)
     assert isinstance(triggers[1], Trigger)
     assert again.digest == triggers[1].digest
@@ -227,8 +227,8 @@ def test_campaign_steps_distinguish_triggers_of_the_same_vehicles() -> None:
     assert triggers[0].digest == trigger_digest(["V1", "V2"], "task_ota_1", "d1")
 
 
-@pytest.mark.parametrize("campaign", ["spring", 7, None, ["a"]])
-def test_a_campaign_field_that_is_not_an_object_is_ignored(campaign: object) -> None:
+@pytest.mark.parametrize("campaign", ["spring", 7, None, ["a"], {}, RELEASE])
+def test_a_campaign_field_of_a_publishers_trigger_is_ignored(campaign: object) -> None:
     trigger = parse({**GOOD, "campaign": campaign})
 
     assert isinstance(trigger, Trigger)
@@ -238,6 +238,8 @@ def test_a_campaign_field_that_is_not_an_object_is_ignored(campaign: object) -> 
 @pytest.mark.parametrize(
     ("campaign", "reason"),
     [
+        (None, "campaign is a null; a release has an object with wave, step and until"),
+        ("spring", "campaign is a string; a release has an object"),
         ({}, "campaign.wave null must be a whole number from 0 to 9007199254740991"),
         (RELEASE | {"wave": -1}, "campaign.wave -1 must be a whole number from 0"),
         (RELEASE | {"step": 0}, "campaign.step 0 must be a whole number from 1"),
@@ -246,14 +248,14 @@ def test_a_campaign_field_that_is_not_an_object_is_ignored(campaign: object) -> 
         (RELEASE | {"until": 1 << 53}, "campaign.until 9007199254740992 must be a whole number from 0"),
     ],
 )
-def test_a_malformed_release_is_refused_with_field_value_and_remedy(campaign: dict[str, object], reason: str) -> None:
-    told = parse({**GOOD, "campaign": campaign})
+def test_a_malformed_release_is_refused_with_field_value_and_remedy(campaign: object, reason: str) -> None:
+    told = parse({**GOOD, "campaign": campaign}, is_release=True)
 
     assert isinstance(told, Refused)
     assert told.reason.startswith(reason)
 
 
 def test_a_release_names_its_data_and_carries_none() -> None:
-    told = parse({"ids": ["V1"], "request_id": "r", "data": "YQ==", "campaign": RELEASE})
+    told = parse({"ids": ["V1"], "request_id": "r", "data": "YQ==", "campaign": RELEASE}, is_release=True)
 
     assert told == Refused("data is inline in a campaign's trigger; publish it once, and name it by data_id")

@@ -12,12 +12,12 @@ from redis.asyncio import Redis as AsyncRedis
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.contracts import keys, topics
-from manifold.contracts.brakes import Brake, Braking
+from manifold.contracts.brakes import OFF, Brake, Braking
 from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.queues import Queues
-from manifold.recorder._braking import Brakes
+from manifold.recorder._braking import LATE, Brakes
 from manifold.recorder._parser import Incoming
 from manifold.recorder._replay import ReplaySource
 from manifold.settings import Settings
@@ -27,6 +27,8 @@ from tests.manifold.recorder.harness import Harness
 from tests.manifold.recorder.publisher import platform
 from tests.support.servers import Server, start_redis, wait_until
 from tests.support.wire import release
+
+DAY_MS = 86_400_000
 
 
 def brakes(harness: Harness) -> dict[str, str]:
@@ -52,6 +54,16 @@ def test_an_order_that_stops_a_campaign_is_in_force_with_its_receipt(home: Harne
         assert command.campaign in brakes(home)
     give(home, Note("c", "ann"), Resume("a", "ann"))
     assert brakes(home) == {"a": "pause", "b": "cancel"}  # nobody but the campaigner knows whether a resume is accepted
+
+
+def test_a_pause_that_a_later_clock_has_overtaken_says_that_it_is_not_in_force(home: Harness) -> None:
+    ahead = Brake(seq_of(wall_clock_ms() + 60_000, 1, 0), OFF)
+    home.redis.hset(keys.BRAKES, "a", ahead.to_wire())
+
+    late, other = give(home, Pause("a", "ann"), Pause("b", "ann"))
+
+    assert (late["status"], late["reason"]) == ("recorded", LATE)
+    assert (other["reason"], brakes(home)) == (None, {"a": OFF, "b": "pause"})
 
 
 def test_a_brake_needs_no_loaded_queues(home: Harness) -> None:
@@ -107,14 +119,16 @@ def test_a_recorder_without_direct_enqueue_hands_brakes_over(home: Harness) -> N
     assert (receipt["reason"], brakes(home)) == (None, {"a": "pause"})
 
 
-def test_a_release_is_queued_as_one_and_wakes_without_its_name(home: Harness) -> None:
-    async def scenario() -> int:
+def test_a_release_is_queued_as_one_and_a_trigger_that_claims_so_is_not(home: Harness) -> None:
+    async def scenario() -> list[int]:
         async with platform(home.broker.port, "sdv-campaigns-x") as client:
-            return int((await client.send(topics.TRIGGER, release(["V1"], "c", "d", until_ms=77)))["seq"])
+            payload = release(["V1"], "c", "d", until_ms=77)
+            return [int((await client.send(topic, payload))["seq"]) for topic in (topics.RELEASE, topics.TRIGGER)]
 
-    seq = asyncio.run(scenario())
+    seq, forged = asyncio.run(scenario())
 
-    assert home.pending("V1") == [seq]
+    assert home.pending("V1") == [seq, forged]
+    assert home.redis.hgetall(keys.trigger(forged)) == {b"request_id": b"c", b"data_id": b"d"}
     trigger = {b"request_id": b"c", b"data_id": b"d", b"campaign": b"c", b"until": b"77"}
     assert home.redis.hgetall(keys.trigger(seq)) == trigger
 
@@ -140,6 +154,24 @@ def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path:
             return (await queues.brakes()).brakes
 
     assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
+
+
+def test_brakes_that_are_older_than_any_entry_are_forgotten(tmp_path: Path, redis_server: Server) -> None:
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    now_ms = wall_clock_ms()
+    old, young = (Brake(seq_of(now_ms - ms, 0, 0), "cancel") for ms in (POLICY.retention_ms + 2 * DAY_MS, POLICY.retention_ms))
+
+    async def scenario() -> Mapping[str, Brake]:
+        async with AsyncRedis(port=redis_server.port) as client:
+            await client.flushall()
+            queues, kept = Queues(client, POLICY), journal(tmp_path)
+            kept.recover()
+            await queues.brake([Braking("old", old), Braking("young", young)])
+            await Brakes(queues, ReplaySource(archive, kept, 0)).look()
+            kept.stop()
+            return (await queues.brakes()).brakes
+
+    assert asyncio.run(scenario()) == {"young": young}
 
 
 def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ MAY = [
     (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
     (CAMPAIGNS, "publish", "$SDV-FANOUT/campaign"),
-    (CAMPAIGNS, "publish", "$SDV-FANOUT/trigger"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/release"),
     (CAMPAIGNS, "subscribe", "sdv/receipt/sdv-campaigns/1"),
     (Client("sdv-campaigns:sdv-campaigns-1", "sdv-campaigns"), "publish", "$SDV-FANOUT/campaign"),
     (API, "publish", "$SDV-FANOUT/campaign"),
@@ -156,6 +156,7 @@ MAY_NOT = [
     (MINTED[3], "publish", "agent/V1/proxy/request/task_1"),
     (MINTED[4], "publish", "$SDV-FANOUT/campaign"),
     (MINTED[5], "publish", "$SDV-FANOUT/campaign"),
+    *((client, "publish", "$SDV-FANOUT/release") for client in (VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER, API)),
     *((client, "publish", "$SDV-FANOUT/campaign") for client in (VEHICLE, LISTENER, PUBLISHER, RECORDER, DISPATCHER)),
     (Client("V1", "sdv-pub-a"), "publish", "$SDV-FANOUT/campaign"),  # falls through to the rules for vehicles
     (Client("V1", "sdv-campaigns-2"), "publish", "$SDV-FANOUT/campaign"),
@@ -163,6 +164,7 @@ MAY_NOT = [
     (CAMPAIGNS, "publish", "$SDV-FANOUT/campaign/x"),
     (CAMPAIGNS, "publish", "$SDV-FANOUT/data/d"),
     (CAMPAIGNS, "publish", "$SDV-FANOUT"),
+    (CAMPAIGNS, "publish", "$SDV-FANOUT/trigger"),
     (CAMPAIGNS, "publish", "agent/V1/proxy/request/task_1"),
     (CAMPAIGNS, "publish", "$ECQ/w/V1/a"),
     (CAMPAIGNS, "subscribe", "$SDV-FANOUT/#"),
@@ -291,7 +293,7 @@ def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> Non
     assert "user d\n" in access
     assert "topic write fleet/eu/+/proxy/request/+\n" in access
     assert "topic read r/p/#\n" in access
-    assert "user c\ntopic write $SDV-FANOUT/campaign\ntopic write $SDV-FANOUT/trigger\ntopic read r/c/#\n" in access
+    assert "user c\ntopic write $SDV-FANOUT/campaign\ntopic write $SDV-FANOUT/release\ntopic read r/c/#\n" in access
     assert "user a\ntopic write $SDV-FANOUT/campaign\ntopic write $ECQ/r/+\ntopic read r/a/#\n" in access
     assert "pattern read fleet/eu/%c/#\n" in access
 

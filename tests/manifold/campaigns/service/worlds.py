@@ -46,7 +46,7 @@ class World:
         port, home = free_port(), self.settings.home / "campaigners" / name
         own = {"home": home, "campaigner_port": port, "archive_url": self.settings.archive, "campaigner_lease_seconds": LEASE_S}
         recorder = f"http://127.0.0.1:{self.settings.recorder_port}"
-        env = self.platform.env | variables(**(own | {"recorder_urls": recorder} | settings))
+        env = self.platform.env_of("campaigner") | variables(**(own | {"recorder_urls": recorder} | settings))
         log = self.settings.home / "logs" / f"campaigner-{name}.log"
 
         def is_ready() -> bool:
