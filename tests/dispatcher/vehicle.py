@@ -41,7 +41,9 @@ class Got:
 class Endpoint(Protocol):
     """The address that vehicles connect to."""
 
-    settings: Settings
+    @property
+    def settings(self) -> Settings:
+        """With the ports of its broker."""
 
 
 class Vehicle:

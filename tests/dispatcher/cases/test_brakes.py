@@ -157,7 +157,7 @@ def test_what_the_broker_holds_for_an_absent_vehicle_is_dropped_with_its_window(
     over = campaign.release(gone.vin, until_ms=wall_clock_ms() + 3_000)
     wait_until(lambda: brisk.in_flight(back) is not None, what="one message to be with the broker")
     ended = brisk.ended(gone, over)[over]
-    assert (ended.outcome, ended.attempts > 0) == (Outcome.WITHDRAWN, True)
+    assert (ended.outcome, bool(ended.attempts)) == (Outcome.WITHDRAWN, True)
 
     back.connect(subscribe=False)
     assert back.waits_for(1)[0].request_id == other.name, "the broker has held it"

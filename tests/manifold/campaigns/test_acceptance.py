@@ -225,7 +225,7 @@ def test_who_leaves_before_the_window_ends_gets_it_in_the_next_one() -> None:
 
     assert releases(released) == [Release(0, 1, over, (vin,))]
     first = seq_of(released, 0, 0)
-    facts = [Released(first, 0, 1, (vin,), over), Ended(seq_of(over, 0, 0), vin, first, Ending.WITHDRAWN)]
+    facts: list[Fact] = [Released(first, 0, 1, (vin,), over), Ended(seq_of(over, 0, 0), vin, first, Ending.WITHDRAWN)]
     world.campaign = fold(world.campaign, facts)
     assert releases(eight) == []
     assert [(again.step, again.vins) for again in releases(ten)] == [(2, (vin,))]

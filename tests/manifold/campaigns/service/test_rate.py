@@ -34,7 +34,7 @@ class Signs:
 
     def __init__(self) -> None:
         self.came: dict[str, float] = {}
-        self.got: dict[tuple[str, str], list[float]] = {}
+        self.got: dict[tuple[str | None, str], list[float]] = {}
 
     def received(self, message: Received) -> None:
         self.got.setdefault((message.request_id, message.vin), []).append(time.monotonic())
