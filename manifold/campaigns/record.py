@@ -207,8 +207,7 @@ class CampaignRecord:
 
     def _trigger(self, payload: bytes) -> Trigger | None:
         settings = self._settings
-        limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
-        trigger = parse_trigger(payload, **limits, is_release=True)
+        trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes, is_release=True)
         return trigger if isinstance(trigger, Trigger) else None
 
     def _follows(self, name: str) -> bool:
