@@ -32,6 +32,7 @@ from manifold.settings import Settings
 
 WAIT_S = 10.0
 BATCH = 50_000  # messages
+NO_LIMIT = 1 << 62
 Facts = dict[str, list[Fact]]  # by campaign
 ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
@@ -176,7 +177,7 @@ class CampaignRecord:
                 order = decode(payload)
                 if not isinstance(order, Refused) and self._follows(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := self._trigger(payload)) is not None and self._follows(trigger.request_id):
+            elif (trigger := _trigger(payload)) is not None and self._follows(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -204,11 +205,6 @@ class CampaignRecord:
     def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
         first = self._same_as[fact.release]
         return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
-
-    def _trigger(self, payload: bytes) -> Trigger | None:
-        settings = self._settings
-        trigger = parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes, is_release=True)
-        return trigger if isinstance(trigger, Trigger) else None
 
     def _follows(self, name: str) -> bool:
         return name in self._names if self._names else name not in self._over
@@ -239,3 +235,9 @@ def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
     """Fold facts into the campaigns that they concern."""
     for name, of_campaign in facts.items():
         campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
+
+
+def _trigger(payload: bytes) -> Trigger | None:
+    """A trigger that was accepted when it was recorded: limits that were lowered since do not undo it."""
+    trigger = parse_trigger(payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT, is_release=True)
+    return trigger if isinstance(trigger, Trigger) else None
