@@ -51,12 +51,13 @@ _decode_released = msgspec.json.Decoder(_Released).decode
 class CampaignRecord:
     """Follows the record. Every method blocks: call it in a thread.
 
-    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first, or `also_over`.
+    With `names`, only these campaigns are read; otherwise all but those that were over when `read` was called first, by an order
+    before the seq `over_since`.
     """
 
-    def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> None:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
-        self._settings, self._names, self._also_over = settings, frozenset(names), also_over
+        self._settings, self._names, self._over_since = settings, frozenset(names), over_since
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
@@ -102,6 +103,10 @@ class CampaignRecord:
         self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
         self._first_of = {digest: first for digest, first in self._first_of.items() if first in self._campaign_of}
 
+    def leaves_out(self, name: str) -> bool:
+        """Whether this campaign is over and no longer followed."""
+        return name in self._over
+
     def _pages(self, url: str) -> Iterator[Page]:
         after, more = self._known.get(url, (0, 0))[1], True
         while more:
@@ -132,8 +137,8 @@ class CampaignRecord:
     def _begin(self, recent: Collection[Message]) -> _Gap:
         """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
         found = beginnings(lambda: self._orders(recent))
-        if not self._names and not self._also_over:
-            self._over = {name for name, campaign in found.items() if campaign.is_over}
+        if not self._names:
+            self._over = {name for name, each in found.items() if each.is_over and each.newest < self._over_since}
         return min((campaign.seq for name, campaign in found.items() if self._follows(name)), default=MAX_SEQ), None
 
     def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
@@ -210,14 +215,14 @@ class CampaignRecord:
         return name in self._names if self._names else name not in self._over
 
 
-def read_campaigns(settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> Mapping[str, Campaign]:
-    """The state of these campaigns, or of all that are not over or `also_over`, as it is on record now.
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> Mapping[str, Campaign]:
+    """The state of the campaigns that a `CampaignRecord` would read, as it is on record now.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
     """
     campaigns: dict[str, Campaign] = {}
-    for facts in CampaignRecord(settings, names, also_over=also_over).read():
+    for facts in CampaignRecord(settings, names, over_since=over_since).read():
         fold_into(campaigns, facts)
     return campaigns
 
