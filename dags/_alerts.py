@@ -48,16 +48,16 @@ def late(after: timedelta) -> DeadlineAlert:
 def tell_late(context: Mapping[str, Any]) -> None:
     """Called by Airflow when a run has missed its deadline; `context` has the run as the REST API shows it."""
     run = context["dag_run"]
-    _tell("late", run["dag_id"], run["dag_run_id"], [])
+    _post_alert("late", run["dag_id"], run["dag_run_id"], [])
 
 
 def tell_failed(context: Mapping[str, Any]) -> None:
     """Called by Airflow when a run has failed: when its tasks have used up their retries."""
     task = context.get("task")
-    _tell("failed", context["dag"].dag_id, context["run_id"], [task.task_id] if task else [])
+    _post_alert("failed", context["dag"].dag_id, context["run_id"], [task.task_id] if task else [])
 
 
-def _tell(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
+def _post_alert(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
     from manifold.runtime.alert import alert  # DAG files are read again and again, and need no HTTP
 
     page = f"{conf.get('api', 'base_url', fallback='')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"

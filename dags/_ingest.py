@@ -14,6 +14,6 @@ def ingest_jobs(*part: str) -> None:
     ingest = spark_job("ingest", *part, "--no-flush", java_options=DRIVER, outlets=[QUALITY_RESULTS])
     audit = plain_job("audit", links=[QualityReport()])
     publish = discover_job("publish", outlets=PUBLISHED)
-    populate = spark_job("populate", outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
+    populate = spark_job("populate", java_options=DRIVER, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     discover >> ingest >> audit >> publish >> populate
     discover >> populate  # the queues may lag behind the lake where nothing is new

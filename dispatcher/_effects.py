@@ -18,7 +18,7 @@ class Publish(Struct, frozen=True):
 
     what: Loaded
     send_by: int  # by `monotonic_ms`
-    takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
+    max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 
 
 class Watch(Struct, frozen=True):

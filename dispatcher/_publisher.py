@@ -54,14 +54,14 @@ class Publisher:
         self._mqtt, self._topic_of, self._window, self._report, self._room = mqtt, topic_of, window, report, room
         self._ruling = ruling
         self._backlog: deque[tuple[QueueName, Publish]] = deque()
-        self._backlog_bytes = self._under_way_bytes = 0
+        self._backlog_bytes = self._unconfirmed_bytes = 0
         self.is_light = asyncio.Event()
         self.is_light.set()
-        self._under_way: set[asyncio.Future[int]] = set()
+        self._unconfirmed: set[asyncio.Future[int]] = set()
         self._losses: OrderedDict[tuple[QueueName, int], int] = OrderedDict()  # connection losses by publish
         # An unconfirmed suspect: nothing else is sent until it is confirmed, or its deadline has passed.
-        self._alone: asyncio.Future[int] | None = None
-        self._alone_until = 0
+        self._suspect: asyncio.Future[int] | None = None
+        self._suspect_until = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will make room for it
 
@@ -73,7 +73,7 @@ class Publisher:
     @property
     def unconfirmed(self) -> int:
         """The number of publishes that wait for the broker's PUBACK."""
-        return len(self._under_way)
+        return len(self._unconfirmed)
 
     def send(self, queue: QueueName, publish: Publish) -> None:
         """Publish after the backlog: now, or as soon as there is room."""
@@ -99,17 +99,17 @@ class Publisher:
 
     async def settle(self) -> None:
         """Wait for the PUBACKs of all unconfirmed publishes."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        while self._unconfirmed:
+            await asyncio.wait(self._unconfirmed)
 
     def _has_room(self, queue: QueueName, publish: Publish) -> bool:
-        if not self._under_way:
+        if not self._unconfirmed:
             return self._mqtt.connected.is_set()
         if self._is_suspect(queue, publish):
-            self._look_again(publish.send_by)
+            self._wake_at(publish.send_by)
             return monotonic_ms() >= publish.send_by  # then `_start` reports it as not published
-        few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
-        return few and self._alone is None and self._mqtt.connected.is_set()
+        few = len(self._unconfirmed) < self._window.publishes and self._unconfirmed_bytes < self._window.bytes_
+        return few and self._suspect is None and self._mqtt.connected.is_set()
 
     def _is_suspect(self, queue: QueueName, publish: Publish) -> bool:
         return bool(self._losses) and self._losses.get((queue, publish.what.seq), 0) >= SUSPECT
@@ -121,10 +121,11 @@ class Publisher:
             self._start(queue, publish)
         if not self._backlog:
             self._room()
-        elif not self._under_way:
+        elif not self._unconfirmed:
             self._stuck.set()
 
     def _start(self, queue: QueueName, publish: Publish) -> None:
+        """Hand one publish to the broker, or report why it cannot be: too late, braked, no connection, or too large."""
         what = publish.what
         if monotonic_ms() >= publish.send_by:
             self._report(queue, NotPublished(what.seq, what.claimed_ms))
@@ -143,7 +144,11 @@ class Publisher:
         properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
             answer = self._mqtt.publish(
-                topic, what.payload, user_properties=properties, expiry_s=expiry_s, recipient_max_packet_bytes=publish.takes
+                topic,
+                what.payload,
+                user_properties=properties,
+                expiry_s=expiry_s,
+                recipient_max_packet_bytes=publish.max_packet_bytes,
             )
         except Retryable:
             self._report(queue, PublishLost(what.seq, what.claimed_ms))
@@ -153,18 +158,18 @@ class Publisher:
             return
         _metrics.PUBLISHED.inc()
         if self._is_suspect(queue, publish):
-            self._alone, self._alone_until = answer, publish.send_by
-            self._look_again(publish.send_by)
-        self._under_way.add(answer)
-        self._under_way_bytes += len(what.payload)
+            self._suspect, self._suspect_until = answer, publish.send_by
+            self._wake_at(publish.send_by)
+        self._unconfirmed.add(answer)
+        self._unconfirmed_bytes += len(what.payload)
         answer.add_done_callback(partial(self._answered, queue, what))
 
     def _answered(self, queue: QueueName, what: Loaded, answer: "asyncio.Future[int]") -> None:
-        self._under_way.discard(answer)
-        self._under_way_bytes -= len(what.payload)
-        was_alone = answer is self._alone
+        self._unconfirmed.discard(answer)
+        self._unconfirmed_bytes -= len(what.payload)
+        was_alone = answer is self._suspect
         if was_alone:
-            self._alone = None
+            self._suspect = None
         if answer.cancelled() or answer.exception() is not None:
             self._note_loss(queue, what.seq)
             self._report(queue, PublishLost(what.seq, what.claimed_ms, was_alone))
@@ -179,19 +184,19 @@ class Publisher:
         if self._backlog:
             self._fill()
 
-    def _look_again(self, at: int) -> None:
-        """Call `_on_time` at `at` (by `monotonic_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
+    def _wake_at(self, at: int) -> None:
+        """Call `_on_timer` at `at` (by `monotonic_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
         if self._timer is None:
             after_s = max(0, at - monotonic_ms()) / 1000 + 0.001
-            self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._on_timer)
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        if self._alone is not None:
-            if monotonic_ms() < self._alone_until:
-                self._look_again(self._alone_until)
+        if self._suspect is not None:
+            if monotonic_ms() < self._suspect_until:
+                self._wake_at(self._suspect_until)
             else:
-                self._alone = None
+                self._suspect = None
         self._fill()
 
     def _note_loss(self, queue: QueueName, seq: int) -> None:

@@ -130,10 +130,10 @@ async def _look_at(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
         pipe.hmget(keys.presence(owner), ["connected", "since"])
         pipe.exists(keys.inflight(owner), keys.ecq_inflight(owner))
     replies: list[Any] = await pipe.execute()
-    return {owner: _known(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
+    return {owner: _parse_presence(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
 
 
-def _known(presence: list[bytes | None], in_flight: int) -> Known:
+def _parse_presence(presence: list[bytes | None], in_flight: int) -> Known:
     connected, since = presence
     return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
 

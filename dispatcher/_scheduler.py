@@ -7,21 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
-import structlog
-from redis.exceptions import RedisError
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
-
 from dispatcher import _metrics
 from dispatcher._brakes import Brakes
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Forward, Load, Publish
-from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
+from dispatcher._events import Event, Loaded, Missing, OfClaim, Published
 from dispatcher._monotonic import monotonic_ms
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
 from dispatcher._queue_types import topic_of
+from dispatcher._redis_retry import RedisRetry
 from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, after_two_calls, enqueue_job
 from manifold.contracts.events import Subscribed
@@ -34,7 +31,6 @@ from manifold.queues.verbs.claims import Park
 JOBS_PER_BATCH = 200
 OF_CLAIM = frozenset(get_args(OfClaim))
 
-log = structlog.get_logger(__name__)
 Parked = Callable[[str], None]  # called with the data_id of an entry that was just parked
 
 
@@ -76,7 +72,7 @@ class Scheduler:
         self._open_claims: dict[QueueName, OpenClaim] = {}
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
-        self.redis_up = False
+        self.redis = RedisRetry()
 
     @property
     def jobs(self) -> int:
@@ -158,7 +154,7 @@ class Scheduler:
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
             await asyncio.sleep(0)  # there is nothing to await: let other tasks run
-        answers = await self._send(batch)
+        answers = await self.redis.send(batch)
         if self._brakes.is_outdated:
             await self._brakes.read()  # before anything that was claimed here is published
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
@@ -219,35 +215,6 @@ class Scheduler:
         for effect in self._step(queue, loaded):
             if isinstance(effect, Publish):
                 self.publisher.send(queue, effect)
-
-    async def _send(self, batch: EffectBatch) -> list[Answered | None]:
-        """Send the batch and return the verbs' replies. Retries until Redis answers, since every verb may run twice."""
-        if not batch:
-            return []
-        try:
-            return await batch.run(repeated=False)
-        except RedisError as exc:
-            self._redis_is_away(str(exc))
-        pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._log_retry):
-            with attempt:
-                answers = await batch.run(repeated=True)
-        self.redis_is_back()
-        return answers
-
-    def redis_is_back(self) -> None:
-        """Note that Redis answers."""
-        self.redis_up = True
-        _metrics.REDIS_UP.set(1)
-        log.info("redis available again")
-
-    def _redis_is_away(self, reason: str) -> None:
-        self.redis_up = False
-        _metrics.REDIS_UP.set(0)
-        log.warning("redis unavailable; deliveries paused", reason=reason)
-
-    def _log_retry(self, state: RetryCallState) -> None:
-        self._redis_is_away(str(state.outcome.exception() if state.outcome else None))
 
     def _finish(self, job: Job) -> None:
         if job.done is not None:

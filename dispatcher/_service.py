@@ -113,7 +113,7 @@ class Dispatcher:
 
     def health(self) -> Health:
         """Healthy while Redis answers, the broker is connected, and every subscription is confirmed."""
-        mqtt, redis = self._mqtt.ready, self._scheduler.redis_up
+        mqtt, redis = self._mqtt.ready, self._scheduler.redis.is_up
         return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
 
     async def _work(self) -> None:
@@ -125,7 +125,7 @@ class Dispatcher:
         ):
             with attempt:
                 await self._queues.join_wakes()
-        self._scheduler.redis_is_back()
+        self._scheduler.redis.mark_up()
         async with self._mqtt, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scheduler.run(), name="dispatcher.scheduler")
             tasks.create_task(self._scheduler.publisher.run(), name="dispatcher.publisher")

@@ -56,7 +56,7 @@ class OpenClaim(Struct, frozen=True):
     send_by: int  # by `monotonic_ms`; the latest time to publish, for later attempts too (`note_sent` in _owner.lua)
     heard: bool = False  # the vehicle has been heard from since
     sent: bool = False  # handed to the publisher
-    takes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
+    max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
     attempts: int = 1  # with this claim
 
     def is_of(self, event: OfClaim) -> bool:
@@ -87,7 +87,7 @@ def step(state: OwnerState, event: Event) -> Step:
         case Acked():
             return state, [flavours.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
-            return _of_claim(state, event)
+            return _claim_event(state, event)
         case PresenceSign():
             return state, [UpdatePresence(event, claim=True)]
         case Woken(released=released, claim=claim):
@@ -105,13 +105,13 @@ def step(state: OwnerState, event: Event) -> Step:
             return state, [Ignore("dropped message of another client") if seq is None else Release(seq, ReleaseReason.LOST)]
 
 
-def _of_claim(state: OwnerState, event: OfClaim) -> Step:
+def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     """Handle an event of a claim. An event of a claim that is no longer open is ignored."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
         return state, [Ignore("event of a closed claim")]
     if isinstance(event, Loaded):
-        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by, claim.takes)]
+        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by, claim.max_packet_bytes)]
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
@@ -147,7 +147,7 @@ def _answered(state: OwnerState, answer: Answered) -> Step:
         case Release() as release, ReleaseReply() as reply:
             return _released(state.without(release.seq), answer, release, reply)
         case Subscription(claim=claim), ClaimReply() as reply:
-            return _claimed(_heard(state, reply) if claim else state, answer, reply)
+            return _claimed(_mark_heard(state, reply) if claim else state, answer, reply)
         case ((Claim() | Park()), ClaimReply() as reply):
             return _claimed(state, answer, reply)
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
@@ -164,10 +164,10 @@ def _fanout_presence_updated(state: OwnerState, answer: Answered, update: Update
     if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # An entry in flight got a full deadline from here, and its check may have been postponed until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
-    return _claimed(_heard(state, reply.next) if update.claim else state, answer, reply.next)
+    return _claimed(_mark_heard(state, reply.next) if update.claim else state, answer, reply.next)
 
 
-def _heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
+def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
     """Note on the open claim that the vehicle was heard from, which shows that it may be subscribed."""
     open_claim = state.open_claim
     if open_claim is None or claim.word is not ClaimWord.BUSY or claim.seq != open_claim.seq:
@@ -200,11 +200,13 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
         # Redis counts from the execution of the claim, so its own `send_by` is later.
         send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
-        open_claim = OpenClaim(claim.seq, answer.now_ms, send_by, sent=sent, takes=claim.takes, attempts=claim.attempts)
+        open_claim = OpenClaim(
+            claim.seq, answer.now_ms, send_by, sent=sent, max_packet_bytes=claim.max_packet_bytes, attempts=claim.attempts
+        )
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
             found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
-            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, send_by, claim.takes)]
+            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, send_by, claim.max_packet_bytes)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
         return state, [flavours.forced(state.queue, claim.must_end, answer.now_ms)]

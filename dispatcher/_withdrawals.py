@@ -56,7 +56,7 @@ class Withdrawals:
         for owner in named:
             batch.call(("ZRANGE", keys.pending(owner), 0, -1), list)
             batch.call(("ZRANGE", keys.parked(owner), 0, -1), list)
-            batch.call(("HGET", keys.inflight(owner), "seq"), _as_it_is)
+            batch.call(("HGET", keys.inflight(owner), "seq"), _identity)
         replies, ends = await batch.run(tolerant=True), dict[str, list[int]]()
         for place, owner in enumerate(named):
             pending, parked, held = replies[3 * place : 3 * place + 3]
@@ -102,5 +102,5 @@ class Withdrawals:
                 _metrics.OUTCOMES.labels(Outcome.WITHDRAWN.value).inc(reply.outcomes.count(Outcome.WITHDRAWN))
 
 
-def _as_it_is(reply: Any) -> Any:
+def _identity(reply: Any) -> Any:
     return reply

@@ -15,7 +15,7 @@ def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
 
     Hashes are compared first, in the driver: that takes a tenth of the time of a shuffle, and most runs have no duplicates.
     """
-    hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
+    hashed = frame.where(_none_is_null(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
     if frame.count() <= HASH_BATCH_SIZE:
         twice = find_duplicates(hashed.select("hash").toArrow()["hash"]).tolist()
         if not twice:
@@ -38,7 +38,7 @@ def absent(
 
     With `bounded_by`, a column of both, only the rows of `whole` within the range of these rows are read.
     """
-    asked = (frame.where(f"NOT coalesce({unless}, false)") if unless else frame).where(_whole(columns))
+    asked = (frame.where(f"NOT coalesce({unless}, false)") if unless else frame).where(_none_is_null(columns))
     if bounded_by:
         least, greatest = frame.agg(sf.min(bounded_by), sf.max(bounded_by)).collect()[0]
         # Literals, because Iceberg prunes files by them and not by a join.
@@ -51,6 +51,6 @@ def _if_any(keys: DataFrame) -> DataFrame | None:
     return None if keys.isEmpty() else keys
 
 
-def _whole(columns: Sequence[str]) -> Column:
+def _none_is_null(columns: Sequence[str]) -> Column:
     """Condition that none of these columns is null."""
     return sf.expr(" AND ".join(f"`{column}` IS NOT NULL" for column in columns))

@@ -38,7 +38,7 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
     `made` is the local folder to which Great Expectations has written its own pages of this run.
     """
     reports.remove(f"{RUNS}/{audit.run_id}")  # by an earlier attempt, which may have had other tables
-    _bring(made, reports)
+    _copy_pages(made, reports)
     content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
     _write_run(reports, content)
@@ -77,7 +77,7 @@ def _write_index(reports: Files) -> None:
         shown = runs
 
 
-def _bring(made: Path, reports: Files) -> None:
+def _copy_pages(made: Path, reports: Files) -> None:
     """Copy these pages to the store, and the style sheet if it is missing.
 
     The library's own static files stay behind: no page uses them, and they take four megabytes.

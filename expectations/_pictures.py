@@ -49,7 +49,7 @@ def picture_of(chart: Chart, judgements: Sequence[AuditPoint]) -> str:
         axes.plot(kept, [0] * len(kept), ".", color=QUIET, markersize=2, clip_on=False)
         axes.set_xlim(-0.7, last + 0.7)
         axes.set_ylim(0, (chart.most or 1) * 1.02)
-        axes.set_yticks([0, chart.most] if chart.most else [0], ["0", _short(chart, chart.most)] if chart.most else ["0"])
+        axes.set_yticks([0, chart.most] if chart.most else [0], ["0", _axis_label(chart, chart.most)] if chart.most else ["0"])
         ends = sorted({0, last})
         ticks = axes.set_xticks(ends, [f"{judgements[place].at:%Y-%m-%d %H:%M}" for place in ends])
         if last:  # keep the labels inside the chart
@@ -60,7 +60,7 @@ def picture_of(chart: Chart, judgements: Sequence[AuditPoint]) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
 
 
-def _short(chart: Chart, value: float) -> str:
+def _axis_label(chart: Chart, value: float) -> str:
     if chart.rule is not None:
         return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
     for unit, word in ((1e6, "M"), (1e3, "k")):

@@ -49,11 +49,11 @@ def await_catalog(settings: Settings) -> Catalog:
         retry=retry_if_exception_type(UNAVAILABLE_ERRORS),
         stop=stop_after_delay(settings.catalog_wait_seconds),
         wait=wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE_S),
-        before_sleep=_say,
+        before_sleep=_log_retry,
         reraise=True,
     )
     with naming_the_catalog(settings):
-        return tries(_answering, settings)
+        return tries(_open_and_ping, settings)
 
 
 def open_lake(settings: Settings) -> Catalog:
@@ -67,7 +67,7 @@ def open_lake(settings: Settings) -> Catalog:
     return catalog
 
 
-def _answering(settings: Settings) -> Catalog:
+def _open_and_ping(settings: Settings) -> Catalog:
     catalog = open_catalog(settings)
     catalog.list_namespaces()
     return catalog
@@ -105,6 +105,6 @@ def _away(settings: Settings, exc: Exception) -> CatalogAway:
     )
 
 
-def _say(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     failed = state.outcome.exception() if state.outcome else None
     log.warning("catalog does not answer; trying again", attempt=state.attempt_number, reason=" ".join(str(failed).split())[:200])

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == DONE:
         sys.stdout.write(result + "\n")
     if options.result:
-        _leave(options.result, result, settings)
+        _write_result(options.result, result, settings)
     return status
 
 
@@ -67,7 +67,7 @@ def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
     return UNFORESEEN, f"unforeseen: {type(exc).__name__}: {' '.join(str(exc).split())[:500]}; doing it again is safe"
 
 
-def _leave(url: str, result: str, settings: Settings | None) -> None:
+def _write_result(url: str, result: str, settings: Settings | None) -> None:
     """Write the result to `url`. Failing to do so does not fail the job, whose work is done."""
     folder, _, name = (url if "://" in url else Path(url).absolute().as_uri()).rpartition("/")
     try:

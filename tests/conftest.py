@@ -75,19 +75,37 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-# Tests that share something slow to start (one Spark, one Airflow, one platform) go to the same worker.
-SPARK = ("tests/pipelines/", "tests/expectations/", "tests/stores/test_two_writers.py")
-TOGETHER = (SPARK, ("tests/dags/",), ("tests/dispatcher/cases/",))
-ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and nothing shared
+# Tests that share an Airflow or sandboxes go to the same worker. A Spark is started by each worker that gets tests with one: it
+# takes less CPU than a few of their runs, and on a single worker they would last twice as long as all other tests.
+AIRFLOW = ("tests/dags/test_browser.py", "tests/dags/test_login.py", "tests/dags/test_real_runs.py")
+TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",))
 # The longest start first: if one started last, a single worker would be busy while the others are idle.
-FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stores/", "tests/replicas/", "tests/faults/")
+FIRST = (
+    AIRFLOW[0],
+    "tests/dags/test_cluster.py",
+    "tests/dispatcher/cases/",
+    "tests/dags/test_campaign_runs.py",
+    "tests/stores/test_maintenance.py",
+    "tests/manifold/console/test_no_noise.py",
+    "tests/pipelines/",
+    "tests/expectations/",
+    "tests/stores/",
+    "tests/replicas/",
+    "tests/faults/",
+    "tests/platform/",
+    "tests/examples/",
+    "tests/dags/",
+    "tests/infra/",
+    "tests/manifold/sandbox/",
+    "tests/manifold/console/",
+    "tests/manifold/signals/",
+)
 
 
 def _scope(nodeid: str) -> str:
-    """The scheduling scope of a test: its group in `TOGETHER`, or its file."""
+    """The scheduling scope of a test: its group in `TOGETHER`, named by the first, or its file."""
     file = nodeid.partition("::")[0]
-    groups = () if file in ALONE else TOGETHER
-    return next((group[0] for group in groups if file.startswith(group)), file)
+    return next((group[0] for group in TOGETHER if file.startswith(group)), file)
 
 
 def _turn(nodeid: str) -> int:

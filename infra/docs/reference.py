@@ -45,11 +45,10 @@ def settings() -> str:
         "# Settings\n\nEvery setting is an environment variable, or a key (lower case, no `MANIFOLD_`) in the file that "
         "`MANIFOLD_FILE` names, by default `manifold.toml`. The environment wins. `manifold settings` prints the values.\n"
     )
-    groups = [cls for cls in Settings.__mro__ if cls.__module__.startswith("manifold") and vars(cls).get("__annotations__")]
-    for group in groups:
-        own = [name for name in vars(group)["__annotations__"] if name in Settings.model_fields]
+    for group in reversed(Settings.__mro__):  # what all share comes first
+        own = [name for name in vars(group).get("__annotations__", ()) if name in Settings.model_fields]
         if own:
-            title = re.sub(r"(?<!^)([A-Z])", r" \1", group.__name__.removesuffix("Settings")).capitalize() or "Other"
+            title = re.sub(r"(?<!^)([A-Z])", r" \1", group.__name__.removesuffix("Settings")).capitalize()
             text += f"\n## {title}\n\n{(group.__doc__ or '').strip().splitlines()[0]}\n\n"
             text += "| variable | default | allowed | meaning |\n|---|---|---|---|\n"
             text += "".join(_setting(name) for name in own)

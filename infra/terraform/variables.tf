@@ -146,7 +146,7 @@ variable "recorders" {
 
 variable "signals" {
   description = "AMQP doors, each with a journal of its own on a volume; none where rabbitmq.enabled is false."
-  type        = object({ replicas = optional(number, 1), journal = optional(string, "10Gi"), cpu = optional(string, "500m"), memory = optional(string, "512Mi") })
+  type        = object({ replicas = optional(number, 1), journal = optional(string, "10Gi"), cpu = optional(string, "500m"), memory = optional(string, "1Gi") })
   default     = {}
   validation {
     condition     = var.signals.replicas >= 0 && var.signals.replicas <= 23 && floor(var.signals.replicas) == var.signals.replicas

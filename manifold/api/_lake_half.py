@@ -61,7 +61,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
                 raise Retryable(
                     f"{vin} has more than {MAX_ENTRIES} entries; /api/v1/vins/{vin}/history tells them a page at a time"
                 )
-            return {"entries": _told(page.entries), "before": page.before, "ingested": sorted(ingested)}
+            return {"entries": _to_json(page.entries), "before": page.before, "ingested": sorted(ingested)}
 
         return await answer(read)
 
@@ -82,7 +82,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
             body: dict[str, Any] = {"batches": [asdict(batch) for batch in page.batches], "before": page.before}
             body |= {"told": sorted(page.complete_seqs)}
-            return body | {"entries": _told(page.entries), "ingested": sorted(ingested)}
+            return body | {"entries": _to_json(page.entries), "ingested": sorted(ingested)}
 
         return await answer(read)
 
@@ -93,5 +93,5 @@ def _utc(instant: datetime) -> datetime:
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def _told(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
+def _to_json(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
     return [{"vin": entry.vin, **entry.to_json()} for entry in entries]

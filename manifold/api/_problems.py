@@ -92,7 +92,7 @@ def register_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, exc: HTTPException) -> Response:
         details = {
-            404: f"there is no {_shown(request.url.path)} here; /api/v1/openapi.json lists what there is",
+            404: f"there is no {_shortened(request.url.path)} here; /api/v1/openapi.json lists what there is",
             405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
         }
         if exc.status_code == 400:  # FastAPI's status for a body that is not valid UTF-8
@@ -101,7 +101,7 @@ def register_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def correct(_: Request, exc: RequestValidationError) -> Response:
-        wrong = [_wrong(error) for error in exc.errors()]
+        wrong = [_field_error(error) for error in exc.errors()]
         return problem(422, "; ".join(map(_sentence, wrong)), errors=wrong)
 
     @app.exception_handler(Missing)
@@ -124,7 +124,7 @@ def register_problem_handlers(app: FastAPI) -> None:
         return problem(503, detail, headers={"Retry-After": str(AGAIN_S)})
 
 
-def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
+def _field_error(error: Mapping[str, Any]) -> dict[str, str]:
     place, *name = (str(part) for part in error["loc"])
     if error["type"] == "json_invalid":  # FastAPI puts the position into the name, and no value
         problem = f"is no JSON: {error['ctx']['error']} at character {name[0]}"
@@ -134,7 +134,7 @@ def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
     return {
         "name": ".".join(name) or place,
         "place": place,
-        "value": _shown(str(error["input"])),
+        "value": _shortened(str(error["input"])),
         "problem": message if is_acronym else message[:1].lower() + message[1:],
     }
 
@@ -144,6 +144,6 @@ def _sentence(wrong: Mapping[str, str]) -> str:
     return f"{wrong['name']}{given}: {wrong['problem']}"
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     plain = text.encode(errors="replace").decode()
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

@@ -71,8 +71,8 @@ class Sources:
             problems["redis"] = f"no answer ({exc})"
         if self.lake.problem is not None:
             problems["lake"] = self.lake.problem
-        return Health(not problems, {"redis": "redis" not in problems, "lake": "lake" not in problems} | _said(problems))
+        return Health(not problems, {"redis": "redis" not in problems, "lake": "lake" not in problems} | _details(problems))
 
 
-def _said(problems: dict[str, object]) -> dict[str, object]:
+def _details(problems: dict[str, object]) -> dict[str, object]:
     return {"problems": [f"{source}: {why}" for source, why in problems.items()]} if problems else {}

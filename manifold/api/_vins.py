@@ -48,7 +48,7 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
     batch.call(("HMGET", keys.inflight(vin), "seq", "published_at", "attempts"), list)
     for key in (keys.pending(vin), keys.parked(vin)):
         batch.call(("ZCARD", key), int)
-        batch.call(_from(key, after, limit), _seqs)
+        batch.call(_range_command(key, after, limit), _seqs)
     batch.call(("ZCARD", keys.done(vin)), int)
     for code in OF_CODE:
         batch.call(("ZREVRANGEBYSCORE", keys.done(vin), code, code, "LIMIT", 0, limit), _seqs)
@@ -67,13 +67,13 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
         parked=parked_count,
         in_flight=int(in_flight),
         remembered=remembered,
-        entries=[Entry.of(_standing(histories[seq], inflight, aside)) for seq in page],
+        entries=[Entry.of(_with_state(histories[seq], inflight, aside)) for seq in page],
         after=page[-1] if len(waiting) > limit else None,
         ended=[Entry.of(replace(histories[seq], state=outcomes[seq], attempts=None)) for seq in lately],
     )
 
 
-def _from(key: str, after: int, limit: int) -> tuple[Any, ...]:
+def _range_command(key: str, after: int, limit: int) -> tuple[Any, ...]:
     """Return the command for one entry more than a page, which shows whether there are others."""
     if not after:
         return ("ZRANGE", key, 0, limit)
@@ -102,7 +102,7 @@ def _texts(trigger: object) -> tuple[str, str]:
     return (request_id or b"").decode(errors="replace"), (data_id or b"").decode(errors="replace")
 
 
-def _standing(entry: EntryHistory, inflight: list[bytes | None], aside: set[int]) -> EntryHistory:
+def _with_state(entry: EntryHistory, inflight: list[bytes | None], aside: set[int]) -> EntryHistory:
     seq, published_at, attempts = inflight
     if seq is not None and int(seq) == entry.seq:
         dispatched_at = instant_of(int(published_at)) if published_at else None

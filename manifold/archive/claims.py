@@ -100,7 +100,7 @@ class ArchiveClaims:
         if self._call is not None and not self._call.done():
             raise Retryable("the archive does not answer")
         self._call = asyncio.ensure_future(asyncio.to_thread(question))
-        self._call.add_done_callback(_hear)
+        self._call.add_done_callback(_retrieve_exception)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(self._call)
@@ -140,7 +140,7 @@ class RedisClaims:
             raise Retryable(f"Redis: {exc or 'no answer'}") from exc
 
 
-def _hear(call: "asyncio.Future[Any]") -> None:
+def _retrieve_exception(call: "asyncio.Future[Any]") -> None:
     """Retrieve the exception of an abandoned call so that asyncio does not warn."""
     if not call.cancelled():
         call.exception()

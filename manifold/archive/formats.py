@@ -48,7 +48,7 @@ def check_columns(schema: pa.Schema) -> None:
         Unreadable: a column is missing, or of the wrong type.
     """
     if doubled := [name for name in SEGMENT_SCHEMA.names if schema.names.count(name) > 1]:
-        raise Unreadable(f"columns {', '.join(doubled)} are there more than once")
+        raise Unreadable(f"columns {', '.join(doubled)} occur more than once")
     missing = [name for name in REQUIRED if name not in schema.names]
     if missing:
         raise Unreadable(f"columns {', '.join(missing)} are missing")

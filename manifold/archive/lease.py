@@ -119,7 +119,7 @@ class Lease:
         claim = self._claim(max(self._clock_ms(), self._after_ms) + self._range_ms)
         again, unavailable = await self._exchange_claims(claim)
         self._refuse_if_unavailable(unavailable, rivals)
-        for other in self._of_others(again):
+        for other in self._foreign(again):
             if other.epoch >= self._epoch or other not in found:
                 self._place.forget()  # or a restart without any store would assign seqs that the other considers released
                 await self._exchange_claims(self._claim(self._after_ms, released=True))
@@ -143,7 +143,7 @@ class Lease:
         await asyncio.sleep(max(0, min(left_ms, self._range_ms)) / 1000)
         found, unavailable = await self._exchange_claims()
         self._refuse_if_unavailable(unavailable, rivals)
-        for other in self._of_others(found):
+        for other in self._foreign(found):
             if other.released and other not in rivals:
                 raise Retryable("its holder has just ended")
             if other in self._rivals(found) and other not in rivals:
@@ -153,7 +153,7 @@ class Lease:
         async with self._renewing:
             claim = self._claim(max(self._clock_ms(), self._seqs.at_ms) + self._range_ms)
             found, unavailable = await self._exchange_claims(claim)
-            newer = [other for other in self._of_others(found) if other.epoch > self._epoch]
+            newer = [other for other in self._foreign(found) if other.epoch > self._epoch]
             if newer:
                 self.lost, self._archive_has_claim = self._holder_message(newer[0]), True
                 self._log_status(self.lost)
@@ -183,9 +183,9 @@ class Lease:
     def _rivals(self, found: Iterable[Claim]) -> list[Claim]:
         """The possible holders: the claims with the greatest epoch that are neither released nor made here."""
         epoch = max((claim.epoch for claim in found), default=0)
-        return [claim for claim in self._of_others(found) if claim.epoch == epoch and not claim.released]
+        return [claim for claim in self._foreign(found) if claim.epoch == epoch and not claim.released]
 
-    def _of_others(self, found: Iterable[Claim]) -> list[Claim]:
+    def _foreign(self, found: Iterable[Claim]) -> list[Claim]:
         return [claim for claim in found if claim.place != self._place.name]
 
     def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
@@ -228,7 +228,7 @@ class Lease:
 
     def _log_status(self, problem: str | None) -> None:
         if problem != self.problem and problem is not None:
-            log.warning("lease", reason=problem)
+            log.warning("lease degraded", reason=problem)
         self.problem = problem
 
 

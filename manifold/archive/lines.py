@@ -55,7 +55,7 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
         try:
             rows.append(_row(path, line))
         except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's errors are ValueErrors
-            bad.append(_bad(path, number, line, one_line(exc)))
+            bad.append(_refused_line(path, number, line, one_line(exc)))
     if bad and not rows:
         raise Unreadable(f"no line of it is a message (line 1: {bad[0]['refused_because']})")
     derived = all(row["seq"] is None for row in rows)
@@ -149,7 +149,7 @@ def _headers(fields: Line) -> dict[str, str]:
     return {name: str(value) for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
 
 
-def _bad(path: str, number: int, line: bytes, reason: str) -> Row:
+def _refused_line(path: str, number: int, line: bytes, reason: str) -> Row:
     name = f"{path}:{number}"
     refused = f"line {number} is no message ({reason})"
     return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": refused}

@@ -56,7 +56,7 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Approve():
             return replace(decided, passed_by=decided.passed_by | {order.person})
         case r.Refuse():
-            return replace(decided, stage=Stage.REFUSED, because=_because("refused", order))
+            return replace(decided, stage=Stage.REFUSED, because=_reason("refused", order))
         case r.Start():
             return replace(decided, stage=Stage.RUNNING, because="it is approved", opened_ms=now_ms)
         case r.Hold(because=cause):
@@ -65,20 +65,20 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Unhold():
             return replace(decided, stage=Stage.RUNNING, because="the gate's conditions broke", held_because="", held_ms=0)
         case r.Pass(wave=wave):
-            because = _because(f"gate of wave {wave} passed", order)
+            because = _reason(f"gate of wave {wave} passed", order)
             opened = replace(decided, stage=Stage.RUNNING, because=because, opened_ms=now_ms)
             return replace(opened, wave=wave + 1, held_because="", held_ms=0, passed_by=frozenset())
         case r.Pause(rule=rule):
             tripped = decided.tripped if rule is None else decided.tripped | {rule}
-            because = _because("paused" if rule is None else f"rule {rule} tripped", order)
+            because = _reason("paused" if rule is None else f"rule {rule} tripped", order)
             paused = replace(decided, stage=Stage.PAUSED, because=because, paused_from=decided.stage, tripped=tripped)
             return replace(paused, pauses=decided.pauses | {seq})
         case r.Resume(accept=accept):
             counts_from = {**decided.counts_from, **dict.fromkeys(accept, seq)}
-            resumed = replace(decided, stage=decided.paused_from, because=_because("resumed", order))
+            resumed = replace(decided, stage=decided.paused_from, because=_reason("resumed", order))
             return replace(resumed, tripped=frozenset(), counts_from=counts_from, pauses=frozenset())
         case r.Cancel(rule=rule):
-            because = _because("cancelled" if rule is None else f"rule {rule} tripped", order)
+            because = _reason("cancelled" if rule is None else f"rule {rule} tripped", order)
             return replace(decided, stage=Stage.CANCELLED, because=because)
         case r.Complete(because=cause):
             words = "every target has settled" if cause == "settled" else "its end has come"
@@ -117,5 +117,5 @@ def _with_plan(decided: Decided, amendment: Amendment) -> Decided:
     return replace(replaced, authors=decided.authors | {amendment.by}, amendment=None)
 
 
-def _because(done: str, order: r.Command) -> str:
+def _reason(done: str, order: r.Command) -> str:
     return f"{done} by {order.by}" + (f": {order.why}" if order.why else "")

@@ -20,8 +20,8 @@ def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
     as_drawn = with_targets(campaign)
     return {
         "campaign": name,
-        "plan": _told(plan),
-        "amended": None if campaign.decided.amendment is None else _told(campaign.decided.amendment.plan),
+        "plan": _plan_json(plan),
+        "amended": None if campaign.decided.amendment is None else _plan_json(campaign.decided.amendment.plan),
         "waves": [sum(tally.values()) for tally in as_drawn.tallies],
         "rules": [
             {"name": rule.name, "then": rule.then, "over": str(rule.over), "in": rule.where} | _counts(as_drawn, place, now_ms)
@@ -62,7 +62,7 @@ def _counts(campaign: Campaign, place: int, now_ms: int) -> dict[str, int]:
     return dict(rule_counts(campaign, rule, campaign.decided.wave if rule.where == "wave" else None, now_ms))
 
 
-def _told(plan: Plan) -> dict[str, Any]:
+def _plan_json(plan: Plan) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(plan)
     for holder in (document["targets"], *document["waves"]):
         holder["vins"] = None if holder["vins"] is None else len(holder["vins"])

@@ -65,11 +65,11 @@ class Draw:
             now_ms = self._events[0][0]
             while self._events and self._events[0][0] == now_ms:
                 at_ms, event, wave, _, group = heapq.heappop(self._events)
-                self._happens(at_ms, event, wave, group)
+                self._handle(at_ms, event, wave, group)
             self._drain(now_ms)
         return self._deliveries
 
-    def _happens(self, at_ms: int, event: _Event, wave: int, group: _Group) -> None:
+    def _handle(self, at_ms: int, event: _Event, wave: int, group: _Group) -> None:
         match event:
             case _Event.READY:
                 self._ready[wave].append(group)

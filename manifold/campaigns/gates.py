@@ -51,12 +51,12 @@ def tripped(campaign: Campaign, now_ms: int) -> Tripped | None:
         waves = range(decided.wave + 1) if rule.where == "wave" else (None,)
         for wave in waves:
             counts = rule_counts(campaign, rule, wave, now_ms)
-            if _trips(rule, counts):
+            if _is_tripped(rule, counts):
                 return Tripped(rule, counts if wave is None else {**counts, "wave": wave})
     return None
 
 
-def _trips(rule: Rule, counts: Counts) -> bool:
+def _is_tripped(rule: Rule, counts: Counts) -> bool:
     if isinstance(rule.over, int):
         return counts["count"] > rule.over
     return counts["known"] >= rule.at_least and exceeds(counts["count"], counts["known"], share(rule.over))

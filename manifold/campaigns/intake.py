@@ -75,7 +75,7 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
     if receipt.reason:
         return Taken(receipt.seq, Effect.NOT_IN_FORCE, receipt.reason)
-    return await _taken(order, receipt.seq, read)
+    return await _effect_of(order, receipt.seq, read)
 
 
 async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: Read, publish: Publish) -> Taken | Declined:
@@ -98,7 +98,7 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
-    return found or await _taken(proposal, receipts[0].seq, read)
+    return found or await _effect_of(proposal, receipts[0].seq, read)
 
 
 def _with_what_is_known(order: r.Command, campaign: Campaign) -> r.Command:
@@ -140,7 +140,7 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
     return None
 
 
-async def _taken(order: r.Command, seq: int, read: Read) -> Taken:
+async def _effect_of(order: r.Command, seq: int, read: Read) -> Taken:
     """The effect of the order recorded as `seq`; if it repeats another order, the effect of that one."""
     try:
         campaign = await read(order.campaign)

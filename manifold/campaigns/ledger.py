@@ -117,7 +117,7 @@ class Ledger:
         """Note what a vehicle answered. It may name any seq; only answers to its own releases count, whatever is known first."""
         word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
         number = self.roster.number_of.get(fact.vin)
-        known = self._others.get(fact.vin, ()) if number is None else self._of(number)
+        known = self._others.get(fact.vin, ()) if number is None else self._attempts_of(number)
         if any(attempt.release == fact.release for attempt in known):
             self._add(fact.vin, word)
         else:
@@ -194,7 +194,7 @@ class Ledger:
         if number is None:
             self._others[vin] = joined(self._others.get(vin, ()), attempt)
             return
-        attempts = joined(self._of(number), attempt)
+        attempts = joined(self._attempts_of(number), attempt)
         self._touched[number] = 1
         if len(attempts) > 1:
             self._several[number], self._ending[number] = attempts, _SEVERAL
@@ -205,7 +205,7 @@ class Ledger:
         self._answer[number] = -1 if only.answer is None else ANSWER_STRENGTH[only.answer]
         self._answered[number] = only.answered
 
-    def _of(self, number: int) -> tuple[Attempt, ...]:
+    def _attempts_of(self, number: int) -> tuple[Attempt, ...]:
         if number in self._several:
             return self._several[number]
         ending, answer = self._ending[number], self._answer[number]
@@ -223,7 +223,7 @@ class Ledger:
     def _attempts(self) -> Iterator[tuple[str, tuple[Attempt, ...]]]:
         yield from self._others.items()
         for number in (self._ending != _NONE).nonzero()[0].tolist():
-            yield self.roster.vins[number], self._of(number)
+            yield self.roster.vins[number], self._attempts_of(number)
 
 
 def _unix_ms_of(seqs: Numbers) -> Numbers:

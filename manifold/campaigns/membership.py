@@ -72,11 +72,6 @@ class Roster:
             yield key // width, self.zone_names[key % width], number
 
 
-def draw(campaign: str, vin: str) -> bytes:
-    """The place of a vehicle in a campaign's draw."""
-    return hashlib.sha256(campaign.encode() + b"\0" + vin.encode()).digest()
-
-
 def assign(plan: Plan, listed: Iterable[Target]) -> Members | Refused:
     """The members of each wave, or why the waves do not fit the list.
 
@@ -113,8 +108,9 @@ def assign(plan: Plan, listed: Iterable[Target]) -> Members | Refused:
 
 
 def _drawn(campaign: str, targets: Sequence[Target]) -> list[Target]:
-    """The targets in the order of their draws, which are compared as bytes."""
-    digests = b"".join(draw(campaign, target.vin) for target in targets)
+    """The targets in the order of their draws: digests of campaign and VIN, which are compared as bytes."""
+    prefix = campaign.encode() + b"\0"
+    digests = b"".join([hashlib.sha256(prefix + target.vin.encode()).digest() for target in targets])
     words = np.frombuffer(digests, ">u8").reshape(-1, 4).astype(np.uint64)
     return [targets[place] for place in np.lexsort(words.T[::-1]).tolist()]
 

@@ -11,10 +11,12 @@ from msgspec import Struct
 
 from manifold.campaigns import quantities
 from manifold.campaigns.quantities import checked
+from manifold.campaigns.standing import STATUSES
 from manifold.campaigns.success import Retry, Success
 from manifold.campaigns.windows import Window
 from manifold.contracts.messages import NAME_RULE
 from manifold.contracts.names import MAX_ID, MAX_VIN, are_vins, is_id, is_vin
+from manifold.contracts.outcomes import Outcome
 
 MAX_INLINE_VINS = 10_000
 MAX_PER_MINUTE = 1_000_000
@@ -45,6 +47,10 @@ class Targets(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
         if bool(self.ended) != (sources[0] in ("batch", "campaign")):
             raise ValueError("ended: belongs to batch or campaign; list there the outcomes to take, such as failed, expired")
+        known = tuple(Outcome) if self.batch is not None else STATUSES
+        for place, word in enumerate(self.ended):
+            if word not in known:
+                raise ValueError(f"ended[{place}]: must be how vehicles of a {sources[0]} ended: {', '.join(known)}")
         if self.vins is not None:
             _check_vins(self.vins, MAX_INLINE_VINS)
 

@@ -54,12 +54,12 @@ def instant_ms(text: str) -> int:
 
 
 def reaches(part: int, whole: int, at_least: int) -> bool:
-    """Whether `part` of `whole` is at least the share `at_least`. Of nothing, every share is reached."""
+    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent; true of nothing."""
     return part * WHOLE >= at_least * whole
 
 
 def exceeds(part: int, whole: int, limit: int) -> bool:
-    """Whether `part` of `whole` is more than the share `limit`."""
+    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent."""
     return part * WHOLE > limit * whole
 
 

@@ -139,7 +139,7 @@ class CampaignRecord:
         found = beginnings(lambda: self._orders(recent))
         if not self._names:
             self._over = {name for name, each in found.items() if each.is_over and each.newest < self._over_since}
-        return min((campaign.seq for name, campaign in found.items() if self._follows(name)), default=MAX_SEQ), None
+        return min((campaign.seq for name, campaign in found.items() if self._is_wanted(name)), default=MAX_SEQ), None
 
     def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
         """All orders in the archive, and those among `recent`."""
@@ -180,9 +180,9 @@ class CampaignRecord:
                 yield from self._about_entry(message)
             elif stream == Stream.CAMPAIGN:
                 order = decode(payload)
-                if not isinstance(order, Refused) and self._follows(order.campaign):
+                if not isinstance(order, Refused) and self._is_wanted(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := _trigger(payload)) is not None and self._follows(trigger.request_id):
+            elif (trigger := _trigger(payload)) is not None and self._is_wanted(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -201,17 +201,17 @@ class CampaignRecord:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
                     self._unplaced.append(message)
             elif answer is None:
-                yield name, self._of_first(wire.ended(seq, OutcomeRecord.from_wire(payload)))
+                yield name, self._with_first_release(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
-                yield name, self._of_first(wire.answered(seq, answer))
+                yield name, self._with_first_release(wire.answered(seq, answer))
         except ValueError:  # ingest quarantines it
             return
 
-    def _of_first(self, fact: Ended | Answered) -> Ended | Answered:
+    def _with_first_release(self, fact: Ended | Answered) -> Ended | Answered:
         first = self._same_as[fact.release]
         return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
-    def _follows(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         return name in self._names if self._names else name not in self._over
 
 

@@ -93,17 +93,17 @@ class _Replay:
     def _find(self, kind: Kind, seq: int, detail: str, vin: str = "") -> None:
         self.found.append(Falsification(kind, seq, detail, vin))
 
-    def _now(self) -> Campaign:
+    def _judged(self) -> Campaign:
         """The campaign with the standing of all targets."""
         self._campaign.ledger.judge(self._campaign.decided.terms, anew=False)
         return self._campaign
 
     def _counted(self) -> Campaign:
-        campaign = self._now()
+        campaign = self._judged()
         return replace(campaign, tallies=tuple(campaign.ledger.tallies()))
 
     def _order(self, fact: Recorded) -> None:
-        before = self._now().decided
+        before = self._judged().decided
         self._campaign = fold(self._campaign, [fact])
         after, at_ms = self._campaign.decided, unix_ms_of(fact.seq)
         self._former.append((at_ms, before))
@@ -206,7 +206,7 @@ class _Replay:
             self._tripping[name] = 1 << 62  # reported once
 
     def _check_targets(self, fact: Released, states: list[Decided]) -> None:
-        campaign = self._now()
+        campaign = self._judged()
         roster, ledger = campaign.roster, campaign.ledger
         if fact.wave > max(decided.wave for decided in states):
             self._find(Kind.GATE, fact.seq, f"wave {fact.wave} was released while wave {states[0].wave} was open")

@@ -165,15 +165,15 @@ def _target(campaign: Campaign, roster: Roster, number: int, state: str) -> dict
         "zone": roster.zone_of(vin),
         "state": state,
         "since": datetime_of(since) if since else None,
-        "not_before": _at(not_before_ms or None),
+        "not_before": _datetime_of(not_before_ms or None),
     }
 
 
 def _quantiles(times: Quantiles) -> dict[str, datetime | None]:
-    return {"p10": _at(times.p10), "p50": _at(times.p50), "p90": _at(times.p90)}
+    return {"p10": _datetime_of(times.p10), "p50": _datetime_of(times.p50), "p90": _datetime_of(times.p90)}
 
 
-def _at(at_ms: int | None) -> datetime | None:
+def _datetime_of(at_ms: int | None) -> datetime | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 

@@ -16,10 +16,10 @@ def warnings_of(campaign: Campaign, now_ms: int) -> list[str]:
     """The warnings about a campaign that starts at `now_ms`, in one sentence each."""
     plan = campaign.decided.plan
     assert plan is not None
-    return [*_of_rules(campaign, plan), *_of_targets(campaign, plan), *_of_days(campaign, plan, now_ms)]
+    return [*_rule_warnings(campaign, plan), *_target_warnings(campaign, plan), *_skipped_day_warnings(campaign, plan, now_ms)]
 
 
-def _of_rules(campaign: Campaign, plan: Plan) -> Iterator[str]:
+def _rule_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
     for rule in plan.rules:
         for wave, tally in zip(plan.waves, campaign.tallies, strict=True):
             if isinstance(rule.over, str) and rule.where == "wave" and sum(tally.values()) < rule.at_least:
@@ -30,7 +30,7 @@ def _of_rules(campaign: Campaign, plan: Plan) -> Iterator[str]:
                 )
 
 
-def _of_targets(campaign: Campaign, plan: Plan) -> Iterator[str]:
+def _target_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
     left_over = len({target.vin for target in campaign.decided.targets} - campaign.roster.number_of.keys())
     if left_over:
         yield f'{left_over} targets are in no wave and will not be released; add a wave of the size "rest"'
@@ -39,7 +39,7 @@ def _of_targets(campaign: Campaign, plan: Plan) -> Iterator[str]:
         yield f"{zoneless} targets have no known zone: their window is that of {plan.window.otherwise}"
 
 
-def _of_days(campaign: Campaign, plan: Plan, now_ms: int) -> Iterator[str]:
+def _skipped_day_warnings(campaign: Campaign, plan: Plan, now_ms: int) -> Iterator[str]:
     if plan.window is None:
         return
     zones = Counter[str]()

@@ -94,7 +94,7 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
     wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribed(vehicle, each)]
     await _publish(vehicle, event)
     await _publish(service, mine)
-    missing = [kind for kind in EVENTS if not await heard.until(partial(_tells, kind))]
+    missing = [kind for kind in EVENTS if not await heard.until(partial(_is_event, kind))]
     if any(message.topic == event for message in heard.messages):
         wrong.append("a vehicle may publish events")
 
@@ -113,7 +113,7 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
     ]
 
 
-def _tells(kind: BrokerEvent, message: Message) -> bool:
+def _is_event(kind: BrokerEvent, message: Message) -> bool:
     """Whether it is an event of this kind; an acknowledgement must contain the publish's properties, which carry `seq`."""
     if not message.topic.startswith(f"{topics.EVENTS}/{kind}/"):
         return False

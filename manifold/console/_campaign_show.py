@@ -68,7 +68,7 @@ def show(
     found = read()
     if not watch:
         view = summary(campaign, found, wall_clock_ms())
-        print_json(view) if as_json else out.print(_shown(view))
+        print_json(view) if as_json else out.print(_render(view))
         return
     try:
         with Live(console=out, auto_refresh=False) as live:
@@ -78,7 +78,7 @@ def show(
                     sys.stdout.write(json.dumps(view, default=str) + "\n")
                     sys.stdout.flush()
                 else:
-                    live.update(_shown(view), refresh=True)
+                    live.update(_render(view), refresh=True)
                 if found.decided.stage in OVER:
                     return
                 time.sleep(EVERY_S)
@@ -200,7 +200,7 @@ def _require_word(option: str, word: str, words: Any) -> None:
         fail(f"{option} {word!r} must be one of {', '.join(words)}", USAGE)
 
 
-def _shown(view: Mapping[str, Any]) -> Any:
+def _render(view: Mapping[str, Any]) -> Any:
     from rich.console import Group
 
     rate, allowed = view["rate"]["last_60_s"], view["rate"]["per_minute"]

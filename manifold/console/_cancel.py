@@ -61,7 +61,7 @@ def cancel(
     named: list[EntryHistory] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
         left = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
-        found = batches.page(Bounds(limit=left, before=standing.before, since=_still_sent(settings)))
+        found = batches.page(Bounds(limit=left, before=standing.before, since=_first_seq_in_retention(settings)))
         few = batches.recorded(found, found.entries.keys())
         for batch in reversed(found.batches):
             recorded = few if batch.seq in found.entries else batches.recorded(found, {batch.seq})
@@ -81,7 +81,7 @@ def cancel(
     return standing
 
 
-def _still_sent(settings: Settings) -> int:
+def _first_seq_in_retention(settings: Settings) -> int:
     """Return the first seq within the retention; minus an hour of clock skew."""
     return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
 

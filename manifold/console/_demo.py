@@ -14,7 +14,7 @@ from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.programs import programs
 from manifold.settings import Settings
 
-SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
+SCHEDULES = tuple(name for name in Settings.model_fields if name.endswith("_schedule"))
 WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # wraps on a narrow terminal
 STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
@@ -22,7 +22,7 @@ STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(
 @handle_errors
 def demo() -> None:
     """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
-    # The demo triggers the DAG itself; scheduled runs would only delay it.
+    # The demo triggers the DAG itself; runs by schedule would only delay it.
     settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULES, ""))
     if supervise.status(settings).running:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")

@@ -20,7 +20,7 @@ from manifold.settings import Settings
 
 CANARIES, HERE, AWAY = 10, 30, 10
 TARGETS = HERE + AWAY
-WAIT_S, LOOK_S = 30.0, 0.2
+WAIT_S, LOOK_S = 120.0, 0.2
 AUTHOR, APPROVER = "demo-author", "demo-approver"
 
 
@@ -55,20 +55,20 @@ async def play_campaign(settings: Settings, platform: Publisher, run: str) -> Se
         await orders.order(r.Propose(name, AUTHOR, plan=_plan(name, vins, canaries)))
         await orders.order(r.Approve(name, APPROVER))
 
-        await _wait(fleet, lambda: _got(fleet, name, canaries) == CANARIES)
+        await _wait(fleet, lambda: _count_receivers(fleet, name, canaries) == CANARIES)
         await _state(settings, name, "held")
-        seen.canaries, seen.early = _got(fleet, name, canaries), _got(fleet, name, vins[CANARIES:])
+        seen.canaries, seen.early = _count_receivers(fleet, name, canaries), _count_receivers(fleet, name, vins[CANARIES:])
 
         await orders.order(r.Approve(name, APPROVER, wave=0))
-        await _wait(fleet, lambda: _got(fleet, name, here) == HERE)
+        await _wait(fleet, lambda: _count_receivers(fleet, name, here) == HERE)
 
         await orders.order(r.Pause(name, APPROVER, why="the demo pauses it"))
         await fleet.connect(away)
         probe = f"probe-{name}"
         await platform.data(sha1_hex(b"probe"), b"probe")
         await platform.trigger(away, probe, sha1_hex(b"probe"))
-        await _wait(fleet, lambda: _got(fleet, probe, away) == AWAY)
-        seen.probed, seen.paused = _got(fleet, probe, away), _got(fleet, name, away)
+        await _wait(fleet, lambda: _count_receivers(fleet, probe, away) == AWAY)
+        seen.probed, seen.paused = _count_receivers(fleet, probe, away), _count_receivers(fleet, name, away)
 
         await orders.order(r.Resume(name, APPROVER))
         seen.state = await _state(settings, name, "completed")
@@ -116,5 +116,5 @@ def _copies(fleet: Fleet, request_id: str) -> Counter[Owner]:
     return Counter(message.vin for message in fleet.received if message.request_id == request_id and not message.dup)
 
 
-def _got(fleet: Fleet, request_id: str, vins: Iterable[Owner]) -> int:
+def _count_receivers(fleet: Fleet, request_id: str, vins: Iterable[Owner]) -> int:
     return len(_copies(fleet, request_id).keys() & set(vins))

@@ -12,9 +12,9 @@ from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet
 from manifold.settings import Settings
 
-CLIENTS, WRITES, KEYS = 20, 1000, 10
+CLIENTS, WRITES, KEYS = 20, 200, 10
 MAX_CONCURRENT_WRITES = 500  # writes awaiting their receipts
-DELIVERY_WAIT_S = 60.0
+DELIVERY_WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

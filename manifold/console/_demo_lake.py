@@ -23,8 +23,8 @@ from manifold.sandbox.platform.airflow_users import logged_in
 from manifold.settings import Settings
 
 DAG = "ingest_archives"
-DAG_WAIT_S = 150.0
-RECORDED_WAIT_S = 30.0
+DAG_WAIT_S = 600.0
+RECORDED_WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from manifold.settings import Settings
 from manifold.signals.dead_letters import open_dead_letters
 
 DEVICES, MESSAGES = 20, 500
-SETTLED_WAIT_S = 60.0
+SETTLED_WAIT_S = 120.0
 LOOK_S = 0.1
 MAX_DEAD = 10_000  # dead letters searched, which may include those of earlier runs
 ENDS = ("processed", "duplicate", "refused")  # final outcomes of a message
@@ -66,9 +66,9 @@ class Kinds:
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return a table row for each kind: number sent, outcome at the door, rows in the lake."""
-        return [(kind.value, len(of), *self._became(kind, of)) for kind in Kind if (of := self.of(kind))]
+        return [(kind.value, len(of), *self._compare(kind, of)) for kind in Kind if (of := self.of(kind))]
 
-    def _became(self, kind: Kind, of: list[SignalMessage]) -> tuple[str, str]:
+    def _compare(self, kind: Kind, of: list[SignalMessage]) -> tuple[str, str]:
         if (code := of[0].code) is not None:
             lie = sum(self.codes.get(message.correlation_id) == code for message in of)
             return f"{lie} refused: {code}", f"{self.quarantined[code]} rows in quarantine"
@@ -109,17 +109,17 @@ def find_in_lake(settings: Settings, kinds: Kinds) -> None:
     """Read the rows of these signals from the lake."""
     catalog = open_catalog(settings)
     kinds.raw, kinds.processed = _keys(catalog, XRAY_RAW, kinds.began), _keys(catalog, XRAY_PROCESSED, kinds.began)
-    kept = _since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
+    kept = _rows_since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
     codes = [row["reason"].partition(":")[0] for row in kept if row["stream"] == Stream.XRAY_RAW.value]
     kinds.quarantined = Counter(code for code in codes if code in tuple(Code))
 
 
 def _keys(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str, datetime, str]]:
-    rows = _since(catalog, table, since, table.key)
+    rows = _rows_since(catalog, table, since, table.key)
     return Counter((row["device_id"], row["captured_at"], row["content_digest"]) for row in rows)
 
 
-def _since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+def _rows_since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     try:
         loaded = catalog.load_table(table.identifier)
     except NoSuchTableError:  # no signal was ever ingested

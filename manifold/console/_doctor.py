@@ -197,7 +197,7 @@ def _of_every_node(settings: Settings, section: str) -> list[Any]:
 
 
 def _direct_enqueue(settings: Settings) -> str:
-    output = str(_told(settings, settings.http(settings.recorder_port)).json().get("direct_enqueue"))
+    output = str(_get_health(settings, settings.http(settings.recorder_port)).json().get("direct_enqueue"))
     if output.startswith("suspended"):
         raise ValueError(output)
     return output
@@ -219,7 +219,7 @@ def _recorders(settings: Settings) -> str:
     """Check that jobs know every recorder that holds a node number, so that they can ask it to close its segments."""
     from manifold.archive.lease_holders import unqueried_holders
 
-    nodes = {_told(settings, url).json().get("node") for url in settings.recorders}
+    nodes = {_get_health(settings, url).json().get("node") for url in settings.recorders}
     nodes |= {settings.signals_node} if settings.with_signals else set()
     if others := unqueried_holders(settings, nodes):
         raise ValueError("no job knows " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
@@ -231,13 +231,13 @@ def _api(settings: Settings) -> str:
 
 
 def _healthy(settings: Settings, service: str) -> str:
-    reply = _told(settings, service)
+    reply = _get_health(settings, service)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"
 
 
-def _told(settings: Settings, service: str) -> httpx.Response:
+def _get_health(settings: Settings, service: str) -> httpx.Response:
     return httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=verified(settings, service))
 
 

@@ -39,7 +39,7 @@ def _of_sandbox(settings: Settings) -> Diagnostic:
 def _of_settings(settings: Settings) -> Diagnostic | None:
     """Check files and servers: a server that loads its certificate at start may still use the old one."""
     ends = {file: ends_at(file, kind) for file, kind in files_of(settings, settings.mqtt_username_recorder).items()}
-    ends |= {f"what {name} shows": end for name, end in _shown(settings)}
+    ends |= {f"what {name} shows": end for name, end in _expiry_by_server(settings)}
     if not ends:
         return None
     until = (datetime.now(UTC) + SPARE).timestamp()
@@ -48,7 +48,7 @@ def _of_settings(settings: Settings) -> Diagnostic | None:
     return Diagnostic(CHECK, not late, "; ".join(late) or f"the first ends {_day(min(ends.values()))}", remedy)
 
 
-def _shown(settings: Settings) -> Iterator[tuple[str, float]]:
+def _expiry_by_server(settings: Settings) -> Iterator[tuple[str, float]]:
     """Yield the setting and host of each reachable TLS server, and its certificate's expiry. Others have their own check."""
     for name, url in addresses(settings):
         try:

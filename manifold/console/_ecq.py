@@ -62,7 +62,7 @@ def write(
     if isinstance(refused, Refused):
         fail(refused.reason, USAGE)
     receipt = asyncio.run(_publish(settings, topic, payload))
-    _tell(receipt, as_json, client_id=client_id, key=key)
+    _print_receipt(receipt, as_json, client_id=client_id, key=key)
 
 
 @app.command()
@@ -79,7 +79,7 @@ def rewind(
     if isinstance(refused, Refused):
         fail(f"--to: {refused.reason}", USAGE)
     receipt = asyncio.run(_publish(settings, topic, word))
-    _tell(receipt, as_json, client_id=client_id, to=to)
+    _print_receipt(receipt, as_json, client_id=client_id, to=to)
 
 
 @app.command()
@@ -122,7 +122,7 @@ def _checked(client_id: str) -> Settings:
     return settings_or_fail()
 
 
-def _tell(receipt: Receipt, as_json: bool, **asked: Any) -> None:
+def _print_receipt(receipt: Receipt, as_json: bool, **asked: Any) -> None:
     if as_json:
         print_json({**asked, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
     else:

@@ -56,7 +56,7 @@ def send(
 def ls(count: Most = 100, as_json: AsJson = False) -> None:
     """List dead letters, and why each was refused."""
     settings = settings_or_fail()
-    found = _run(settings, _look(settings, count))
+    found = _run(settings, _read_dead_letters(settings, count))
     if as_json:
         print_json({"dead_letters": found})
         return
@@ -80,7 +80,7 @@ def ls(count: Most = 100, as_json: AsJson = False) -> None:
 def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` counts.")]) -> None:
     """One of them: error, headers, and the body as it came."""
     settings = settings_or_fail()
-    found = _run(settings, _look(settings, place, with_body=True))
+    found = _run(settings, _read_dead_letters(settings, place, with_body=True))
     if len(found) < place:
         fail(f"there are {len(found)} dead letters", USAGE)
     print_json(found[place - 1])
@@ -157,7 +157,7 @@ async def _send(settings: Settings, device_id: str, payload: bytes, count: int) 
     return sent
 
 
-async def _look(settings: Settings, count: int, *, with_body: bool = False) -> list[dict[str, Any]]:
+async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool = False) -> list[dict[str, Any]]:
     from manifold.signals.dead_letters import open_dead_letters
 
     async with open_dead_letters(settings) as letters:

@@ -33,7 +33,7 @@ class Rows:
             yield from console.render(self._as_table(wanted), options.update(width=self._width(wanted)))
             return
         least = [max(map(_unbroken, column)) for column in self._by_column()]
-        widths = _fitted(wanted, least, options.max_width - self._width([0] * len(wanted)))
+        widths = _fit_widths(wanted, least, options.max_width - self._width([0] * len(wanted)))
         yield self._as_fields() if widths is None else self._as_table(widths)
 
     def _by_column(self) -> list[tuple[str, ...]]:
@@ -85,7 +85,7 @@ def _unbroken(cell: str) -> int:
     return max(map(cell_len, cell.split()), default=0)
 
 
-def _fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+def _fit_widths(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
     """Fit the widths by shrinking the widest columns first; None if that would break an unbreakable part."""
     if sum(least) > room:
         return None

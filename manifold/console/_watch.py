@@ -78,7 +78,7 @@ async def _watch(settings: Settings, count: int, as_json: bool) -> None:
                 sys.stdout.write(json.dumps(sample) + "\n")
                 sys.stdout.flush()
             else:
-                live.update(_shown(sample), refresh=True)
+                live.update(_render(sample), refresh=True)
 
 
 def rates_of(settings: Settings) -> dict[str, tuple[str, dict[str, str]]]:
@@ -128,7 +128,7 @@ def page_of(settings: Settings, port: int) -> str:
         return ""
 
 
-def _shown(sample: Sample) -> Any:
+def _render(sample: Sample) -> Any:
     rows: list[tuple[object, ...]] = [(f"{what} a second", rate) for what, rate in sample["per_second"].items()]
     rows += [(f"{what} waiting", number) for what, number in sample["waiting"].items()]
     rows += [(name.replace("_", " "), value) for name, value in (sample["queue_stats"] or {}).items()]

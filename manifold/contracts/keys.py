@@ -34,7 +34,7 @@ _SLOTS, _PARTS = 16384, 64  # cluster slots, and the number of slot ranges that 
 
 def loaded_marks(*, of_cluster: bool) -> list[str]:
     """Return `LOADED`; in a cluster, also one marker per slot range, so that the data loss of any master is noticed."""
-    return _in_each_part(LOADED, of_cluster)
+    return _per_slot_part(LOADED, of_cluster)
 
 
 def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
@@ -43,10 +43,10 @@ def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     Each holds `<loading> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
     The watermark is written after the entries, so a Redis that lost its newest writes has lost the watermark too.
     """
-    return _in_each_part(f"handed:{node}", of_cluster)
+    return _per_slot_part(f"handed:{node}", of_cluster)
 
 
-def _in_each_part(mark: str, of_cluster: bool) -> list[str]:
+def _per_slot_part(mark: str, of_cluster: bool) -> list[str]:
     return [mark, *(f"{mark}:{{{tag}}}" for tag in _TAGS)] if of_cluster else [mark]
 
 
@@ -58,7 +58,7 @@ def _tag_in(part: int) -> int:
 _TAGS = [_tag_in(part) for part in range(_PARTS)]
 
 
-def _of(owner: Owner | str) -> str:
+def _prefix_of(owner: Owner | str) -> str:
     return f"{OF_OWNERS}{owner}}}:" if owner[:1] != "}" else f"{OF_OWNERS}{_MARK}{owner}}}:"
 
 
@@ -69,7 +69,7 @@ def owner_of(key: str) -> tuple[Owner, str]:
 
 
 def _of_owner(word: str) -> Callable[[Owner | str], str]:
-    return lambda owner: f"{_of(owner)}{word}"
+    return lambda owner: f"{_prefix_of(owner)}{word}"
 
 
 pending = _of_owner("pending")  # sorted set seq → seq: unacknowledged entries, including the one in flight
@@ -88,7 +88,7 @@ ecq_messages = _of_owner("ecq:messages")  # hash seq → key, NUL, payload: mess
 
 def owner_keys(owner: Owner | str) -> list[str]:
     """Return all keys of one owner, in the order of every Lua verb's KEYS."""
-    q = _of(owner)
+    q = _prefix_of(owner)
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 
@@ -99,7 +99,7 @@ def taken_field(node: int, *, of_ecq: bool = False) -> str:
 
 def ecq_keys(owner: Owner | str) -> list[str]:
     """Return all keys of an owner's compacted queue, in the order of its Lua verbs' KEYS; see docs/reference/redis.md."""
-    q = _of(owner)
+    q = _prefix_of(owner)
     e = f"{q}ecq:"
     return [
         f"{e}pending",

@@ -45,12 +45,12 @@ class Rights:
         if _NOBODY.search(client_id):
             return False
         asked = topics.without_group(topic).split("/")
-        for allowed, of, filters in self._of(client_id, username):
+        for allowed, of, filters in self._rights_of(client_id, username):
             if of is action and any(_covers(it.split("/"), asked) for it in filters):
                 return allowed
         return False
 
-    def _of(self, client_id: str, username: str) -> Iterator[_Right]:
+    def _rights_of(self, client_id: str, username: str) -> Iterator[_Right]:
         yield from self._of_user(username)
         if not is_service(client_id):
             yield from self._of_vehicle(client_id)

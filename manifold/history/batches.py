@@ -76,7 +76,7 @@ class Batches:
             if entry.seq in entries:
                 entries[entry.seq].append(entry)
         for seq in wanted & archived:
-            entries[seq] = list(self._of_archive(known[seq], recorded[seq].vins))
+            entries[seq] = list(self._entries_from_archive(known[seq], recorded[seq].vins))
         before = seqs[0] if len(known) > len(seqs) else in_lake.before
         return Found(batches, before, entries, archived & set(seqs), ingested)
 
@@ -92,15 +92,15 @@ class Batches:
         elif batch.seq in found.archived:
             alone = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
             again = triggers_recorded(self._settings, found.ingested, self._request_id, alone)
-            mine = self._of_archive(batch, again[batch.seq].vins)
+            mine = self._entries_from_archive(batch, again[batch.seq].vins)
         else:
-            mine = self._of_lake(batch, vins)
+            mine = self._entries_from_lake(batch, vins)
         return (entry for entry in mine if not vins or entry.vin in vins)
 
-    def _of_archive(self, batch: BatchHistory, vins: Iterable[str]) -> Iterator[EntryHistory]:
+    def _entries_from_archive(self, batch: BatchHistory, vins: Iterable[str]) -> Iterator[EntryHistory]:
         return (EntryHistory(vin, batch.seq, self._request_id, batch.data_id) for vin in vins)
 
-    def _of_lake(self, batch: BatchHistory, vins: Set[str]) -> Iterator[EntryHistory]:
+    def _entries_from_lake(self, batch: BatchHistory, vins: Set[str]) -> Iterator[EntryHistory]:
         for vin, state in self._half.local.vehicles(batch.seq, vins):
             yield EntryHistory(vin, batch.seq, self._request_id, batch.data_id, state)
 

@@ -79,11 +79,11 @@ def with_current_states(redis: Redis, entries: Iterable[EntryHistory], retention
             pipe.hget(keys.attempts(entry.vin), str(entry.seq))
             pipe.zscore(keys.done(entry.vin), entry.seq)
         replies = pipe.execute()
-        found += [_standing(entry, past, *replies[4 * n : 4 * n + 4]) for n, entry in enumerate(some)]
+        found += [_with_state(entry, past, *replies[4 * n : 4 * n + 4]) for n, entry in enumerate(some)]
     return sorted(found, key=lambda entry: (entry.seq, entry.vin))
 
 
-def _standing(
+def _with_state(
     entry: EntryHistory,
     past: datetime,
     inflight: list[bytes | None],

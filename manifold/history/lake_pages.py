@@ -89,7 +89,7 @@ class _Files:
 
 def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[list[BatchHistory], int | None]:
     """Return the newest triggers of this request_id within the bounds, oldest first, and `before` of the next page."""
-    files = _Files(catalog, IDS, And(where(EqualTo, "request_id", request_id), _within(bounds)))
+    files = _Files(catalog, IDS, And(where(EqualTo, "request_id", request_id), _bounds_filter(bounds)))
     found: dict[int, tuple[str, int]] = {}  # data_id, number of vehicles
 
     def take(tasks: list[FileScanTask]) -> None:
@@ -105,7 +105,7 @@ def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[
 
 def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dict[str, Any]], int | None]:
     """Return vin, seq, request_id and data_id of a vehicle's newest entries, and `before` of the next page."""
-    files = _Files(catalog, IDS, And(where(EqualTo, "vin", vin), _within(bounds)))
+    files = _Files(catalog, IDS, And(where(EqualTo, "vin", vin), _bounds_filter(bounds)))
     found: dict[int, dict[str, Any]] = {}
 
     def take(tasks: list[FileScanTask]) -> None:
@@ -118,7 +118,7 @@ def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dic
     return list(found.values()), before
 
 
-def _within(bounds: Bounds) -> BooleanExpression:
+def _bounds_filter(bounds: Bounds) -> BooleanExpression:
     seqs = And(where(GreaterThanOrEqual, "seq", bounds.since), where(LessThan, "seq", bounds.before))
     end = datetime_of(bounds.before) + timedelta(milliseconds=1)  # `before` may be one more than a seq of the same millisecond
     return And(seqs, And(where(GreaterThanOrEqual, "ts", datetime_of(bounds.since)), where(LessThan, "ts", end)))
@@ -127,15 +127,15 @@ def _within(bounds: Bounds) -> BooleanExpression:
 def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
     """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given): `pending`, or its entry's outcome."""
     ended: dict[str, str] = {}
-    for rows in _Files(catalog, OUTCOMES, _of(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
+    for rows in _Files(catalog, OUTCOMES, _with_vins(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
         for vin, outcome in zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True):
             if outcome != Outcome.WITHDRAWN or vin not in ended:
                 ended[vin] = outcome
-    for rows in _Files(catalog, IDS, _of(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
+    for rows in _Files(catalog, IDS, _with_vins(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
         yield from ((vin, ended.get(vin, EntryState.PENDING)) for vin in rows["vin"].to_pylist())
 
 
-def _of(mine: BooleanExpression, vins: Set[str]) -> BooleanExpression:
+def _with_vins(mine: BooleanExpression, vins: Set[str]) -> BooleanExpression:
     return And(mine, In(term="vin", literals=vins)) if vins else mine
 
 

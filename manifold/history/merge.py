@@ -44,7 +44,7 @@ class History:
         """Return every entry of a vehicle, oldest first."""
         entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - UNINGESTED_WINDOW)
         known, recorded = self._merged(vin, entries, ingested, None)
-        return self._now(known.values(), recorded)
+        return self._with_queue_states(known.values(), recorded)
 
     def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
         """Return the newest entries of a vehicle within the bounds, oldest first. The cost does not depend on older entries."""
@@ -53,7 +53,7 @@ class History:
         known, recorded = self._merged(vin, page.entries, ingested, within)
         seqs = sorted(known)[-bounds.limit :]
         before = seqs[0] if len(known) > len(seqs) else page.before
-        return VehiclePage(self._now((known[seq] for seq in seqs), recorded), before)
+        return VehiclePage(self._with_queue_states((known[seq] for seq in seqs), recorded), before)
 
     def waiting(self, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
         """Return the number of a vehicle's waiting entries, and the oldest `count` of them; reads the queues only."""
@@ -111,7 +111,7 @@ class History:
         entries |= {entry.seq: entry for entry in with_trigger_ids(self._redis, vin, (done | waiting) - entries.keys())}
         return entries, recorded
 
-    def _now(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
+    def _with_queue_states(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
         return with_current_states(self._redis, map(recorded.ended, entries), self._settings.retention_days)
 
 

@@ -119,7 +119,7 @@ def ensure_tables(catalog: Catalog) -> list[str]:
         Permanent: a table is newer than this code, or too old for it.
     """
     older = []
-    for existing, table in _made(catalog, tables_of(catalog)):
+    for existing, table in _ensure_each(catalog, tables_of(catalog)):
         require_known(existing, table)
         if version_of(existing) < table.version:
             older.append(table.name)
@@ -131,14 +131,14 @@ def ensure_tables(catalog: Catalog) -> list[str]:
 @_retry_on(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
     """Create the missing tables, and leave existing ones as they are."""
-    for existing, table in _made(catalog, tables_of(catalog)):
+    for existing, table in _ensure_each(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 
 
 @_retry_on(DatabaseError)
 def make_signal_tables(catalog: Catalog) -> None:
     """Create the missing tables of signals. Idempotent, also concurrently."""
-    for existing, table in _made(catalog, SIGNAL_TABLES):
+    for existing, table in _ensure_each(catalog, SIGNAL_TABLES):
         _ensure_snapshot(catalog, existing, table)
 
 
@@ -157,7 +157,7 @@ def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
     return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
 
 
-def _made(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
+def _ensure_each(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
     catalog.create_namespace_if_not_exists(NAMESPACE)
     for table in tables:
         yield _ensure_table(catalog, table), table

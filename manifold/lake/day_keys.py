@@ -132,7 +132,7 @@ class DayKeys:
         """The id of a key of the day: an existing one that can be unwrapped, else a new one."""
         with self._lock:
             if day not in self._of_day:
-                self._of_day[day] = self._found(day) or self._made(day)
+                self._of_day[day] = self._found(day) or self._create_key(day)
             return self._of_day[day]
 
     def _found(self, day: date) -> str | None:
@@ -147,7 +147,7 @@ class DayKeys:
                 return key_id
         return None
 
-    def _made(self, day: date) -> str:
+    def _create_key(self, day: date) -> str:
         key_id, key = f"{day}.{os.urandom(6).hex()}", os.urandom(32)
         self._write(key_id, key)  # stored before anything is sealed under it
         self._keys[key_id] = AESGCM(key)

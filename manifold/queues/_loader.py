@@ -182,11 +182,11 @@ class Loader(BulkQueues):
         """Send commands and return the raw replies."""
         batch = self._batch()
         for command in commands:
-            batch.call(command, _as_it_is)
+            batch.call(command, _identity)
         return batch.run(tolerant=tolerant)
 
 
-def _as_it_is(reply: Any) -> Any:
+def _identity(reply: Any) -> Any:
     return reply
 
 

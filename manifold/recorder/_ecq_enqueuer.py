@@ -50,7 +50,7 @@ class EcqEnqueuer:
             raise Retryable(NOT_LOADED)
         batch = self._queues.batch()
         # A rewind does not check whether the queues are loaded; if they are not, it is offered again.
-        batch.call(("GET", keys.LOADED), _as_it_is)
+        batch.call(("GET", keys.LOADED), _identity)
         sent = list(_verbs(asked, None if of_cluster else loading))
         for queue, verb in sent:
             batch.add(queue, verb, now_ms)
@@ -101,5 +101,5 @@ def _epoch(one: Known) -> tuple[int, bool, int]:
     return (max(one.epoch, one.seq), True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
 
 
-def _as_it_is(reply: bytes | None) -> bytes | None:
+def _identity(reply: bytes | None) -> bytes | None:
     return reply

@@ -1,8 +1,12 @@
-"""Building blocks of settings: types, and a field with its meaning as printed by `manifold settings`."""
+"""Building blocks of settings: types with their checks, and a field with its meaning as printed by `manifold settings`."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from manifold.contracts.seq import MAX_NODE
 
@@ -20,3 +24,67 @@ NodeNumber = Annotated[int, Field(ge=0, le=MAX_NODE)]
 def setting(default: Any, meaning: str) -> Any:
     """Return a field with default and description."""
     return Field(default=default, description=meaning)
+
+
+def _without_line_end(value: object) -> object:
+    return value.rstrip("\r\n") if isinstance(value, str) else value
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("must be a folder; nobody has the home that its ~ names") from None
+
+
+Secret = Annotated[SecretStr, BeforeValidator(_without_line_end)]  # a file's last line end is no part of it
+Folder = Annotated[Path, AfterValidator(_absolute)]
+
+
+def of_form(form: str, rule: str) -> AfterValidator:
+    """Check that a secret matches the regular expression `form`; `rule` is the error, which shows nothing of it."""
+
+    def check(secret: SecretStr) -> SecretStr:
+        if not re.fullmatch(form, secret.get_secret_value()):
+            raise ValueError(rule)
+        return secret
+
+    return AfterValidator(check)
+
+
+_PATH_SCHEMES = ("file", "unix")  # their URLs have a path and no host
+
+
+def url_check(*schemes: str) -> Callable[[Any], Any]:
+    """Return a check that a text or secret is empty or a URL of one of these schemes, with a host and a possible port.
+
+    The error shows nothing of the URL, because it may hold a password.
+    """
+
+    def check(value: str | SecretStr) -> str | SecretStr:
+        if not _is_url(value.get_secret_value() if isinstance(value, SecretStr) else value, schemes):
+            begins = ", ".join(f"{scheme}://" for scheme in schemes)
+            raise ValueError(
+                f"must be a whole URL that begins with one of {begins}; escape / ? # @ in a password as %2F %3F %23 %40"
+            )
+        return value
+
+    return check
+
+
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    if not text:
+        return True
+    try:
+        parts = urlsplit(text)
+        if parts.scheme in _PATH_SCHEMES:
+            return parts.scheme in schemes and bool(parts.path)
+        return parts.scheme in schemes and bool(parts.netloc) and parts.port != 0  # `port` raises if it is out of range
+    except ValueError:
+        return False
+
+
+RedisUrl = Annotated[Secret, AfterValidator(url_check("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"))]
+AmqpUrl = Annotated[Secret, AfterValidator(url_check("amqp", "amqps"))]
+MqttUrl = Annotated[str, AfterValidator(url_check("mqtt", "mqtts", "tcp", "ssl"))]
+ArchiveUrl = Annotated[str, AfterValidator(url_check("file", "s3"))]

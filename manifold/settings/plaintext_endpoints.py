@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 from manifold.contracts import catalog_properties
 from manifold.contracts.http_access import is_loopback
 from manifold.contracts.redis_url import split_redis_url
-from manifold.settings.derived import DerivedSettings
+from manifold.settings.joined import Settings
 
 # TLS scheme by plaintext scheme.
 TLS_SCHEME_OF = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}
@@ -18,15 +18,15 @@ UNVERIFIED_OPTIONS = {
 }
 
 
-def plaintext_errors(settings: DerivedSettings) -> list[str]:
+def plaintext_errors(settings: Settings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
-    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
+    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _problem_of(url))]
     if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
         found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
     return found
 
 
-def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+def addresses(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the name of each setting with a server URL, and the URL, which may be empty or contain secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
@@ -47,7 +47,7 @@ def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
         yield "catalog_properties", url
 
 
-def _said(url: str) -> str:
+def _problem_of(url: str) -> str:
     """Return the URL's problem and remedy; empty if it is fine."""
     try:
         parts = urlsplit(url)

@@ -1,16 +1,17 @@
-"""Settings of the AMQP door, and the names of some of them in the vehicle platform's contract."""
+"""Settings of the AMQP door and of signals at rest, and the names of some of them in the vehicle platform's contract."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 
-from manifold.contracts.seq import MAX_NODE
+from manifold.contracts.signals.bounds import DEFAULT_BOUNDS, read_bounds
 from manifold.contracts.signals.messages import MAX_PAYLOAD
 from manifold.contracts.signals.topology import MAX_PARTITIONS
-from manifold.settings.field import Seconds
+from manifold.settings.field import AmqpUrl, DaysOrNone, NodeNumber, Port, RedisUrl, Seconds, Secret
 from manifold.settings.field import setting as _s
+from manifold.settings.shared import SharedSettings
 
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
@@ -28,20 +29,27 @@ CONTRACT_NAMES = {
 }
 
 
-class SignalSettings(BaseSettings):
-    """What the AMQP door accepts, and which certificates it trusts."""
+def _readable_bounds(text: str) -> str:
+    read_bounds(text)
+    return text
 
-    signals_node: Annotated[int, Field(ge=0, le=MAX_NODE)] = _s(
-        1000, "number of this AMQP door in every seq; each door, and each recorder, needs its own"
-    )
-    signals_amqp_url: SecretStr = _s(
+
+class SignalSettings(SharedSettings):
+    """What the AMQP door accepts, which certificates it trusts, and how signals are encrypted, judged and kept."""
+
+    signals_port: Port = _s(9105, "HTTP of the AMQP door: /metrics, /healthz, /flush")
+    signals_node: NodeNumber = _s(1000, "number of this AMQP door in every seq; each door, and each recorder, needs its own")
+    signals_amqp_url: AmqpUrl = _s(
         SecretStr(""), "where the door finds RabbitMQ; empty: the embedded one, with the password in <home>/secrets"
     )
-    signals_operator_url: SecretStr = _s(
+    amqp_port: Annotated[int, Field(ge=1, le=65533)] = _s(
+        5680, "the embedded RabbitMQ; its own epmd and Erlang's distribution take the two ports after it"
+    )
+    signals_operator_url: AmqpUrl = _s(
         SecretStr(""), "the same for whoever looks at dead letters, who is another user; empty: as signals_amqp_url says"
     )
-    signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
-    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
+    signals_redis_url: RedisUrl = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
+    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages of a queue that the door has in hand at most")
     signals_partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] = _s(
         0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
     )
@@ -50,11 +58,11 @@ class SignalSettings(BaseSettings):
         60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"
     )
     signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
-    signals_hmac_secret: SecretStr = _s(
+    signals_hmac_secret: Secret = _s(
         SecretStr(""),
         "secret with which gateways sign; set, or in <home>/secrets: every message must be signed; neither: none is asked",
     )
-    signals_hmac_accepted: SecretStr = _s(
+    signals_hmac_accepted: Secret = _s(
         SecretStr(""), "former secrets that are still accepted, a JSON array of strings; for a change without a gap"
     )
     signals_tolerance_seconds: Annotated[float, Field(gt=0, le=3600)] = _s(
@@ -77,6 +85,18 @@ class SignalSettings(BaseSettings):
         "", "OTLP/HTTP collector of the door's spans, such as http://127.0.0.1:4318/v1/traces; empty: there are no spans"
     )
     signals_reads_status: bool = _s(True, "the door also records what gateways publish to device.status.v1")
+    signals_keys: Secret = _s(
+        SecretStr(""),
+        "key ring for signals at rest: <id>:<base64 of 32 bytes>, with commas between; the first wraps, all unwrap",
+    )
+    signals_keys_file: str = _s("", "file with the same, one key a line, the first the current one; instead of signals_keys")
+    signals_bounds: Annotated[str, AfterValidator(_readable_bounds)] = _s(
+        DEFAULT_BOUNDS, "values of readings that are no anomalies: <type>=<least>..<most> <unit>, with commas"
+    )
+    signals_rotate_schedule: str = _s("29 2 * * 0", "cron expression (UTC) of the DAG rotate_keys; empty: only when triggered")
+    signals_retention_days: DaysOrNone = _s(
+        0, "how long signals stay in their tables, by the day on which they came; 0: for good"
+    )
 
     @field_validator("signals_hmac_secret", "signals_hmac_accepted")
     @classmethod
@@ -92,6 +112,21 @@ class SignalSettings(BaseSettings):
     def _array(cls, secrets: SecretStr) -> SecretStr:
         accepted_of(secrets.get_secret_value())
         return secrets
+
+    @property
+    def signals_redis(self) -> str:
+        """URL of the AMQP door's Redis, including the password."""
+        return self.signals_redis_url.get_secret_value() or self.redis
+
+    @property
+    def signals(self) -> str:
+        """Base URL of the AMQP door's HTTP."""
+        return self.http(self.signals_port)
+
+    @property
+    def signals_journal_folder(self) -> Path:
+        """Folder of the AMQP door's journal; always on a local disk."""
+        return self.home / "journal" / str(self.signals_node)
 
 
 def accepted_of(text: str) -> list[str]:

@@ -28,8 +28,8 @@ REPAIR_S = 5.0  # between two declarations of the topology
 SAVE_S = 10.0  # between two saves of the time when the raw queue was last empty
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.5, 15.0  # backoff between connection attempts
 GROUP_BYTES = 4 << 20  # body bytes settled as one group
-HELD_BYTES = 64 << 20  # body bytes in hand above which reading pauses until half of them are settled
-MAX_HELD_BACK = 1000  # messages waiting for full queues, above which consumers are not replaced and the prefetch applies
+# Messages that wait for full queues, and bytes of their bodies, above which consumers are not replaced and the prefetch applies.
+MAX_HELD_BACK, MAX_HELD_BACK_BYTES = 1000, 32 << 20
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class Consumer:
         self.problem: str | None = "not connected yet"
         self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
-        self.in_hand = self._held = 0  # messages, and bytes of their bodies
+        self.in_hand = 0  # messages delivered and not acknowledged
         self._settings, self._processor, self._state = settings, processor, state
         self._group_size = max(1, settings.signals_prefetch // 2)
         self._waiting: deque[Received] = deque()
@@ -102,16 +102,17 @@ class Consumer:
         finally:
             session.end("its work has ended")
             self._arrived.set()
-            checking.cancel()
             try:  # never cancel a group while it is written: the next session appends to the same journal
-                await asyncio.wait((settling, checking))
+                await asyncio.wait((settling,))
             finally:  # on process shutdown the wait itself is cancelled
                 settling.cancel()
+                checking.cancel()  # not before: a cancelled call closes the channel on which messages are acknowledged
                 session.leave()
                 self._held_back.clear()
-                self._session, self.in_hand, self._held = None, 0, 0
+                self._session, self.in_hand = None, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
+        await asyncio.wait((checking,))
         if not checking.cancelled():
             checking.result()
         settling.result()
@@ -127,10 +128,6 @@ class Consumer:
         self.backlog.record_delivery(received.queue)
         self._waiting.append(received)
         self.in_hand += 1
-        self._held += len(received.body)
-        if self._held > HELD_BYTES and self._session is not None:
-            self._session.pause()
-            self.backlog.paused()
         _metrics.IN_HAND.set(self.in_hand)
         self._arrived.set()
 
@@ -184,9 +181,6 @@ class Consumer:
         settled = [received for received in disposition.received if received.tag not in rejected.rejected_by]
         self._settled += bool(settled)
         self.in_hand -= len(settled)
-        before, self._held = self._held, self._held - sum(len(received.body) for received in settled)
-        if self._held <= HELD_BYTES // 2 < before:
-            session.resume()
         _metrics.IN_HAND.set(self.in_hand)
 
     async def _check_periodically(self, session: Session) -> None:
@@ -204,16 +198,17 @@ class Consumer:
 
     async def _replace_full_consumers(self, session: Session) -> None:
         """Replace consumers whose prefetch is half used up by held-back messages, so that others are still delivered."""
-        if self._stopping.is_set() or len(self._held_back) > MAX_HELD_BACK or self._held > HELD_BYTES // 2:
+        held_back = self._held_back
+        if self._stopping.is_set() or len(held_back) > MAX_HELD_BACK or held_back.body_bytes > MAX_HELD_BACK_BYTES:
             return
-        for consumer, count in self._held_back.by_consumer.items():
+        for consumer, count in held_back.by_consumer.items():
             if count >= self._group_size:
                 await session.replace_consumer(consumer)
 
     async def _check_depths(self, session: Session) -> None:
         """Update the queue depths and the age of the raw queue's backlog."""
         for queue in self._of_signals:
-            asked_at = time.time()  # the reply may be read much later while reading is paused
+            asked_at = time.time()  # the reply may come much later
             self.backlog.observe_depth(queue, await session.count(queue), asked_at)
         _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # including its partitions
         for queue in WATCHED:

@@ -55,7 +55,7 @@ class Disposition:
 
     def split(self, tags: Collection[int]) -> tuple["Disposition", "Disposition"]:
         """Return the messages with these delivery tags, and the rest."""
-        return self._where(lambda tag: tag in tags), self._where(lambda tag: tag not in tags)
+        return self._filtered(lambda tag: tag in tags), self._filtered(lambda tag: tag not in tags)
 
     def add(self, other: "Disposition") -> None:
         """Append the messages of another group."""
@@ -106,7 +106,7 @@ class Disposition:
             self.later.remove((received, why))
             self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))
 
-    def _where(self, has: Callable[[int], bool]) -> "Disposition":
+    def _filtered(self, has: Callable[[int], bool]) -> "Disposition":
         return Disposition(
             taken=[one for one in self.taken if has(one.received.tag)],
             data={tag: data for tag, data in self.data.items() if has(tag)},

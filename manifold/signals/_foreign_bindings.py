@@ -28,7 +28,7 @@ class ForeignBindings:
         """Whether the topology has this route, or the sender published to the queue by name, which needs no binding."""
         return (exchange, key) == self._own or not exchange
 
-    def came(self, exchange: str, key: str) -> bool:
+    def count_message(self, exchange: str, key: str) -> bool:
         """Count a message that arrived by a foreign binding; return whether to judge it.
 
         A dead letter is not judged: it is already in the dead-letter queue, and refusing it again would loop forever.

@@ -58,10 +58,6 @@ class Backlog:
         if self._mark is not None and self._taken >= self._mark[1]:
             self.empty_at, self._mark = max(self.empty_at, self._mark[0]), None
 
-    def paused(self) -> None:
-        """Record that reading is paused: messages may wait in transit although the queue is empty."""
-        self.count = max(self.count, 1)
-
     def connection_lost(self) -> None:
         """Drop the mark: unacknowledged messages are back at the head of the queue, which invalidates the count."""
         self._mark = None
@@ -102,11 +98,6 @@ class Backlogs:
         """Record one delivery, if the queue is tracked."""
         if queue in self._of:
             self._of[queue].record_delivery()
-
-    def paused(self) -> None:
-        """Record that reading is paused; the next depth check updates every queue."""
-        for one in self._of.values():
-            one.paused()
 
     def connection_lost(self) -> None:
         """Drop the marks of every queue."""

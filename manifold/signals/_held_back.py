@@ -30,6 +30,11 @@ class HeldBack:
         return self._disposition.held
 
     @property
+    def body_bytes(self) -> int:
+        """Bytes of the held-back bodies."""
+        return sum(len(received.body) for received in self._disposition.received)
+
+    @property
     def by_consumer(self) -> Counter[str]:
         """Count of held-back messages per consumer tag."""
         return Counter(received.consumer for received in self._disposition.received)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
-from aio_pika.exceptions import AMQPError
 
 from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal
@@ -15,7 +14,7 @@ from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
 from manifold.signals._retry import Retry
-from manifold.signals._session import SESSION_ERRORS, PublishRejectedError, Session
+from manifold.signals._session import PublishRejectedError, Session
 
 RABBITMQ = "RabbitMQ"
 BLOCKED = "RabbitMQ blocks publishers (memory or disk alarm); paused; resumes automatically"
@@ -41,9 +40,13 @@ class Publishing:
             for message in disposition.taken
             if isinstance(message.parsed, RawSignal)
         ]
-        out += [(received, _outgoing.retry(received, back_off_ms(received.retry_count))) for received, _ in disposition.later]
+        most = session.max_properties
+        out += [
+            (received, _outgoing.retry(received, back_off_ms(received.retry_count), max_properties=most))
+            for received, _ in disposition.later
+        ]
         reports = [(one, _report(one, now)) for one in disposition.refused]
-        out += [(one.received, _outgoing.dead_letter(one.received, report)) for one, report in reports]
+        out += [(one.received, _outgoing.dead_letter(one.received, report, max_properties=most)) for one, report in reports]
         disposition.rejected_by = await self._all(out, session)
         for one, report in [pair for pair in reports if pair[0].received.tag not in disposition.rejected_by]:
             await self._reply(_outgoing.reply(one.received, report, now), one, session)
@@ -52,11 +55,7 @@ class Publishing:
         """Publish; return the full queue that rejected a message, by the delivery tag of the original."""
         rejected_by = {}
         answers = await self._answers([one for _, one in out], session)
-        for (received, one), first in zip(out, answers, strict=True):
-            answer = first
-            if answer is not None and not isinstance(answer, SESSION_ERRORS):
-                log.warning("headers dropped; cannot be re-encoded", reason=repr(answer)[:200])
-                [answer] = await self._answers([_outgoing.without_headers(one)], session)
+        for (received, one), answer in zip(out, answers, strict=True):
             if isinstance(answer, PublishRejectedError):
                 _metrics.REJECTED_PUBLISHES.labels(one.key).inc()
                 rejected_by[received.tag] = one.key
@@ -94,10 +93,7 @@ class Publishing:
             if one.received.reply_to:
                 _metrics.REPLIES.labels("foreign").inc()
             return
-        try:
-            [failed] = await self._answers([answer], session)
-        except (AMQPError, ConnectionError) as exc:
-            failed = exc
+        [failed] = await self._answers([answer], session)
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
         else:  # the queue is full or does not exist; a lost session surfaces in the next step

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from aio_pika.abc import AbstractIncomingMessage
+
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Refusal
 from manifold.contracts.signals.messages import DeviceStatus, RawSignal
@@ -33,7 +35,7 @@ KEPT_PROPERTIES = (
     "reply_to",
     "message_id",
     "timestamp",
-    "message_type",
+    "type",
     "app_id",
 )
 OWN_ID = "sdv-door-"  # prefix of message ids assigned by the door; else aio-pika would generate a new one for each publish
@@ -57,7 +59,7 @@ class Received:
     tag: int = 0
     redelivered: bool = False
     consumer: str = ""  # consumer tag
-    properties: Any = field(default=None, repr=False)  # the pamqp properties, for forwarding them unchanged
+    message: AbstractIncomingMessage | None = field(default=None, repr=False)  # as delivered, to forward and acknowledge it
 
     def header(self, name: str) -> str | None:
         """Return a header as text; None if it is missing or of another type."""
@@ -94,7 +96,7 @@ class Received:
         return hashlib.sha256(hashlib.sha256(self.body).digest() + told.encode("utf-8", "replace")).hexdigest()
 
     def _property(self, name: str) -> object:
-        value = getattr(self.properties, name, None)
+        value = getattr(self.message, name, None)
         return None if name == "message_id" and isinstance(value, str) and value.startswith(OWN_ID) else value
 
     @property

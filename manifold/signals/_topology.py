@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import structlog
-from aio_pika.abc import AbstractConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from manifold.contracts.errors import Permanent
@@ -27,7 +27,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
         Permanent: as for `assert_topology`.
     """
     missing = [
-        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _lacks(connection, name)
+        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _is_missing(connection, name)
     ]
     for name in missing:
         log.warning("exchange missing", exchange=name)
@@ -36,15 +36,14 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
         log.info("topology declared again", exchanges=missing)
 
 
-async def _lacks(connection: AbstractConnection, exchange: str) -> bool:
+async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
     """Whether the exchange does not exist. Uses its own channel, because a failed passive declare closes it."""
-    made = await connection.channel(publisher_confirms=False)
-    channel = await made.get_underlay_channel()
+    channel = await connection.channel(publisher_confirms=False)
     try:
-        await channel.exchange_declare(exchange, passive=True)
+        await channel.get_exchange(exchange, ensure=True)
     except ChannelNotFoundEntity:
         return True
-    await made.close()
+    await channel.close()
     return False
 
 
@@ -55,21 +54,23 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
         Permanent: an object exists with other arguments (the message names the argument and both values), or the server lacks the
             plug-in for partitions.
     """
-    made = await connection.channel(publisher_confirms=False)
-    channel = await made.get_underlay_channel()
+    channel = await connection.channel(publisher_confirms=False)
     try:
         for name, kind in topology.EXCHANGES.items():
-            await channel.exchange_declare(name, exchange_type=kind, durable=True)
+            await channel.declare_exchange(name, kind, durable=True)
         for queue in topology.QUEUES:
-            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            declared = await channel.declare_queue(queue.name, durable=True, arguments=dict(queue.arguments))
             if queue.name != topology.RAW:
-                await channel.queue_bind(queue.name, queue.exchange, queue.key)
-        if unbinds:
-            await channel.queue_unbind(topology.RETRY, topology.EXCHANGE, topology.RETRY)  # left by releases before 0.1.0
+                await declared.bind(queue.exchange, queue.key)
+            if unbinds and queue.name == topology.RETRY:
+                await declared.unbind(topology.EXCHANGE, topology.RETRY)  # left by releases before 0.1.0
+        raw = await channel.get_queue(topology.RAW, ensure=False)
         if partitions:
-            await _declare_partitions(channel, partitions, unbinds=unbinds)
+            await _declare_partitions(channel, partitions)
+            if unbinds:
+                await raw.unbind(topology.EXCHANGE, topology.RAW)
         else:
-            await channel.queue_bind(topology.RAW, topology.EXCHANGE, topology.RAW)
+            await raw.bind(topology.EXCHANGE, topology.RAW)
             if unbinds:
                 await _without_partitions(connection)
     except ChannelPreconditionFailed as exc:
@@ -77,14 +78,14 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
             f"the RabbitMQ topology conflicts: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
             "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
         ) from exc
-    await made.close()
+    await channel.close()
 
 
-async def _declare_partitions(channel: Any, count: int, *, unbinds: bool) -> None:
-    """Route signals to the partitions instead of the raw queue. Meanwhile some reach both; the door deduplicates them."""
-    by = dict(topology.PARTITIONS_BY)
+async def _declare_partitions(channel: AbstractChannel, count: int) -> None:
+    """Route signals to the partitions too; until the raw queue is unbound some reach both, and the door deduplicates them."""
+    by: dict[str, Any] = dict(topology.PARTITIONS_BY)
     try:
-        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, durable=True, arguments=by)
+        spread = await channel.declare_exchange(topology.PARTITIONS, topology.PARTITIONS_TYPE, durable=True, arguments=by)
     except AMQPError as exc:
         if "unknown exchange type" in str(exc):
             raise Permanent(
@@ -92,23 +93,20 @@ async def _declare_partitions(channel: Any, count: int, *, unbinds: bool) -> Non
             ) from exc
         raise
     for queue in topology.partitions(count):
-        await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
-        await channel.queue_bind(queue.name, queue.exchange, queue.key)
-    await channel.exchange_bind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
-    if unbinds:
-        await channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
+        declared = await channel.declare_queue(queue.name, durable=True, arguments=dict(queue.arguments))
+        await declared.bind(queue.exchange, queue.key)
+    await spread.bind(topology.EXCHANGE, topology.RAW)
 
 
 async def _without_partitions(connection: AbstractConnection) -> None:
     """Unbind earlier partitions. Uses its own channel, because it closes if there are none."""
-    made = await connection.channel(publisher_confirms=False)
-    channel = await made.get_underlay_channel()
+    channel = await connection.channel(publisher_confirms=False)
     try:
-        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, passive=True)
-        await channel.exchange_unbind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
+        spread = await channel.get_exchange(topology.PARTITIONS, ensure=True)
     except ChannelNotFoundEntity:
         return
-    await made.close()
+    await spread.unbind(topology.EXCHANGE, topology.RAW)
+    await channel.close()
 
 
 def _text(exc: BaseException) -> str:

@@ -28,8 +28,8 @@ from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.settings import Settings
 from manifold.signals._checks import Checks
 from manifold.signals._claimed_identity import claims_of, readable
-from manifold.signals._decoding import read_any_properties
 from manifold.signals._received import ERROR, QUEUE, ROUTING_HEADERS, Accepted, Judged, Received
+from manifold.signals.compat import read_any_properties
 
 ACCEPTED = "accepted"
 EXPIRED = "EXPIRED"  # it expired in its queue; no door saw it

@@ -29,7 +29,7 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
     if not is_id(campaign):
         raise Permanent(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}")
     if not by:
-        raise Permanent("the run was triggered by nobody; trigger it as a user of Airflow, whose name is recorded with the order")
+        raise Permanent("no user triggered the run; trigger it as a user of Airflow, whose name is recorded with the order")
     wave = fields.get("wave")
     if do == "pass" and wave is None:
         raise Permanent("wave is missing; name the place of the open wave, from 0, whose gate is to be passed")

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import structlog
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, GreaterThanOrEqual
 
@@ -27,7 +27,8 @@ from manifold.settings import Settings
 FOLDER, INDEX, PROOF, TARGETS = "campaigns", "index.html", "proof.json", "targets.csv"
 COLUMNS = ("vin", "wave_name", "zone", "state", "since")
 MAX_NAMED = 10  # findings in the error message
-PAGES = Environment(loader=PackageLoader("pipelines.campaigns", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+LOADER = ChoiceLoader([PackageLoader("pipelines.campaigns", "pages"), PackageLoader("expectations", "pages")])  # style.html
+PAGES = Environment(loader=LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text), safe="")
 PAGES.filters["instant"] = lambda ms: (
     "" if ms is None else f"{datetime.fromtimestamp(ms / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
@@ -50,7 +51,7 @@ def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campa
         found[name] = _publish(reports, name, known, now)
         log.info("campaign verified", campaign=name, facts=len(known.facts), findings=len(found[name]))
     _write(reports, f"{FOLDER}/{INDEX}", PAGES.get_template("proofs.html").render(proofs=list(_kept(reports))))
-    wrong = [f"{name}: {_told(each)}" for name, listed in found.items() for each in listed]
+    wrong = [f"{name}: {_sentence(each)}" for name, listed in found.items() for each in listed]
     if wrong:
         more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
         raise Retryable(f"not proved: {'; '.join(wrong[:MAX_NAMED])}{more}; see {reports.address(f'{FOLDER}/{INDEX}')}")
@@ -75,7 +76,7 @@ def _publish(reports: Files, name: str, known: OfLake, now: datetime) -> list[di
     return findings
 
 
-def _told(finding: dict[str, Any]) -> str:
+def _sentence(finding: dict[str, Any]) -> str:
     return " ".join(filter(None, (finding["kind"], finding["vin"], finding["detail"])))
 
 

@@ -54,7 +54,7 @@ def record_targets(
         Retryable: recorder, broker or catalog are away.
     """
     if not by:
-        raise Permanent("the run was triggered by nobody; trigger it as a user of Airflow, whose name is recorded with the list")
+        raise Permanent("no user triggered the run; trigger it as a user of Airflow, whose name is recorded with the list")
     proposal = read_campaigns(settings, [campaign]).get(campaign, Campaign())
     decided = proposal.decided
     if decided.plan is None or not decided.is_proposal or decided.approved_by:
@@ -119,8 +119,8 @@ def _resolved(settings: Settings, spark: SparkSession, catalog: Catalog, source:
             raise Permanent(f"the lake has no data {source.data!r}; publish the list, and trigger this after ingest_archives")
         return _rows(payload, source.data)
     if source.campaign is not None:
-        return _of_campaign(catalog, source.campaign, source.ended)
-    return _of_batch(settings, spark, str(source.batch), source.ended)
+        return _campaign_targets(catalog, source.campaign, source.ended)
+    return _batch_targets(settings, spark, str(source.batch), source.ended)
 
 
 def _rows(content: bytes, name: str) -> pa.Table:
@@ -141,7 +141,7 @@ def _rows(content: bytes, name: str) -> pa.Table:
     return pa.table([pc.if_else(pc.equal(column, ""), None, column) for column in columns], names=list(COLUMNS))
 
 
-def _of_campaign(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa.Table:
+def _campaign_targets(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa.Table:
     campaign = fold(Campaign(), read_campaign(catalog, name).facts)
     rows = [
         target
@@ -155,7 +155,7 @@ def _of_campaign(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa.Tabl
     )
 
 
-def _of_batch(settings: Settings, spark: SparkSession, batch: str, ended: tuple[str, ...]) -> pa.Table:
+def _batch_targets(settings: Settings, spark: SparkSession, batch: str, ended: tuple[str, ...]) -> pa.Table:
     ids, outcomes = (spark.table(f"{settings.catalog_name}.{table.identifier}") for table in (IDS, OUTCOMES))
     entries = ids.where(sf.col("request_id") == batch).select("vin", "seq")
     found = entries.join(outcomes.where(sf.col("outcome").isin(list(ended))).select("vin", "seq"), ["vin", "seq"])

@@ -111,7 +111,7 @@ def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
     removed = 0
     for table in tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        known, filesystem = _known(loaded), None
+        known, filesystem = _referenced_files(loaded), None
         for filesystem, path, address in _files(loaded.location(), settings):
             if address not in known and any(True for _ in search(filesystem, path, named)):
                 filesystem.delete_file(path)
@@ -119,7 +119,7 @@ def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
     return removed
 
 
-def _known(table: IcebergTable) -> set[str]:
+def _referenced_files(table: IcebergTable) -> set[str]:
     """The names of all files that the table's metadata references."""
     known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     manifests: dict[str, Any] = {}

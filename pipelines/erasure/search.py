@@ -33,7 +33,7 @@ from pipelines.erasure.campaigns import rows_of, without_vehicle
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.delete_rows import Changes
-from pipelines.ingest.erasing import changed, lists_deleted, replace_erased
+from pipelines.ingest.erasing import lists_deleted, matching_files, replace_erased
 
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and their free-text column
 
@@ -62,13 +62,13 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Rem
     seen = _search(catalog, META, named, base, ("data_id", "first_seen_at"))
     data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
     found += [Removal(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
-    found += _of_queues(catalog, named, base)
-    found += _of_signals(catalog, named, base)
-    found += _of_campaigns(catalog, named, base)
+    found += _queue_rows(catalog, named, base)
+    found += _signal_rows(catalog, named, base)
+    found += _campaign_rows(catalog, named, base)
     return [each for each in found if each.keys.num_rows and _files(catalog, each.table, each.keys, base[each.table.name])]
 
 
-def _of_campaigns(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
+def _campaign_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The rows of orders and answers that name the vehicle, and the rows of the same messages without it."""
     rows = [*_search(catalog, CAMPAIGN_EVENTS, named, base, ("campaign", "by", "why", "rule", "counts", "record", "seq"))]
     orders = {row["seq"]: row["record"] for row in rows if not named.anew(row)}
@@ -83,7 +83,7 @@ def _of_campaigns(catalog: Catalog, named: Named, base: dict[str, int]) -> Itera
     yield Removal(CAMPAIGN_ANSWERS, pa.table({"seq": seqs}), pa.Table.from_pylist(others, schema=CAMPAIGN_ANSWERS.arrow_schema))
 
 
-def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
+def _queue_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The keys in compacted queues: the vehicle's own messages, and those whose key or payload names it."""
     columns = ("client_id", "key", "payload", "seq") if named.opaque else ("client_id", "key", "seq")
     messages = [*_search(catalog, ECQ_PAYLOAD, named, base, columns)]
@@ -96,7 +96,7 @@ def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator
         yield Removal(table, pa.Table.from_pylist(rows, schema=keys))
 
 
-def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
+def _signal_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The keys of a device's signals, and of others whose text columns name it; payloads are sealed and name nobody."""
     for table in SIGNAL_TABLES:
         if table.name in base:
@@ -120,7 +120,7 @@ def _sealed(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[in
 
 
 def _files(catalog: Catalog, table: Table, keys: pa.Table, at: int) -> bool:
-    return any(True for _ in changed(catalog.load_table(table.identifier), at, keys))
+    return any(True for _ in matching_files(catalog.load_table(table.identifier), at, keys))
 
 
 def _search(

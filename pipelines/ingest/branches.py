@@ -106,7 +106,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
-    _forget(catalog, branch)
+    _remove_properties(catalog, branch)
 
 
 @retry_conflicts
@@ -119,7 +119,7 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
 
 
 @retry_conflicts
-def _forget(catalog: Catalog, branch: str) -> None:
+def _remove_properties(catalog: Catalog, branch: str) -> None:
     segments = catalog.load_table(SEGMENTS.identifier)
     with Change(segments) as change:
         if BEGAN + branch in segments.properties:

@@ -1,4 +1,4 @@
-"""Closes a run: writes its rows of `ingested_segments` and its counts. `open_run` opens it."""
+"""Closes a run: writes its rows of `ingested_segments` and its counts. `write.begin` opens it."""
 
 from dataclasses import asdict
 

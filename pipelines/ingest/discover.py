@@ -46,7 +46,7 @@ def discover(
         new, size = new + 1, size + segment.size
     following = [INGEST] if new else [POPULATE] if queues_lag(catalog, settings, now) else []
     found = Discovered(new, size, [] if dry_run else following, java_options(size))
-    log.info("discovered", **asdict(found), would_follow=following)
+    log.info("discovery done", **asdict(found), would_follow=following)
     return found
 
 

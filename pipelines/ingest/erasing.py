@@ -28,19 +28,19 @@ def erase_rows(
 ) -> None:
     """Commit a snapshot to the branch without the rows that match `keys`, and with those of `instead`."""
     loaded = catalog.load_table(table.identifier)
-    changes = dict(changed(loaded, loaded.refs()[branch].snapshot_id, keys))
+    changes = dict(matching_files(loaded, loaded.refs()[branch].snapshot_id, keys))
     if instead is not None and changes:
         file, rows = next(iter(changes.items()))
         changes[file] = pa.concat_tables([rows, instead.cast(rows.schema)])
     replace_erased(loaded, branch, changes, properties)
 
 
-def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
+def matching_files(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
     """Files of a snapshot that contain rows matching `keys`, each with its remaining rows."""
-    return files_with(table, head, keys, _within(keys))
+    return files_with(table, head, keys, _key_filter(keys))
 
 
-def _within(keys: pa.Table) -> BooleanExpression:
+def _key_filter(keys: pa.Table) -> BooleanExpression:
     """A filter that prunes files by their column statistics."""
     if keys.num_rows and "vin" in keys.column_names:
         return where(EqualTo, "vin", keys["vin"][0].as_py())  # keys name one vehicle
@@ -50,12 +50,12 @@ def _within(keys: pa.Table) -> BooleanExpression:
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
     """Replace each file by the rows given for it, in one snapshot without manifests that mix live and deleted files."""
     head = table.refs()[branch].snapshot_id
-    mixed = dict.fromkeys(_beside_deleted(table, head, changes))
+    mixed = dict.fromkeys(_mixed_manifest_files(table, head, changes))
     tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()} if mixed else {}
     replace_files(table, branch, changes | {file: read_files(table, [tasks[file]]) for file in mixed}, properties)
 
 
-def _beside_deleted(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
+def _mixed_manifest_files(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
     """The smallest file of each manifest that mixes live and deleted files, unless `changes` already rewrites the manifest."""
     for manifest in _snapshot(table, head).manifests(table.io):
         if manifest.content == ManifestContent.DATA and manifest.deleted_files_count and not _is_deleted_only(manifest):

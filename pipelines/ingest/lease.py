@@ -85,7 +85,7 @@ class Lease:
             main = table.metadata.current_snapshot_id
             tags = [_update(SetSnapshotRefUpdate, name, type="tag", **{"snapshot-id": main}) for name in (TAKEN, self._tag)]
             drops = [_update(RemoveSnapshotRefUpdate, name) for name in seen]
-            return [_as_seen(table, name) for name in (TAKEN, *seen)], [*drops, *tags, self._terms()]
+            return [_unchanged_ref(table, name) for name in (TAKEN, *seen)], [*drops, *tags, self._terms()]
 
         self._commit(change)
 
@@ -105,7 +105,7 @@ class Lease:
                 return [], []
             drops = [_update(RemoveSnapshotRefUpdate, name) for name in (TAKEN, self._tag) if name in table.refs()]
             forgets = [RemovePropertiesUpdate(removals=[TERMS])] if TERMS in table.properties else []
-            return [_as_seen(table, self._tag)], [*drops, *forgets]
+            return [_unchanged_ref(table, self._tag)], [*drops, *forgets]
 
         self._commit(change)
 
@@ -117,7 +117,7 @@ class Lease:
         """
         if self._tag not in segments.refs():
             raise LeaseLost(f"{self._job} did not renew its lease for {LEASE_S:.0f} s, and another job took it; do it again")
-        return (_as_seen(segments, self._tag),)
+        return (_unchanged_ref(segments, self._tag),)
 
     def _require_free(self, table: IcebergTable) -> None:
         try:
@@ -203,7 +203,7 @@ def _renew(lease: Lease, ended: threading.Event) -> None:
             log.warning("lease not renewed", reason=str(exc))
 
 
-def _as_seen(table: IcebergTable, ref: str) -> TableRequirement:
+def _unchanged_ref(table: IcebergTable, ref: str) -> TableRequirement:
     """Require the ref to be as in `table`: at the same snapshot, or absent."""
     at = table.refs().get(ref)
     return AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": at.snapshot_id if at is not None else None})

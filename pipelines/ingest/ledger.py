@@ -94,10 +94,10 @@ def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
     """
     ranges = day_spans(day for day in days if day is not None)
     dayless: BooleanExpression = IsNull(term="began_at")
-    return [*([reduce(Or, (_between(first, last) for first, last in ranges))] if ranges else []), dayless]
+    return [*([reduce(Or, (_began_between(first, last) for first, last in ranges))] if ranges else []), dayless]
 
 
-def _between(first: date, last: date) -> BooleanExpression:
+def _began_between(first: date, last: date) -> BooleanExpression:
     midnight, end = (datetime.combine(day, time(), UTC) for day in (first, last + ONE_DAY))
     return And(where(GreaterThanOrEqual, "began_at", midnight), where(LessThan, "began_at", end))
 
@@ -112,7 +112,7 @@ def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -
         here = {segment.path for segment in group}
         days = [day for path in here if "/dt=" in path and (day := day_of(path)) is not None]
         if days and (last := max(days)) >= after:
-            yield from _absent(ledger.scan(_between(after, last), "path"), here, archive)
+            yield from _absent(ledger.scan(_began_between(after, last), "path"), here, archive)
             after = last + ONE_DAY
     later = where(GreaterThanOrEqual, "began_at", datetime.combine(after, time(), UTC))
     yield from _absent(ledger.scan(later, "path"), set(), archive)

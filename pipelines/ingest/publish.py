@@ -122,10 +122,10 @@ def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int
         Permanent: a table is newer than this code.
     """
     tables = run_tables_of(catalog)
-    return {t.name: _main(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in tables}
+    return {t.name: _main_snapshot_id(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in tables}
 
 
-def _main(table: IcebergTable, known: Table) -> int:
+def _main_snapshot_id(table: IcebergTable, known: Table) -> int:
     require_not_newer(table, known)  # after the base is read, so that a later migration overtakes the run
     snapshot = table.current_snapshot()
     assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"

@@ -87,13 +87,13 @@ def offenders(run: Run, audit: Audit) -> Exclusions:
         if finding.table == SEGMENTS.name:
             aside |= Exclusions(files={str(key[0]): why for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
-            aside |= Exclusions(dict.fromkeys(_behind(run, finding), why))
+            aside |= Exclusions(dict.fromkeys(_source_seqs(run, finding), why))
         else:
             aside |= Exclusions({int(key[0]): why for key in finding.keys if key[0] is not None})
     return aside
 
 
-def _behind(run: Run, finding: Finding) -> Iterator[int]:
+def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
     """Seqs of the messages behind the finding's rows, found by parsing the run's files: slow, but rarely needed."""
     parsers, key_of = SOURCE_OF_ROWS[finding.table]
     wanted, archive = set(finding.keys), run.archive

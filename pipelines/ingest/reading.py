@@ -1,21 +1,34 @@
-"""Reads, checks and parses files of the archive, in any process, and decides which messages are refused or set aside."""
+"""Segments as DataFrames: each Spark worker reads, checks and parses whole files, and refuses messages or sets them aside."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
+from pipelines.spark.parallelism import parallelism
 
+if TYPE_CHECKING:  # workers import this module, and none of these
+    from pipelines.ingest.attempt import Attempt
+    from pipelines.ingest.planning import Plan
+
+PARTITIONS_PER_CORE = 4
+PART_BYTES = 1 << 20  # of the archive, per part: a part becomes a file in each table, and small files slow readers down
 KEPT_BYTES = 16 << 20  # kept of a file that is not a valid segment; the archive has all of it
+
+Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,60 @@ class Source:
         began_at = segment.began_at or segment.modified_at
         node = self.nodes.get(segment.path)
         return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path), node)
+
+
+def source_of(run: "Attempt", todo: "Plan", stream: Stream) -> Source:
+    """The source to read for one stream."""
+    limits = Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
+    archive = Archive(run.settings.archive, run.settings.s3)
+    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
+
+
+def parsed(source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
+    """The parsed messages, and one refused row per unreadable file with the file's bytes as its message."""
+    places, read = spread(source, spark, parser, schema if with_unreadable else None)
+    return places.mapInArrow(read, from_arrow_schema(schema))
+
+
+def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.Schema | None) -> tuple[DataFrame, Reader]:
+    """A DataFrame of part numbers, one per partition, and the function that reads and parses those parts on a worker.
+
+    `unreadable` is as in `read_files`.
+    """
+    wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
+    parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_PER_CORE))
+    files = [[source.file(segment) for segment in part] for part in parts]
+    # A range needs no Python worker to create and no shuffle to distribute.
+    places = spark.range(0, len(parts), 1, max(1, len(parts)))
+    return places, _reader(files, dict(source.aside), source.archive, parser, source.limits, unreadable)
+
+
+def _reader(
+    parts: Sequence[Sequence[File]],
+    aside: Mapping[int, str],
+    archive: Archive,
+    parser: Parser,
+    limits: Limits,
+    unreadable: pa.Schema | None,
+) -> Reader:
+    """The function that Spark pickles, lists included; PySpark broadcasts it by itself once it exceeds 1 MiB."""
+
+    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])
+        yield from read_files(files, aside, archive, parser, limits, unreadable)
+
+    return read
+
+
+def _balanced(segments: Sequence[Segment], parts: int) -> list[list[Segment]]:
+    """Split into at most `parts` groups: the largest segment first, each to the smallest group so far."""
+    groups: list[list[Segment]] = [[] for _ in range(min(parts, len(segments)))]
+    sizes = [0] * len(groups)
+    for segment in sorted(segments, key=lambda s: (-s.size, s.path)):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(segment)
+        sizes[smallest] += segment.size + 1
+    return groups
 
 
 def read_files(

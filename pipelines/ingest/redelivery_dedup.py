@@ -52,7 +52,7 @@ def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFram
         again = joined.where("place > 1 or known").select("seq").localCheckpoint()
     finally:
         brief.unpersist()
-    return rows.join(again, "seq", "left_anti") if _told(of, again.count()) else rows
+    return rows.join(again, "seq", "left_anti") if _log_skipped(of, again.count()) else rows
 
 
 def _is_asked(of: Identity, columns: Collection[str]) -> bool:
@@ -60,7 +60,7 @@ def _is_asked(of: Identity, columns: Collection[str]) -> bool:
     return all(key in columns for key in of.keys)
 
 
-def _told(of: Identity, count: int) -> int:
+def _log_skipped(of: Identity, count: int) -> int:
     if count:
         log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
     return count

@@ -1,6 +1,7 @@
 """Writes new segments of the archive to the run's branches: `python -m pipelines ingest`. Main is unchanged."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -14,18 +15,18 @@ from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEG
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
+from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
 from pipelines.ingest.close_run import close_segments
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.inputs import MAX_NAMED_DATA_IDS, bounds_of_refusals, source_of
-from pipelines.ingest.open_run import begin
-from pipelines.ingest.planning import Exclusions, Plan
-from pipelines.ingest.publish import is_published
+from pipelines.ingest.planning import Exclusions, Plan, plan
+from pipelines.ingest.publish import finish, is_published
+from pipelines.ingest.reading import parsed, source_of
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_campaigns import write_answers, write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
+MAX_NAMED_DATA_IDS = 1000  # that a filter lists one by one
+ONE_DAY = timedelta(days=1)
 MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are broadcast, so that the known outcomes of those days are not shuffled
 
 log = structlog.get_logger(__name__)
@@ -46,6 +47,27 @@ def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
         counts = is_published(run.catalog, run.run_id, run.now)
         return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
     return _write(Attempt(run), todo)
+
+
+def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
+    """Open the run's branch of `ingested_segments` and return its plan; None if nothing is new or the run is committed.
+
+    What an earlier attempt at this run left is dropped.
+    """
+    catalog, run_id, now = run.catalog, run.run_id, run.now
+    finish(catalog)
+    if is_published(catalog, run_id, now):
+        log.info("run already committed", run_id=run_id)
+        return None
+    close_run(catalog, branch_of(run_id))
+    for branch in close_abandoned(catalog, now):
+        log.warning("dropped branches of an abandoned run", branch=branch)
+    todo = plan(catalog, run.archive, run.part, aside)
+    if not todo.segments:
+        log.info("nothing new in the archive", run_id=run_id)
+        return None
+    open_run(catalog, run_id, todo.base[SEGMENTS.name], now)
+    return todo
 
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
@@ -175,9 +197,16 @@ def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFram
 
 def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
     """(seq) of earlier refusals in the time range of the run's outcomes, which have not been compared with them yet."""
-    known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), bounds_of_refusals(todo)
+    known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), _bounds_of_refusals(todo)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")
+
+
+def _bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:
+    """Receive times of the run's outcomes, widened by a day, to prune the files read; None if the outcomes have no seqs."""
+    probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
+    seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
+    return (datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY) if seqs else None
 
 
 def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:

@@ -10,8 +10,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
 from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 
 
 def write_campaigns(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:

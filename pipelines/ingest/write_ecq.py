@@ -11,8 +11,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
 from pipelines.ingest import ecq_rows, transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 
 
 def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:

@@ -15,8 +15,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import signal_rows, transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 from pipelines.ingest.redelivery_dedup import REFUSED, STATUS, new_rows
 
 KEY = list(XRAY_RAW.key)
@@ -40,7 +39,7 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
         ).first()
         assert seen is not None  # an aggregation has one row
         if seen["min"] is not None:
-            again = _again(run, signal_rows.rows_of(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
+            again = _repeated_seqs(run, signal_rows.rows_of(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
             new = found if again is None else found.join(again, "seq", "left_anti")
             for table in (XRAY_RAW, XRAY_PROCESSED):
                 run.append(table, signal_rows.rows_of(table, new), base[table.name])
@@ -51,7 +50,7 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
         refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
 
 
-def _again(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int) -> DataFrame | None:
+def _repeated_seqs(run: Attempt, mine: DataFrame, base: int, first_us: int, last_us: int) -> DataFrame | None:
     """Seqs of messages whose signal main has at `base`, or an earlier message has brought; None if there are none.
 
     All were captured between these microseconds. Hashes are compared first: most runs have no duplicates, and then nothing is

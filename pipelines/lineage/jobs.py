@@ -47,7 +47,7 @@ class JobRun:
     def of(self, work: Callable[[], R]) -> R:
         """Run `work` and return its result, emitting its start and its end."""
         start = begun(self._settings, self._run, self._began, self._places(self._reads))
-        with self._quietly():
+        with self._log_failures():
             emit(self._settings, [start])
         how, why = Ended.ABORT, ""
         with watching() as seen:
@@ -61,13 +61,13 @@ class JobRun:
                 raise
             finally:
                 UNDER.reset(outer)
-                with self._quietly():
+                with self._log_failures():
                     self._end(start, how, why, seen)
 
     def _end(self, start: Json, how: Ended, why: str, seen: Committed) -> None:
         """Emit the end event, with the tables that the job changed, even if it failed."""
         inputs, outputs = list(start["inputs"]), []
-        with self._quietly():
+        with self._log_failures():
             catalog = open_catalog(self._settings)
             tables = {each.name: each for each in tables_of(catalog)}
             read = [each for each in self._reads if isinstance(each, Table) and each.name in tables]
@@ -84,7 +84,7 @@ class JobRun:
         return [place(self._settings, each) for each in named if not isinstance(each, Table)]
 
     @contextmanager
-    def _quietly(self) -> Iterator[None]:
+    def _log_failures(self) -> Iterator[None]:
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # the job is done, with or without lineage

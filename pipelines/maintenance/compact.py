@@ -142,40 +142,40 @@ class _Compaction:
 
     def has_work(self, today: date) -> bool:
         """Whether any rewrite of this table pays."""
-        groups, shape = self._look()
+        groups, shape = self._discover()
         if self._table is SEGMENTS and self._open_run():
             return False
-        work = self._work(groups, today)
+        work = self._plan_work(groups, today)
         return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
 
     def run(self, today: date, fold: Callable[[], int] | None = None) -> TableResult:
         """Rewrite what pays; before rows are sorted, call `fold`, which returns the number of rows that it removed."""
         began = time.monotonic()
-        groups, before = self._look()
+        groups, before = self._discover()
         result = TableResult(before, before)
         if self._table is SEGMENTS and (run := self._open_run()):
             result.left_alone = f"run {run} is open"
         if self._spark is None or result.left_alone:
             return result
-        work = self._work(groups, today)
+        work = self._plan_work(groups, today)
         if fold is not None and work.cluster:
             result.folded_rows = fold()
         self._rewrite(work, result)
         if before.delete_files:
             self._apply_deletes(result)
-        manifests = self._look()[1].manifests if result.rewritten_files else before.manifests
+        manifests = self._discover()[1].manifests if result.rewritten_files else before.manifests
         if manifests > self._policy.max_manifests:
             self._call("rewrite_manifests", "use_caching => false")
             result.manifests_rewritten = True
         if result.rewritten_files or result.manifests_rewritten:
-            result.after = self._look()[1]
+            result.after = self._discover()[1]
         result.seconds = round(time.monotonic() - began, 1)
         return result
 
-    def _work(self, groups: list[Group], today: date) -> Work:
+    def _plan_work(self, groups: list[Group], today: date) -> Work:
         return work_of(groups, self._policy, today=today, can_sort=self._sort is not None)
 
-    def _look(self) -> tuple[list[Group], Shape]:
+    def _discover(self) -> tuple[list[Group], Shape]:
         return discover(self._catalog, self._table, self._policy, self._order_id)
 
     def _open_run(self) -> str | None:

@@ -35,7 +35,7 @@ def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table
     """Yield superseded messages and states to remove, and the positions that replace states."""
     messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "seq"])
     live = newest_of_keys(rows)["seq"]
-    yield _told(SUPERSEDED, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
+    yield _differences(SUPERSEDED, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
         if queue.rows:
@@ -57,7 +57,9 @@ def overdue(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
     latest = max(cut)
     messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])
     live = newest_of_keys(rows)["seq"]
-    yield _told(OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))  # or they would be live again
+    yield _differences(
+        OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live)))
+    )  # or they would be live again
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
         if not queue.live or queue.live[0][0] >= latest:
@@ -75,7 +77,7 @@ def overdue(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
     yield pa.Table.from_pylist(found, schema=CHANGES)
 
 
-def _told(what: str, messages: pa.Table) -> pa.Table:
+def _differences(what: str, messages: pa.Table) -> pa.Table:
     columns = {"what": pa.array([what] * messages.num_rows, pa.string()), "client_id": messages["client_id"]}
     columns |= {"seq": messages["seq"]}
     return pa.table({f.name: columns.get(f.name, pa.nulls(messages.num_rows, f.type)) for f in CHANGES}, schema=CHANGES)

@@ -42,7 +42,7 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
 def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
-    paths = _gone(Ledger(loaded), archive, cut)
+    paths = _paths_gone(Ledger(loaded), archive, cut)
     result = Removal(len(paths), paths[:SAMPLE_SIZE])
     if not paths or dry_run:
         return result
@@ -53,7 +53,7 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
     return result
 
 
-def _gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
+def _paths_gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
     """Paths of segments from before the cut that the archive does not have."""
     dayless = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
     found: set[str] = set()

@@ -92,10 +92,10 @@ class Rows:
 
     def _pending(self, ended: DataFrame) -> DataFrame:
         """Entries without an outcome: recent ones, and old ones of days not known to be over."""
-        entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
-        return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
+        entries = self.main(IDS).where(self._day_condition("ts")).select(*KEYS, "data_id", "ts")
+        return pending(entries, ended.where(self._day_condition("accepted_at")), parts=self._parts, few=False)
 
-    def _of_days(self, column: str) -> Column:
+    def _day_condition(self, column: str) -> Column:
         if len(self._days) > MAX_DAYS:
             return sf.lit(True)
         first = _midnight(self._cut.date())

@@ -55,10 +55,10 @@ def repair(
 
 def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *, now: datetime) -> None:
     """Remove from ledger and tables what these segments brought, except rows that ingesting them again cannot duplicate."""
-    until_not_overtaken()(lambda: _forget(catalog, settings, segments, now))
+    until_not_overtaken()(lambda: _remove_from_ledger(catalog, settings, segments, now))
 
 
-def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
+def _remove_from_ledger(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
     base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "repair", base, now)
     for table, named in _to_remove(catalog, Comparison(catalog, settings, base, now), segments, base):

@@ -80,8 +80,8 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     segments = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, segments)
     undone = _undone(segments, run_id)
-    before = _befores(catalog, undone)
-    again = _again(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
+    before = _snapshots_before(catalog, undone)
+    again = _segments_to_reingest(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
     found = {segment.path for segment in Archive(settings.archive, settings.s3).find(again)}
     if gone := sorted(again - found):
         raise Permanent(
@@ -108,17 +108,17 @@ def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
     return runs[: place + 1]
 
 
-def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot]:
+def _snapshots_before(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot]:
     """By table that these runs changed: the snapshot before the first of them."""
     written: dict[str, set[int]] = {SEGMENTS.name: {run.snapshot_id for run in undone}}
     for run in undone:
         for pinned in pins_in(run):
             written.setdefault(pinned.table.name, set()).add(pinned.snapshot_id)
     changed = (table for table in EVERY_RUN_TABLE if table.name in written)
-    return {table.name: _before(catalog.load_table(table.identifier), written[table.name]) for table in changed}
+    return {table.name: _snapshot_before(catalog.load_table(table.identifier), written[table.name]) for table in changed}
 
 
-def _before(table: IcebergTable, written: set[int]) -> Snapshot:
+def _snapshot_before(table: IcebergTable, written: set[int]) -> Snapshot:
     # A merge that was repeated on a compacted main may be several snapshots.
     changes = [(s, snapshot_id) for s in ancestors(table) for snapshot_id in written if is_change_of(s, snapshot_id)]
     parent = changes[-1][0].parent_snapshot_id if {snapshot_id for _, snapshot_id in changes} == written else None
@@ -128,7 +128,7 @@ def _before(table: IcebergTable, written: set[int]) -> Snapshot:
     return before
 
 
-def _again(segments: IcebergTable, now: int, before: int, undone: Sequence[Snapshot]) -> set[str]:
+def _segments_to_reingest(segments: IcebergTable, now: int, before: int, undone: Sequence[Snapshot]) -> set[str]:
     """The segments that these runs ingested, and that were not in the lake before them."""
     mine = In(term="run_id", literals={properties_of(one)[RUN_ID] for one in undone})
     taken = {path for batch in Ledger(segments, now).scan(mine, "path") for path in batch["path"].to_pylist()}

@@ -25,7 +25,7 @@ def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int
     """
     loaded = catalog.load_table(table.identifier)
     wanted = [loaded.schema().find_field(column).field_id for column in columns]
-    known = _known(loaded, wanted)
+    known = _existing_order_id(loaded, wanted)
     if known is not None:
         return known
     fields = [
@@ -38,7 +38,7 @@ def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int
     return order.order_id
 
 
-def _known(loaded: IcebergTable, wanted: Sequence[int]) -> int | None:
+def _existing_order_id(loaded: IcebergTable, wanted: Sequence[int]) -> int | None:
     for number, order in loaded.sort_orders().items():
         if [field.source_id for field in order.fields] == list(wanted):
             return number

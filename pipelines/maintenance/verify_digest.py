@@ -141,7 +141,7 @@ class _Sums:
         counted = {
             "waiting": ~is_flying,
             "young": ~is_flying & is_young,
-            "odd": entries.disordered | self._strays(page, entries, is_flying),
+            "odd": entries.disordered | self._flag_strays(page, entries, is_flying),
             "entries": is_compared,
         }
         for column, flags in counted.items():
@@ -154,7 +154,7 @@ class _Sums:
         columns = [pa.array(self._sums[column][buckets]) for column in COLUMNS]
         return pa.RecordBatch.from_arrays([pa.array(buckets), *columns], schema=ROW_SCHEMA)
 
-    def _strays(self, page: Page, entries: Entries, is_flying: Flags) -> Flags:
+    def _flag_strays(self, page: Page, entries: Entries, is_flying: Flags) -> Flags:
         """Flag the entries that are in flight without being pending."""
         found = np.zeros(len(is_flying), np.bool_)
         places = np.flatnonzero(is_flying)

@@ -20,10 +20,9 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.ingest.frames import parsed
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 
 RECORDS_PER_PAGE = 5000
 ROWS = "vin string, seq bigint"

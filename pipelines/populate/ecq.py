@@ -50,7 +50,7 @@ def load_queues(
 
 def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
     """The united rows of the affected clients, all of a client's in one partition."""
-    index, state = (_whole(spark, settings, each) for each in (added.index, added.state))
+    index, state = (_read_table(spark, settings, each) for each in (added.index, added.state))
     if not added.is_everything:
         late = sf.col("applied") == sf.lit(False)
         if since is not None:
@@ -64,13 +64,13 @@ def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, sinc
     return united(index, state).repartition(parts, "client_id")
 
 
-def _whole(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
+def _read_table(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
     return spark.read.option("versionAsOf", added.end).table(f"{settings.catalog_name}.{added.table.identifier}")
 
 
 def _new(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
     if not added.rows:  # Spark rejects an incremental scan of no snapshots
-        return _whole(spark, settings, added).limit(0)
+        return _read_table(spark, settings, added).limit(0)
     reader = spark.read.option("start-snapshot-id", str(added.start)).option("end-snapshot-id", added.end)
     return reader.table(f"{settings.catalog_name}.{added.table.identifier}")
 

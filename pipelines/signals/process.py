@@ -100,7 +100,7 @@ def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, 
 
     def pieces() -> Iterator[pa.Table]:
         counts.update(rows=0, unread=0)
-        for piece in _made(catalog, processing, base[XRAY_RAW.name], day):
+        for piece in _process_batches(catalog, processing, base[XRAY_RAW.name], day):
             counts["rows"] += piece.num_rows
             counts["unread"] += piece.num_rows - piece["problem"].null_count
             yield piece
@@ -113,12 +113,12 @@ def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, 
 
 def _is_stale(catalog: Catalog, at: int, day: date) -> bool:
     stale = Or(NotEqualTo(term="rules", value=RULES), NotNull(term="problem"))
-    found = catalog.load_table(XRAY_PROCESSED.identifier).scan(And(_of(day), stale), ("seq",), snapshot_id=at, limit=1)
+    found = catalog.load_table(XRAY_PROCESSED.identifier).scan(And(_received_on(day), stale), ("seq",), snapshot_id=at, limit=1)
     return bool(found.to_arrow().num_rows)
 
 
-def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Iterator[pa.Table]:
-    scan = catalog.load_table(XRAY_RAW.identifier).scan(_of(day), _READ, snapshot_id=at)
+def _process_batches(catalog: Catalog, processing: Processing, at: int, day: date) -> Iterator[pa.Table]:
+    scan = catalog.load_table(XRAY_RAW.identifier).scan(_received_on(day), _READ, snapshot_id=at)
     for batch in scan.to_arrow_batch_reader():
         for start in range(0, batch.num_rows, ROW_BATCH_SIZE):
             rows = batch.slice(start, ROW_BATCH_SIZE)
@@ -128,7 +128,7 @@ def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Itera
             yield pa.table(columns, names=schema.names).cast(schema)
 
 
-def _of(day: date) -> BooleanExpression:
+def _received_on(day: date) -> BooleanExpression:
     return And(where(GreaterThanOrEqual, "received_at", _midnight(day)), where(LessThan, "received_at", _midnight(day) + ONE_DAY))
 
 

@@ -110,10 +110,10 @@ def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_
     if with_driver:
         return conf
     kept = ("spark.pyspark.driver.python", "spark.ui.enabled")
-    return conf | {name: value for name, value in launch_conf(settings).items() if name in kept} | _beside_the_driver(jars)
+    return conf | {name: value for name, value in launch_conf(settings).items() if name in kept} | _driver_class_path(jars)
 
 
-def _beside_the_driver(jars: Sequence[str]) -> dict[str, str]:
+def _driver_class_path(jars: Sequence[str]) -> dict[str, str]:
     """Put the jars on the driver's class path: Java finds a JDBC driver only there."""
     return {"spark.driver.extraClassPath": ":".join(jars)}
 
@@ -123,15 +123,15 @@ def _write_code(target: Path) -> None:
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifold/__init__.py", (files("manifold") / "__init__.py").read_bytes())
         for package in PACKAGES:
-            for name, file in _below(files(package), package.replace(".", "/")):
+            for name, file in _files_below(files(package), package.replace(".", "/")):
                 archive.writestr(name, file.read_bytes())
     part.replace(target)  # atomically: a job may be starting
 
 
-def _below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "__pycache__":
-            yield from _below(entry, f"{name}/{entry.name}")
+            yield from _files_below(entry, f"{name}/{entry.name}")
         elif entry.is_file():
             yield f"{name}/{entry.name}", entry
 

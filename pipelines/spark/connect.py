@@ -71,7 +71,7 @@ def require(spark: SparkSession, settings: Settings) -> None:
         spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
     except PySparkException as exc:
         _raise_if_away(exc, settings.spark_master)
-        problem = f"{server} cannot open the catalog: {_short(exc)}"
+        problem = f"{server} cannot open the catalog: {_shortened(exc)}"
         if any(sign in str(exc) for sign in WITHOUT_JARS):
             raise Permanent(f"{problem}; start it with these in --driver-class-path: {', '.join(jars_for(settings))}") from exc
         raise Retryable(problem) from exc
@@ -80,7 +80,7 @@ def require(spark: SparkSession, settings: Settings) -> None:
     except PySparkException as exc:
         _raise_if_away(exc, settings.spark_master)
         remedy = "set PYSPARK_PYTHON there to a Python of this version that has Manifold"
-        raise Permanent(f"the Python workers of {server} cannot run Manifold: {remedy}. It says: {_short(exc)}") from exc
+        raise Permanent(f"the Python workers of {server} cannot run Manifold: {remedy}. It says: {_shortened(exc)}") from exc
 
 
 def session_ids(environment: Mapping[str, str]) -> list[str]:
@@ -162,5 +162,5 @@ def _raise_if_away(exc: PySparkException, address: str) -> None:
         raise Retryable(f"{server} has lost the session: it was restarted, or another try of this task has begun") from exc
 
 
-def _short(exc: PySparkException) -> str:
+def _shortened(exc: PySparkException) -> str:
     return " ".join(str(exc).partition("JVM stacktrace")[0].split())[:300]

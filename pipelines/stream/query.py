@@ -128,7 +128,7 @@ class Streaming:
             except Exception as exc:  # Spark reports it only in its own words
                 self._problem = exc
                 raise
-            self._tidy(began)
+            self._maintain(began)
             if began - self._drawn_at >= TRENDS:
                 self._drawn_at = began
                 draw_trends(self._settings, now=began)
@@ -144,7 +144,7 @@ class Streaming:
         populate(self._spark, self._catalog, settings, now=now)
         return written
 
-    def _tidy(self, now: datetime) -> None:
+    def _maintain(self, now: datetime) -> None:
         """Pack the ledger and expire snapshots, hourly: garbage is collected once a night, after a thousand micro-batches."""
         if now - self._tidied_at < EXPIRE_INTERVAL:
             return

@@ -1,6 +1,5 @@
 """An Airflow that executes the DAGs on its own archive, lake and Redis."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,13 +90,11 @@ class Platform:
         with Redis(port=self.redis.port) as redis:
             return [int(seq) for seq in redis.zrange(keys.pending(vin), 0, -1)]
 
-    def backfill(
-        self, dag_id: str, first: str, last: str, *, at_once: int = 1, **conf: object
-    ) -> "subprocess.CompletedProcess[str]":
+    def backfill(self, dag_id: str, first: str, last: str) -> "subprocess.CompletedProcess[str]":
         """Run Airflow's backfill command for these days and return its output. Airflow allows one backfill per DAG at a time."""
         wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the previous backfill")
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
-        command += ["--max-active-runs", str(at_once), "--dag-run-conf", json.dumps(conf)]
+        command += ["--max-active-runs", "1"]
         command = [sys.executable, "-m", "manifold.console", "airflow", *command]
         return subprocess.run(command, env=environment(self.settings), capture_output=True, text=True, check=False)
 

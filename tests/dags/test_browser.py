@@ -180,16 +180,6 @@ def test_an_operator_backfills_a_week_from_the_ui(chromium: Page, running: Platf
     assert [run["data_interval_start"][:10] for run in made] == [f"2026-05-{day:02}" for day in range(4, 11)]
 
 
-def test_an_operator_backfills_a_week_from_the_command_line(running: Platform) -> None:
-    known = running.run_ids(BACKFILL, "backfill")
-    done = running.backfill(BACKFILL, "2026-04-06", "2026-04-12", at_once=4, dry_run=True)
-    assert done.returncode == 0, done.stderr
-
-    made = running.ended(BACKFILL, "backfill", known, 7, within_s=ENDED_S)
-    assert {run["state"] for run in made} == {"success"}
-    assert [run["data_interval_start"][:10] for run in made] == [f"2026-04-{day:02}" for day in range(6, 13)]
-
-
 def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:
     page, known = chromium, running.run_ids(DAG, "manual")
     with a_file_where_the_archive_has_a_folder(running.settings.home / "archive" / "outcome"):

@@ -16,6 +16,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
 from dags._defaults import REBUILT
+from dags._ingest import DRIVER
 from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
@@ -138,6 +139,12 @@ def test_ingest_stages_run_in_order(bag: DagBag, dag_id: str) -> None:
         "publish": {"populate"},
         "populate": set(),
     }
+
+
+@pytest.mark.parametrize("dag_id", ["ingest_archives", "backfill_archives"])
+def test_spark_jobs_of_an_ingest_get_jvm_options_for_its_size(bag: DagBag, dag_id: str) -> None:
+    jobs = {task.task_id: task.java_options for task in bag.dags[dag_id].tasks if isinstance(task, SparkJob)}
+    assert jobs == dict.fromkeys(("ingest", "populate"), DRIVER)
 
 
 def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:

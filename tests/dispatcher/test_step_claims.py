@@ -86,15 +86,15 @@ ROWS: list[Row] = [
     (
         "the claim carries the maximum packet size",
         IDLE,
-        answered(Claim(), CLAIMED._replace(takes=256)),
-        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY, takes=256)),
+        answered(Claim(), CLAIMED._replace(max_packet_bytes=256)),
+        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY, max_packet_bytes=256)),
         [watch(CLAIMED), Load(SEQ, NOW)],
     ),
     (
         "a loaded entry is published with the maximum packet size",
-        replace(IDLE, open_claim=replace(OPEN_CLAIM, takes=256)),
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, max_packet_bytes=256)),
         LOADED,
-        replace(IDLE, open_claim=replace(OPEN_CLAIM, takes=256, sent=True)),
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, max_packet_bytes=256, sent=True)),
         [Publish(LOADED, OPEN_CLAIM.send_by, 256)],
     ),
     (

@@ -69,8 +69,8 @@ ROWS: list[Row] = [
     (
         "a claim with its message is published with the maximum packet size",
         EMPTY,
-        answered(Claim(), CLAIMED._replace(message=b"a\0hello", takes=256)),
-        replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, sent=True, takes=256)),
+        answered(Claim(), CLAIMED._replace(message=b"a\0hello", max_packet_bytes=256)),
+        replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, sent=True, max_packet_bytes=256)),
         [RECHECK, Publish(Loaded(SEQ, NOW, "a", "", b"hello"), SEND_BY, 256)],
     ),
     (

@@ -34,7 +34,13 @@ def deceive(file: Path) -> None:
         found = os.pread(fd, OFFSET.size, 0)
         return int(OFFSET.unpack(found)[0]) if len(found) == OFFSET.size else 0
 
-    class Moved(datetime):
+    class AnyInstant(type):
+        """Counts the instants of libraries, which know only the original class, as instances too."""
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, datetime)
+
+    class Moved(datetime, metaclass=AnyInstant):
         """The recorder's replacement of `datetime`."""
 
         @classmethod

@@ -18,7 +18,7 @@ from manifold.contracts import keys
 from manifold.contracts.topics import Sign, sign_topic
 from manifold.messaging.mqtt import Mqtt
 from manifold.runtime import secret_files
-from manifold.sandbox.platform import certificates, supervise
+from manifold.sandbox.platform import certificates, redis_certificates, supervise
 from manifold.sandbox.platform.health import pids
 from manifold.sandbox.platform.programs import environment
 from manifold.sandbox.platform.supervisord import HomeLayout
@@ -196,7 +196,7 @@ class Injector:
 
     async def _renew(self, _: Fault) -> None:
         await asyncio.to_thread(certificates.renew, self._settings, within_days=certificates.LEAF_DAYS + 1)
-        await asyncio.to_thread(certificates.reload_redis, self._settings)
+        await asyncio.to_thread(redis_certificates.reload, self._settings)
 
     async def _populate(self, _: Fault) -> None:
         await self._job("pipelines", "run_all")

@@ -91,12 +91,12 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 
 @pytest.fixture
-def shared_session(one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give jobs that open a session one of the shared Spark, which outlives them."""
+def shared_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give jobs that open a session one of the shared Spark, which starts for the first of them and outlives them."""
 
     @contextmanager
     def session(settings: Settings, *_: object, **__: object) -> Iterator[SparkSession]:
-        yield new_session(one_spark, settings)
+        yield new_session(request.getfixturevalue("one_spark"), settings)
 
     monkeypatch.setattr(run_all, "session", session)
     monkeypatch.setattr("pipelines.spark.session.session", session)  # imported by stages when they run

@@ -43,10 +43,10 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
-from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write import begin
 
 Rows = list[dict[str, Any]]
 Replaced = Callable[[dict[str, int]], list[tuple[Table, Rows]]]  # by the snapshots with which a run begins

@@ -15,11 +15,11 @@ from manifold.lake.catalog import ensure_tables, open_catalog
 from pipelines.ingest import run_all
 from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
-from pipelines.ingest.open_run import begin
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
+from pipelines.ingest.write import begin
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake

@@ -98,5 +98,5 @@ def test_a_campaign_that_waits_for_no_list_gets_none(place: Place) -> None:
     assert place.record("maps-49", "run-3")["recorded"] == 0
     with pytest.raises(Permanent, match="'maps-50' waits for no list"):
         place.record("maps-50", "run-4")
-    with pytest.raises(Permanent, match="triggered by nobody"):
+    with pytest.raises(Permanent, match="no user triggered"):
         place.record("maps-49", "run-5", by="")

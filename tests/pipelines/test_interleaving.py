@@ -24,7 +24,7 @@ from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.lease import LeaseLost, rewriting
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import committed_runs, finish, main_snapshots
-from tests.pipelines.lakes import Lake
+from tests.pipelines.lakes import Lake, keep, new_lake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import collect, compact, fold, ingest, read, sightings
 
@@ -158,22 +158,30 @@ def folding(catalog: Catalog, settings: Settings) -> None:
 JOBS = {"compaction": compacting, "collection": collecting, "erasure": erasing, "folding": folding}
 
 
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with work for each job, and an archive with something new; made once, because two runs make it."""
+    folder = tmp_path_factory.mktemp("worked")
+    lake = new_lake(folder)
+    lake.archive(Stream.DATA, [data(OLD_MS, "old", b"old")])
+    lake.archive(Stream.DATA, [data(YOUNG_MS, "young", b"young")])
+    ingest(open_catalog(lake.settings), lake.settings, run_id="before", now=at(YOUNG_MS))
+    lake.archive(Stream.DATA, [data(YOUNG_MS + 4, "young", b"young")])
+    lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 1, ["V1", "V2"])])
+    ingest(open_catalog(lake.settings), lake.settings, run_id="lately", now=at(YOUNG_MS))
+    lake.archive(Stream.DATA, [data(YOUNG_MS + 2, "young", b"young")])
+    lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 3, ["V3"])])
+    return keep(lake.settings, folder / "worked")
+
+
 @pytest.fixture
-def full(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
-    """Create a lake with work for each job, and an archive with something new. No lease is renewed in the background."""
+def full(worked: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
+    """Restore that lake. No lease is renewed in the background."""
     monkeypatch.setattr(lease, "RENEW_S", 3600.0)
 
     def renew() -> Lake:
-        lake.renew()
-        lake.archive(Stream.DATA, [data(OLD_MS, "old", b"old")])
-        lake.archive(Stream.DATA, [data(YOUNG_MS, "young", b"young")])
-        ingest(open_catalog(lake.settings), lake.settings, run_id="before", now=at(YOUNG_MS))
-        lake.archive(Stream.DATA, [data(YOUNG_MS + 4, "young", b"young")])
-        lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 1, ["V1", "V2"])])
-        ingest(open_catalog(lake.settings), lake.settings, run_id="lately", now=at(YOUNG_MS))
-        lake.archive(Stream.DATA, [data(YOUNG_MS + 2, "young", b"young")])
-        lake.archive(Stream.TRIGGER, [trigger(YOUNG_MS + 3, ["V3"])])
-        return lake
+        worked.renew()
+        return worked
 
     return renew
 

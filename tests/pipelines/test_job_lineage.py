@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 from redis import Redis
 
 from manifold.contracts import keys
@@ -34,6 +33,7 @@ from pipelines.stages.rotate_keys import rotate_keys
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
+from tests.pipelines.plain import ingest
 from tests.pipelines.processes import a_stage
 from tests.support.lineage import names, runs_of, telling, told_in
 from tests.support.servers import ROOT, Server
@@ -257,15 +257,12 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
 
 @pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("job", JOBS)
-def test_each_job_names_its_inputs_and_outputs(
-    settings: Settings, file: Path, lake: Lake, one_spark: SparkSession, job: str
-) -> None:
+def test_each_job_names_its_inputs_and_outputs(settings: Settings, file: Path, job: str) -> None:
     work, how, inputs, outputs = JOBS[job]
     secret_files.get_or_create(settings.home, secret_files.KEYS, new_key_line)
     if job == "process_signals":
         make_signal_tables(open_catalog(settings))
-    silent = telling(settings, "")
-    ingest_audit_publish(SparkLake(silent, lambda: one_spark, open_catalog(silent)).run("first", 5))
+    ingest(open_catalog(settings), settings, run_id="first", now=at(5))
     with suppress(Retryable, Permanent):
         work(settings)
     _, ended = one(file, job)

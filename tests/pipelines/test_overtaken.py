@@ -24,9 +24,9 @@ from pipelines.ingest import run_all
 from pipelines.ingest.audit_result import append_audit_result
 from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, close_run, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
-from pipelines.ingest.open_run import begin
 from pipelines.ingest.publish import committed_runs, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write import begin
 from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake

@@ -2,7 +2,8 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
 from manifold.contracts.topics import CAMPAIGN
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import advice
+from manifold.sandbox.platform.bootstrap import prepare
 from manifold.settings import Settings
 from pipelines.cli import PERMANENT, main
 from pipelines.populate import load as population
@@ -283,6 +285,18 @@ def test_ended_entries_are_forgotten_hourly_and_not_after_each_run(
     now = datetime.fromtimestamp(seen.timestamp_ms / 1000, UTC)
     assert not is_behind(redis, spark_lake.catalog, spark_lake.settings, now)
     assert is_behind(redis, spark_lake.catalog, spark_lake.settings, now + FORGET_AFTER)
+
+
+def test_a_fresh_platform_forgets_no_ended_entries_in_its_first_hour(
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
+) -> None:
+    spark_lake.settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
+    prepare(spark_lake.settings, fresh=True, given_up=Event())
+    add_ids(spark_lake, (1, "V1", True))
+    add_outcome(spark_lake, "V1", 1)
+    now = datetime.now(UTC)
+    assert not is_behind(redis, spark_lake.catalog, spark_lake.settings, now)
+    assert is_behind(redis, spark_lake.catalog, spark_lake.settings, now + FORGET_AFTER + timedelta(minutes=1))
 
 
 def test_a_full_redis_is_named_with_limit_and_remedy_and_loading_resumes_later(

@@ -35,7 +35,7 @@ from manifold.messaging.publisher import Publisher
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, verified, web_context
 from manifold.sandbox.fleet import Fleet, vins
-from manifold.sandbox.platform import certificates, rabbitmq, supervise
+from manifold.sandbox.platform import certificates, rabbitmq, redis_certificates, supervise
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 from tests.support.platforms import platform_settings
@@ -120,7 +120,7 @@ def test_renewing_every_certificate_interrupts_nothing(secure: Settings) -> None
     before = supervise.status(secure).processes
     shown = of_redis(secure)
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 13
-    certificates.reload_redis(secure)
+    redis_certificates.reload(secure)
     assert of_redis(secure) != shown
     faces = http_of(secure)
     wait_until(

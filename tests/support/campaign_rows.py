@@ -1,6 +1,7 @@
 """A finished campaign, and its record as rows of the lake."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 
@@ -24,15 +25,18 @@ def finished() -> list[Fact]:
 
 def write(catalog: Catalog, facts: Iterable[Fact]) -> None:
     """Write the rows that ingest makes of these facts."""
+    orders, entries, ends = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
     for fact in facts:
         at = datetime_of(fact.seq)
         if isinstance(fact, Recorded):
             order = fact.command
             named = {"campaign": NAME, "seq": fact.seq, "at": at, "do": "order", "by": order.by, "epoch": order.epoch}
-            append(catalog, CAMPAIGN_EVENTS, [named | {"seen": order.seen, "record": encode(order)}])
+            orders.append(named | {"seen": order.seen, "record": encode(order)})
         elif isinstance(fact, Released):
             named = {"ts": at, "request_id": NAME, "seq": fact.seq, "data_id": "map_47", "applied": True, "campaign": NAME}
-            append(catalog, IDS, [named | {"vin": vin, "wave": fact.wave, "step": fact.step} for vin in fact.vins])
+            entries.extend(named | {"vin": vin, "wave": fact.wave, "step": fact.step} for vin in fact.vins)
         elif isinstance(fact, Ended):
             ended = {"vin": fact.vin, "seq": fact.release, "outcome": fact.ending, "accepted_at": datetime_of(fact.release)}
-            append(catalog, OUTCOMES, [ended | {"ended_at": at, "recorded_seq": fact.seq}])
+            ends.append(ended | {"ended_at": at, "recorded_seq": fact.seq})
+    for table, rows in ((CAMPAIGN_EVENTS, orders), (IDS, entries), (OUTCOMES, ends)):
+        append(catalog, table, rows)

@@ -1,6 +1,8 @@
 """RabbitMQ as the sandbox configures it. Tests that need it are skipped if it is not installed."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,6 +38,15 @@ def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> li
     except BaseException:
         epmd.stop()
         raise
+
+
+def ctl(settings: Settings, *words: str) -> str:
+    """The output of `rabbitmqctl`."""
+    script = rabbitmq.server_script()
+    assert script is not None
+    command = [str(script.with_name("rabbitmqctl")), *words]
+    env = os.environ | rabbitmq.environment(settings)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @contextmanager

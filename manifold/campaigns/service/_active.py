@@ -89,7 +89,7 @@ class Active:
             try:
                 await self._round(publisher)
             except Retryable as exc:
-                self._say(str(exc))
+                self._set_problem(str(exc))
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
@@ -112,7 +112,7 @@ class Active:
         names = {name for name, _ in known[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)
-        self._say(None)
+        self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
         plan = campaign.decided.plan
@@ -145,6 +145,9 @@ class Active:
         self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
+        if self._book.is_behind(name):
+            self.waiting[name] = "what is new of it is being folded"
+            return False
         if time.monotonic() < self._refused_until.get(name, 0.0):
             self.waiting[name] = "the recorder has refused what was published; see the log"
             return False
@@ -184,7 +187,7 @@ class Active:
             _metrics.RELEASED.inc(len(effect.vins))
         else:
             _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
-        log.info("on record", campaign=name, seq=receipt.seq, **_named(effect))
+        log.info("campaign decision recorded", campaign=name, seq=receipt.seq, **_named(effect))
         return True
 
     async def _now_ms(self) -> int:
@@ -215,9 +218,9 @@ class Active:
             return
         self._wake.clear()
 
-    def _say(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.warning("campaigns wait", reason=problem)
+            log.warning("campaign decisions paused", reason=problem)
         self.problem = problem
         _metrics.STUCK.set(problem is not None)
 

@@ -45,15 +45,15 @@ class Lead:
         while True:
             try:
                 self._place.lock()
-                self._lease = await self._taken()
+                self._lease = await self._acquire()
             except UnusableFolder:
                 raise
             except Permanent as exc:
                 self._place.unlock()
-                self._say(f"stands by: {exc}")
+                self._set_standby(f"stands by: {exc}")
                 await asyncio.sleep(LOOK_S)
             else:
-                self._say("")
+                self._set_standby("")
                 return
 
     async def held(self) -> None:
@@ -73,7 +73,7 @@ class Lead:
         self._lease = None
         self._place.unlock()
 
-    async def _taken(self) -> Lease:
+    async def _acquire(self) -> Lease:
         settings = self._settings
         archive = ArchiveClaims(settings.archive, settings.s3, NAME)
         others = [RedisClaims(self._redis, NAME)]
@@ -81,7 +81,7 @@ class Lead:
         await lease.take(0)
         return lease
 
-    def _say(self, stands_by: str) -> None:
+    def _set_standby(self, stands_by: str) -> None:
         if stands_by and not self._stands_by:
             log.info("campaigner stands by", reason=stands_by)
         self._stands_by = stands_by

@@ -48,7 +48,7 @@ class ClaimReply(NamedTuple):
     deadline_ms: int = 0
     must_end: tuple[MustEnd, ...] = ()
     message: bytes = b""
-    takes: int = 0
+    max_packet_bytes: int = 0
 
     @property
     def next(self) -> "ClaimReply":
@@ -72,7 +72,7 @@ class Claim(Verb, frozen=True):
         """Parse the reply of `claim` in _owner.lua or _ecq.lua."""
         word = _WORDS[raw[0]]
         if word is ClaimWord.CLAIMED:
-            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4], takes=int(raw[5] or 0))
+            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4], max_packet_bytes=int(raw[5] or 0))
         if word is ClaimWord.BUSY:
             return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
         if word is ClaimWord.MUST_END:

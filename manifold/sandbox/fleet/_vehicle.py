@@ -120,10 +120,10 @@ class Vehicle:
         self._clean_start, self._subscribed = False, True
         self.arrivals += 1
         self.say(Sign.ONLINE)
-        self._after(self._model.heartbeat_s(), "heartbeat", self._beat)
+        self._call_later(self._model.heartbeat_s(), "heartbeat", self._beat)
         stay_s = self._model.stay_s()
         if stay_s is not None:
-            self._after(stay_s, "depart", lambda: self._depart(crash=self._model.crashes()))
+            self._call_later(stay_s, "depart", lambda: self._depart(crash=self._model.crashes()))
         self._listener.changed(self.vin, "online")
 
     def on_lost(self, reason: str) -> None:
@@ -131,7 +131,7 @@ class Vehicle:
         self.problem = reason
         self._drop(goodbye=False, what="cut off")
         self._failures += 1
-        self._after(self._model.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
+        self._call_later(self._model.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
 
     def on_message(self, connection: Connection, message: MQTTMessage) -> None:
         """Record the message, and acknowledge it after a delay, unless the vehicle crashes first."""
@@ -179,7 +179,7 @@ class Vehicle:
             self.crash()
         else:
             self.leave()
-        self._after(self._model.away_s(), "come", lambda: self.come(clean_start=self._model.forgets()))
+        self._call_later(self._model.away_s(), "come", lambda: self.come(clean_start=self._model.forgets()))
 
     def _drop(self, *, goodbye: bool, what: str) -> None:
         self._stop_timers()
@@ -192,9 +192,9 @@ class Vehicle:
 
     def _beat(self) -> None:
         self.say(Sign.HEARTBEAT)
-        self._after(self._model.heartbeat_s(), "heartbeat", self._beat)
+        self._call_later(self._model.heartbeat_s(), "heartbeat", self._beat)
 
-    def _after(self, delay_s: float, name: str, what: Callable[[], None]) -> None:
+    def _call_later(self, delay_s: float, name: str, what: Callable[[], None]) -> None:
         self._timers[name] = self._loop.call_later(delay_s, what)
 
     def _stop_timers(self) -> None:

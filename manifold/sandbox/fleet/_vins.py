@@ -18,7 +18,7 @@ def vins(count: int, seed: int) -> list[Owner]:
         ValueError: `count` is negative.
     """
     if count < 0:
-        raise ValueError(f"count={count}; a fleet has no vehicle or more")
+        raise ValueError(f"count={count}; a fleet has 0 vehicles or more")
     draw = random.Random(f"vins/{seed}")
     found: dict[Owner, None] = {}
     while len(found) < count:

@@ -104,10 +104,10 @@ def main(
     except (ManifoldError, AMQPError, OSError, TimeoutError) as exc:
         console.print(f"gateways: {exc or type(exc).__name__}", style="red", highlight=False)
         raise typer.Exit(1) from exc
-    _tell(made, time.monotonic() - began)
+    _print_summary(made, time.monotonic() - began)
 
 
-def _tell(made: Sequence[SignalMessage], seconds: float) -> None:
+def _print_summary(made: Sequence[SignalMessage], seconds: float) -> None:
     table = Table(title=f"{len(made)} messages in {seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
     for column in ("kind", "sent", "the door is to say"):
         table.add_column(column)

@@ -30,20 +30,20 @@ class Addresses:
     def of(cls, settings: Settings) -> "Addresses":
         """Build the addresses from the settings."""
         return cls(
-            mqtt=_shown(settings.mqtt_for_vehicles),
-            mqtt_services=_shown(settings.mqtt),
-            redis=_shown(settings.redis),
+            mqtt=_without_password(settings.mqtt_for_vehicles),
+            mqtt_services=_without_password(settings.mqtt),
+            redis=_without_password(settings.redis),
             catalog={
                 "name": settings.catalog_name,
                 "type": settings.catalog_type,
-                "uri": _shown(settings.catalog),
+                "uri": _without_password(settings.catalog),
                 "warehouse": settings.warehouse_url,
             },
             archive=settings.archive,
             airflow=airflow.url(settings),
             reports=settings.reports_folder,
             api=settings.api,
-            amqp=_shown(shown_url(settings)),
+            amqp=_without_password(shown_url(settings)),
             secrets=str(secret_files.folder(settings.home)),
         )
 
@@ -63,7 +63,7 @@ class Addresses:
         }
 
 
-def _shown(url: str) -> str:
+def _without_password(url: str) -> str:
     """Return the URL without its password."""
     parts = urlsplit(url)
     if parts.password is None:

@@ -1,4 +1,4 @@
-"""`python -m manifold.sandbox.platform.airflow`: the embedded Airflow in one process group, lean enough for two cores.
+"""`python -m manifold.sandbox.platform.airflow`: Airflow's own commands as one program, lean enough for two cores.
 
 Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
 and every user must log in (`airflow_users`).
@@ -16,26 +16,25 @@ from pathlib import Path
 from types import FrameType
 
 import httpx
-import psutil
 
 from manifold.contracts.errors import ManifoldError, Permanent
 from manifold.runtime.renewal import written_at
 from manifold.runtime.tls import verified
 from manifold.sandbox.platform import airflow_users, api_tokens
-from manifold.sandbox.platform.airflow_commands import load, start, status_of
 from manifold.sandbox.platform.processes import Record, end, family
-from manifold.settings import Settings, load_settings
+from manifold.settings import PREFIX, Settings, load_settings
 
 ROOT = Path(__file__).parents[3]
 HEALTH = "/api/v2/monitor/health"
 # No triggerer, which would cost 150 MB: no DAG here defers. Logs are read from the folder, not over HTTP.
 API_SERVER = "api-server"
-COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), (API_SERVER,))
+COMPONENTS = ((API_SERVER,), ("scheduler", "--skip-serve-logs"), ("dag-processor",))  # the one that takes longest first
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 STOP_S = 15
 LOOK_S = 0.2
 IDLE_SLEEP_S = 0.5  # between two iterations of an idle scheduler; a run waits for several of them
 WORKERS = 2  # concurrent tasks; each idle worker takes 47 MB
+POOL = "default_pool"  # which Airflow always has; `WORKERS` bounds the jobs on Spark here
 
 
 def url(settings: Settings) -> str:
@@ -58,6 +57,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
             "AIRFLOW_HOME": str(settings.home / "airflow"),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
             **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
+            f"{PREFIX}SPARK_POOL": POOL,
             "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
             "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
@@ -92,7 +92,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # detects interrupted tasks soon after a restart
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",  # a file that has changed is read at once
         "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
         "LOGGING__COLORED_CONSOLE_LOG": "False",
         "METRICS__STATSD_ON": "False",
@@ -114,25 +114,52 @@ def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT, or until a process ends on its own; end all processes, and return the exit status.
 
     Raises:
-        Permanent: the database or the pool cannot be created; the log above has the reason.
+        Permanent: the database or Spark's defaults cannot be created; the log above has the reason.
     """
     env = environment(settings, os.environ)
     with _group() as stopping:
-        started = _start(settings, env)
-        pool = start(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"))  # without it, tasks would stay queued
+        _prepare(settings, env)
+        started = {part[0]: _start(part, env) for part in COMPONENTS}
         shown = _renewed_at(settings)
         while not stopping:
-            if status_of(pool):
-                raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
             if (now := _renewed_at(settings)) and now != shown:
-                _begin_again(started)
+                _stop(started[API_SERVER])  # it reads its certificate at start only; running tasks retry until it answers
+                started[API_SERVER] = _start((API_SERVER,), env)
                 shown = now
             for name, process in started.items():
-                if (status := status_of(process)) is not None:
+                if (status := process.poll()) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; see its log above\n")
                     return 1
             time.sleep(LOOK_S)
     return 0
+
+
+def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
+    """Create what is missing: passwords, Spark's defaults for spark-submit, the database, the configuration file with its keys.
+
+    The file is written before the other commands start, because each of them would write one with keys of its own.
+    """
+    airflow_users.make_up(settings)
+    (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
+    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
+    if _start(("db", "migrate"), env).wait():
+        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; see its log above")
+    if defaults.wait():
+        raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
+
+
+def _start(arguments: tuple[str, ...], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `airflow` with these arguments; its output goes to the log of this program."""
+    return subprocess.Popen([sys.executable, "-m", "airflow", *arguments], env=dict(env), stdin=subprocess.DEVNULL)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _renewed_at(settings: Settings) -> int:
@@ -142,17 +169,6 @@ def _renewed_at(settings: Settings) -> int:
         return written_at(certificate) if certificate else 0
     except OSError:
         return 0
-
-
-def _begin_again(started: dict[str, psutil.Process]) -> None:
-    """Restart the API server, which reads its certificate at start only. Running tasks retry until it answers."""
-    started[API_SERVER].terminate()
-    try:
-        started[API_SERVER].wait(STOP_S)
-    except psutil.TimeoutExpired:
-        started[API_SERVER].kill()
-        started[API_SERVER].wait()
-    started[API_SERVER] = start((API_SERVER,))
 
 
 @contextmanager
@@ -173,23 +189,6 @@ def _group() -> Iterator[list[int]]:
         end([process for process in family(Record.of_this_process()) if process.pid != os.getpid()], STOP_S)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Process]:
-    """Start all components; return them by name. Creates passwords, the database, and Spark's defaults for spark-submit.
-
-    The API server starts first, because it takes longest, and needs the database only for the first request.
-    """
-    airflow_users.make_up(settings)
-    (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
-    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
-    load(env)
-    server, migrate = start((API_SERVER,)), start(("db", "migrate"))
-    if migrate.wait():
-        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; see its log above")
-    if defaults.wait():
-        raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
-    return {API_SERVER: server} | {part[0]: start(part) for part in COMPONENTS if part[0] != API_SERVER}
 
 
 def _spark_folder(settings: Settings) -> Path:

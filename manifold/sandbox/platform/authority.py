@@ -63,7 +63,7 @@ def ca_certificate(name: str, key: ec.EllipticCurvePrivateKey, days: float, *, n
     """Return a self-signed CA certificate, in PEM."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     public = key.public_key()
-    made = _begun(subject, subject, public, public, now, now + timedelta(days=days), is_ca=True)
+    made = _builder(subject, subject, public, public, now, now + timedelta(days=days), is_ca=True)
     return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
@@ -86,14 +86,14 @@ def certificate(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
     ends = min(begins + timedelta(days=days), signs.not_valid_after_utc)
-    made = _begun(subject, signs.subject, key, own.public_key(), begins, ends, is_ca=False)
+    made = _builder(subject, signs.subject, key, own.public_key(), begins, ends, is_ca=False)
     made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
     if hosts:
         made = made.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
     return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _begun(
+def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,

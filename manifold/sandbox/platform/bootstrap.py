@@ -1,17 +1,21 @@
-"""The first start of a fresh home: creates the tables, and marks the empty queues as loaded, as no entry can be missing."""
+"""The first start of a fresh home: creates the tables, and marks the empty queues as loaded, as no entry can be missing.
+
+The queues also have no ended entries to forget, so that a first run starts no Spark for that.
+"""
 
 from threading import Event
 
 import pyarrow.fs as fs
 import redis
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Snapshot
 from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_fixed
 
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.redis_url import split_redis_url
 from manifold.contracts.seq import wall_clock_ms
-from manifold.contracts.tables import TABLES
+from manifold.contracts.tables import OUTCOMES, TABLES
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
@@ -40,7 +44,7 @@ def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
             stop=stop_when_event_set(given_up),
             reraise=True,
         )
-        patient(_mark_loaded, settings)
+        patient(_mark_loaded, settings, catalog.load_table(OUTCOMES.identifier).current_snapshot())
 
 
 def _has_segments(archive: str) -> bool:
@@ -57,7 +61,9 @@ def _empty(catalog: Catalog) -> bool:
     return all(s is None or s.summary is None or (s.summary["total-records"] or "0") == "0" for s in snapshots)
 
 
-def _mark_loaded(settings: Settings) -> None:
+def _mark_loaded(settings: Settings, outcomes: Snapshot | None) -> None:
     with connect(settings.redis) as client:
+        if outcomes is not None:  # an empty table, of which nothing is left to prune
+            client.set(keys.DONE_PRUNED, outcomes.snapshot_id, nx=True)
         for mark in keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1]):
             client.set(mark, wall_clock_ms(), nx=True)

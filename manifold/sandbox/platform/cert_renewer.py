@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from manifold.contracts.errors import ManifoldError
 from manifold.runtime.log import configure_logging
-from manifold.sandbox.platform import certificates
+from manifold.sandbox.platform import certificates, redis_certificates
 from manifold.settings import Settings, load_settings
 
 LOOK_S = 600.0  # work is due for days
@@ -29,8 +29,8 @@ def run(settings: Settings, stop: Event) -> None:
     def tell() -> None:
         """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
         nonlocal told
-        if (found := certificates.of_redis(settings)) != told:
-            certificates.reload_redis(settings)
+        if (found := redis_certificates.version(settings)) != told:
+            redis_certificates.reload(settings)
             told = found
 
     while not stop.is_set():

@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tls import OF_INNER, REVOKED, SERVER, Service
 from manifold.runtime import secret_files
-from manifold.runtime.redis import connect
-from manifold.runtime.renewal import written_at
 from manifold.runtime.secret_files import write
 from manifold.sandbox.platform import ca_rotation, cert_registry, revocations
 from manifold.sandbox.platform.authority import (
@@ -41,7 +39,6 @@ from manifold.settings import Settings
 
 LEAF_DAYS = 30.0
 RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which leaves are renewed
-ANSWER_S = 5.0  # timeout of Redis
 
 
 def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
@@ -57,7 +54,7 @@ def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
 def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     """Do what is due: CA rotation, certificates of tap and services, the revocation list.
 
-    Call it periodically; no restart is needed. Returns descriptions of what was done; afterwards call `reload_redis`.
+    Call it periodically; no restart is needed. Returns what was done; afterwards call `redis_certificates.reload`.
 
     Raises:
         Permanent: there is no CA.
@@ -66,7 +63,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     done = []
     with _locked(home):
         for ca in (FRONT_DOOR, INNER):
-            while step := _step(home, ca, today):
+            while step := _rotate(home, ca, today):
                 done.append(f"{ca.certificate}: {step}")
         done += renew(settings, now=today)
         if revocations.keep(home, today):
@@ -76,7 +73,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
     return done
 
 
-def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
+def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
     """Perform the next rotation step of this CA and return it; None: nothing is due."""
     folder, revoked_now = secret_files.folder(home), revoked(home)
     needed = {row.issuer for row in cert_registry.of_home(home, now=now) if row.serial not in revoked_now}
@@ -102,7 +99,7 @@ def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetim
     made = []
     for leaf in leaves(settings):
         file = folder / leaf.file
-        if not file.exists() or not _lasts(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
+        if not file.exists() or not _is_valid_until(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
             write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca, now=today))
             made.append(leaf.file)
     return made
@@ -133,28 +130,6 @@ def leaves(settings: Settings) -> list[Leaf]:
         *(Leaf(f"{user}.pem", user, FRONT_DOOR) for user in dict.fromkeys(users)),
         *(Leaf(OF_INNER.format(service), service, INNER) for service in services),
     ]
-
-
-def of_redis(settings: Settings) -> tuple[int, ...]:
-    """Return a version of the files that Redis loads; it changes when one of them is written.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return tuple(written_at(str(secret_files.folder(settings.home) / file)) for file in (SERVER, INNER.certificate))
-
-
-def reload_redis(settings: Settings) -> None:
-    """Make the sandbox's Redis reload its certificate and CA, which it does on command only.
-
-    Raises:
-        redis.RedisError: it does not answer.
-    """
-    folder = secret_files.folder(settings.home)
-    server = str(folder / SERVER)
-    files = ("tls-cert-file", server, "tls-key-file", server, "tls-ca-cert-file", str(folder / INNER.certificate))
-    with connect(settings.redis, socket_connect_timeout=ANSWER_S, socket_timeout=ANSWER_S) as redis:
-        redis.execute_command("CONFIG", "SET", *files)
 
 
 def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
@@ -235,7 +210,7 @@ def serial_of(pem: bytes) -> int:
     return x509.load_pem_x509_certificate(pem).serial_number
 
 
-def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
+def _is_valid_until(file: Path, until: datetime, issuer: x509.Name) -> bool:
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
     except ValueError:  # partial file

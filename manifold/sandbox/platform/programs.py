@@ -124,7 +124,7 @@ def environment(settings: Settings) -> dict[str, str]:
     As all settings are explicit, a settings file in the child's working directory has no effect.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
-    spelled = {PREFIX + name.upper(): _spelled(getattr(settings, name)) for name in type(settings).model_fields}
+    spelled = {PREFIX + name.upper(): _env_value(getattr(settings, name)) for name in type(settings).model_fields}
     folders = [
         str(Path(sys.executable).parent),
         *inherited.get("PATH", os.defpath).split(os.pathsep),
@@ -134,7 +134,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return inherited | spelled | {"PATH": os.pathsep.join(dict.fromkeys(folders)), "PYTHONUNBUFFERED": "1"}
 
 
-def _spelled(value: Any) -> str:
+def _env_value(value: Any) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if value is None:

@@ -29,7 +29,7 @@ DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
 MEMORY_BYTES = 512 << 20  # above this, RabbitMQ blocks publishers
 DISK_FREE_BYTES = 64 << 20  # below this, RabbitMQ blocks publishers
-MESSAGE_BYTES = 8 << 20  # a larger message closes its publisher's channel; the door's own limit is far lower, and gives a reason
+MESSAGE_BYTES = 3 << 20  # a larger message closes its publisher's channel; a processed signal may have 2.4 MiB
 EPMD_WAIT_S = 30.0
 NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # by default Erlang busy-waits on the shared cores
 

@@ -37,7 +37,7 @@ def keep(home: Path, now: datetime) -> bool:
     ended = {row.serial for row in cert_registry.all_of(home) if row.ends_at <= now}
     found, on_it = _read(home), listed(home)
     kept = {serial: since for serial, since in on_it.items() if serial not in ended}  # unregistered ones stay listed
-    if found is not None and len(kept) == len(on_it) and _lasts(home, found, now):
+    if found is not None and len(kept) == len(on_it) and _is_current(home, found, now):
         return False
     write(home, kept, now)
     return True
@@ -49,7 +49,7 @@ def ends_at(home: Path) -> datetime | None:
     return None if found is None else found.next_update_utc  # compare with None, because an empty list is falsy
 
 
-def _lasts(home: Path, found: x509.CertificateRevocationList, now: datetime) -> bool:
+def _is_current(home: Path, found: x509.CertificateRevocationList, now: datetime) -> bool:
     own = signer(secret_files.folder(home), FRONT_DOOR)
     until = found.next_update_utc
     return found.issuer == own.subject and until is not None and until - now >= timedelta(days=LISTED_DAYS / 2)

@@ -81,8 +81,8 @@ class ProxiedConnection:
         self._heard_at = self._loop.time()
         proxy.bytes_up += len(data)
         if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
-            observer.client_unobserved = True  # not MQTT: the broker will reject it at once
-        if self._opening and observer.stage is not Stage.NEW and not observer.client_unobserved:
+            observer.up.unobserved = True  # not MQTT: the broker will reject it at once
+        if self._opening and observer.stage is not Stage.NEW and not observer.up.unobserved:
             self._wait_with(data)
             return
         data = self._seen_of(data)
@@ -91,7 +91,7 @@ class ProxiedConnection:
             self.broker.transport.write(data)
             return
         self._first += data
-        if not self._dialled and (observer.stage is not Stage.NEW or observer.client_unobserved):
+        if not self._dialled and (observer.stage is not Stage.NEW or observer.up.unobserved):
             self._dialled = True
             if not self._admission.admits(observer.asked):
                 answer = self._admission.refusal(observer.asked)
@@ -110,8 +110,7 @@ class ProxiedConnection:
         observer = self.observer
         gone, early = observer.up.take(
             data,
-            observer.from_client,
-            hold=lambda: not observer.client_unobserved and observer.stage is not Stage.NEW,
+            hold=lambda: not observer.up.unobserved and observer.stage is not Stage.NEW,
             until=lambda: self._opening and observer.stage is not Stage.NEW,
         )
         if early:
@@ -167,7 +166,7 @@ class ProxiedConnection:
 
     def _pass_down(self, data: bytes) -> None:
         observer = self.observer
-        data, _ = observer.down.take(data, observer.from_broker, hold=lambda: observer.completes, until=_never)
+        data, _ = observer.down.take(data, hold=lambda: observer.completes, until=_never)
         self._proxy.sessions.store.flush()
         if self.client.transport is not None:
             self.client.transport.write(data)
@@ -181,15 +180,15 @@ class ProxiedConnection:
 
     def _look_for_connack(self, data: bytes) -> None:
         observer = self.observer
-        seen = observer.from_broker(data)
+        seen = observer.down.feed(data)
         self._held += data[:seen]
         self._after += data[seen:]
         if observer.held:
             self.broker.pause(_CONNACK_HELD)
-        elif observer.stage is not Stage.ASKED or observer.broker_unobserved:
+        elif observer.stage is not Stage.ASKED or observer.down.unobserved:
             self._release()
         elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
-            observer.broker_unobserved = True
+            observer.down.unobserved = True
             self._release()
 
     def _release(self) -> None:

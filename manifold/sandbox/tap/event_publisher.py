@@ -142,7 +142,7 @@ class _Wire(asyncio.Protocol):
 
     def __init__(self, confirmed: Callable[[int], None]) -> None:
         self._confirmed = confirmed
-        self._scanner = Scanner(frozenset({CONNACK, PUBACK}), self._says, _ignore)
+        self._scanner = Scanner(frozenset({CONNACK, PUBACK}), self._handle_packet, _ignore)
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self.accepted: asyncio.Future[None] = loop.create_future()
@@ -176,7 +176,7 @@ class _Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _says(self, kind: int, body: bytes) -> None:
+    def _handle_packet(self, kind: int, body: bytes) -> None:
         if kind == PUBACK:
             self._confirmed(int.from_bytes(body[:2]))
         elif not self.accepted.done():

@@ -1,7 +1,7 @@
 """Observes the packets of one connection in both directions and emits EMQX's events. Pure: bytes in, events out.
 
 The connection of a service, or one with a client id that cannot be part of a topic, is silent: only its publishes to vehicles are
-observed. A direction with bytes that are not MQTT is no longer observed; the broker deals with them.
+observed.
 """
 
 import secrets
@@ -12,13 +12,7 @@ from manifold.contracts.names import is_service
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.message_tracker import NO_PROPERTIES, MessageTracker
-from manifold.sandbox.tap.packets import (
-    Connect,
-    packet,
-    read_connack,
-    read_connect,
-    read_disconnect,
-)
+from manifold.sandbox.tap.packets import Connect, packet, read_connack, read_connect, read_disconnect
 from manifold.sandbox.tap.passage import Passage
 from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.scanner import (
@@ -31,7 +25,6 @@ from manifold.sandbox.tap.scanner import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
-    Malformed,
     Scanner,
 )
 from manifold.sandbox.tap.sessions import Sessions, session_expiry_s
@@ -58,7 +51,7 @@ class Stage(Enum):
 
 
 class SessionObserver:
-    """Observes one connection. Call `from_client` and `from_broker` before forwarding bytes, and report how the connection ends.
+    """Observes one connection, whose bytes pass through `up` and `down`. Report how the connection ends.
 
     While `held` is true the CONNACK must not be forwarded; `released` is called when it may.
     """
@@ -74,34 +67,11 @@ class SessionObserver:
         self.client_id = ""
         self.silent = True
         self.held = False
-        self.client_unobserved = self.broker_unobserved = False
         self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # the broker's own disconnect reason
         self._ended_by: str | None = None  # the reason of the disconnected event
-
-    # ---- bytes
-
-    def from_client(self, data: bytes) -> int:
-        """Observe client bytes; return how many were read: all, unless they include a CONNECT or a changed packet."""
-        if self.client_unobserved:
-            return len(data)
-        try:
-            return self._client.feed(data)
-        except Malformed:
-            self.client_unobserved = True
-            return len(data)
-
-    def from_broker(self, data: bytes) -> int:
-        """Observe broker bytes; return how many were read: all, unless they include a CONNACK or a changed packet."""
-        if self.broker_unobserved:
-            return len(data)
-        try:
-            return self._broker.feed(data)
-        except Malformed:
-            self.broker_unobserved = True
-            return len(data)
 
     # ---- start and end of the connection
 
@@ -147,19 +117,19 @@ class SessionObserver:
         at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
         self.held = True
         fields = events.connected(now_ms, self.client_id, asked, self._expiry_s, at_once)
-        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._told)
+        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._resume)
 
-    def _told(self) -> None:
+    def _resume(self) -> None:
         self.held = False
         self._released()
 
     def taken_over(self, clean_start: bool) -> None:
         """End this connection, because the broker has accepted another one with its client id."""
-        self._over("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
+        self._end("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
 
     def client_closed(self) -> None:
         """Handle the end of the connection by the client."""
-        self._over("tcp_closed", NO_PROPERTIES)
+        self._end("tcp_closed", NO_PROPERTIES)
 
     def broker_closed(self, silent_for_s: float) -> int | None:
         """Handle the end of the connection by the broker, `silent_for_s` seconds after the client's last bytes.
@@ -170,21 +140,21 @@ class SessionObserver:
         if newer and newer[-1] is not self and newer[-1].asked is not None:
             self.taken_over(newer[-1].asked.clean_start)
         else:
-            self._over(self._said or self._guess(silent_for_s), NO_PROPERTIES)
+            self._end(self._said or self._guess(silent_for_s), NO_PROPERTIES)
         told = self._messages.version >= 5 and self._said is None
         return _GOODBYES.get(self._ended_by or "") if told else None
 
     def _guess(self, silent_for_s: float) -> str:
-        if self.client_unobserved:
+        if self.up.unobserved:
             return "protocol_error"
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
         return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
 
     def tap_closes(self) -> None:
         """Handle the end of the connection by the tap itself, which is stopping."""
-        self._over("server_shutting_down", NO_PROPERTIES)
+        self._end("server_shutting_down", NO_PROPERTIES)
 
-    def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
+    def _end(self, reason: str, props: Properties, keep: bool = False) -> None:
         self._all.unregister(self)
         if self.stage is Stage.OPEN:
             self._ended_by = reason
@@ -244,10 +214,10 @@ class SessionObserver:
         expiry = props.get("Session-Expiry-Interval")
         if expiry is not None:
             if expiry and not self._expiry_s:
-                self._over("protocol_error", props)
+                self._end("protocol_error", props)
                 return
             self._expiry_s = min(expiry, SESSION_MAX_S)
-        self._over(events.reason_name(reason), props)
+        self._end(events.reason_name(reason), props)
 
     # ---- packets of the broker
 

@@ -1,30 +1,42 @@
-"""Forwarding of one direction: an incomplete packet is held back, and a packet may be replaced by another. Pure."""
+"""One direction of a connection: observed, an incomplete packet held back, a packet replaced by another. Pure."""
 
 from collections.abc import Callable
 
-from manifold.sandbox.tap.scanner import Scanner
+from manifold.sandbox.tap.scanner import Malformed, Scanner
 
 
 class Passage:
-    """One direction of one connection. An observer may set `instead` for the current packet: its size, and its replacement."""
+    """One direction of one connection. An observer may set `instead` for the current packet: its size, and its replacement.
 
-    __slots__ = ("_held", "_scanner", "instead")
+    Once `unobserved`, all bytes are forwarded unread: some were not MQTT, and the broker deals with them.
+    """
+
+    __slots__ = ("_held", "_scanner", "instead", "unobserved")
 
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
         self._held = b""
         self.instead: tuple[int, bytes] | None = None
+        self.unobserved = False
 
     @property
     def holds(self) -> bool:
         """Whether the beginning of a packet is held back."""
         return bool(self._held)
 
-    def take(
-        self, data: bytes, feed: Callable[[bytes], int], *, hold: Callable[[], bool], until: Callable[[], bool]
-    ) -> tuple[bytes, bytes]:
+    def feed(self, data: bytes) -> int:
+        """Observe bytes; return how many were read: all, unless they include a CONNECT, a CONNACK or a changed packet."""
+        if self.unobserved:
+            return len(data)
+        try:
+            return self._scanner.feed(data)
+        except Malformed:
+            self.unobserved = True
+            return len(data)
+
+    def take(self, data: bytes, *, hold: Callable[[], bool], until: Callable[[], bool]) -> tuple[bytes, bytes]:
         """Return the bytes to forward, and the rest of `data` once `until` is true; `hold`: hold back an incomplete packet."""
-        seen = feed(data)
+        seen = self.feed(data)
         if seen == len(data) and self.instead is None and not self._held and not (self._scanner.unfinished and hold()):
             return data, b""
         gone = bytearray(self._held)
@@ -37,7 +49,7 @@ class Passage:
                 gone[-size:] = packet
             if not data or until():
                 break
-            seen = feed(data)
+            seen = self.feed(data)
         keep = min(self._scanner.unfinished, len(gone)) if hold() else 0
         self._held = bytes(gone[len(gone) - keep :])
         return bytes(gone[: len(gone) - keep]), data

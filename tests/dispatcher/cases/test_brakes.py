@@ -142,7 +142,35 @@ def test_an_entry_is_sent_within_its_window_alone(brisk: Ground, client: Platfor
     vehicle.leave()
 
 
-def test_a_brake_holds_over_the_death_of_dispatcher_and_redis(brisk: Ground, campaign: Campaign) -> None:
+def test_what_the_broker_holds_for_an_absent_vehicle_is_dropped_with_its_window(
+    brisk: Ground, client: PlatformClient, campaign: Campaign
+) -> None:
+    """Both left unnoticed, so the broker holds a message for each session; the second one's window stays open."""
+    gone, back = Vehicle(brisk), Vehicle(brisk)
+    for vehicle in (gone, back):
+        brisk.here(vehicle.connect())
+        brisk.leaves(vehicle)
+        with brisk.platform.blocking() as redis:
+            redis.hset(keys.presence(vehicle.vin), "connected", "yes")
+    other = Campaign(brisk, client, f"{campaign.name}-open")
+    other.release(back.vin, until_ms=wall_clock_ms() + 60_000)
+    over = campaign.release(gone.vin, until_ms=wall_clock_ms() + 3_000)
+    wait_until(lambda: brisk.in_flight(back) is not None, what="one message to be with the broker")
+    ended = brisk.ended(gone, over)[over]
+    assert (ended.outcome, ended.attempts > 0) == (Outcome.WITHDRAWN, True)
+
+    back.connect(subscribe=False)
+    assert back.waits_for(1)[0].request_id == other.name, "the broker has held it"
+    gone.connect(subscribe=False)
+    brisk.here(gone)
+    later = brisk.batch(gone.vin, request_id="later")
+    assert brisk.ended(gone, over, later)[later].outcome is Outcome.DELIVERED
+    assert gone.requests == ["later"]
+    back.leave()
+    gone.leave()
+
+
+def test_a_brake_holds_over_the_death_of_dispatcher_redis_and_broker(brisk: Ground, campaign: Campaign) -> None:
     vehicle = Vehicle(brisk)
     campaign.pause()
     seq = campaign.release(vehicle.vin)
@@ -151,6 +179,7 @@ def test_a_brake_holds_over_the_death_of_dispatcher_and_redis(brisk: Ground, cam
     platform.redis.kill()
     users = None if platform.users is None else platform.users.file
     platform.redis = start_redis(platform.home / "redis", port=platform.settings.redis_port, append_only=True, users=users)
+    platform.restart_broker()
     platform.start_dispatcher()
 
     brisk.here(vehicle.connect())

@@ -57,6 +57,14 @@ REFUSALS = [
     ({"targets": {"vins": ["A", 7]}}, "targets.vins[1] 7: expected `str`, got `int`"),
     ({"targets": {"vins": ["A", "A"]}}, "targets.vins 2 items: names a VIN twice; name each once"),
     ({"targets": {"batch": "b"}}, "targets.ended null: belongs to batch or campaign; list there the outcomes"),
+    (
+        {"targets": {"batch": "b", "ended": ["failed", "confirmed"]}},
+        'targets.ended[1] "confirmed": must be how vehicles of a batch ended: delivered, ',
+    ),
+    (
+        {"targets": {"campaign": "c", "ended": ["withdrawn"]}},
+        'targets.ended[0] "withdrawn": must be how vehicles of a campaign ended: waiting, ',
+    ),
     ({"waves": []}, "waves 0 items: must name at least one wave"),
     ({"waves": [WAVE, WAVE]}, "waves 2 items: two have the same name; give each its own"),
     ({"waves": [{"name": "a", "size": "rest"}, WAVE]}, 'waves 2 items: only the last may have the size "rest"'),

@@ -23,7 +23,7 @@ from tests.support.platforms import platform_settings
 from tests.support.servers import ROOT, wait_until
 
 SPARK_S = 200  # for one command that starts a JVM on a busy machine
-DEMO_S = 500  # for the demo, which starts Airflow and several of them
+DEMO_S = 1200  # for the demo, which starts Airflow and several of them
 RUN = uuid.uuid4().hex[:8]
 CAMPAIGN, PROPOSED = f"campaign-{RUN}", f"proposed-{RUN}"
 VIN, GONE, REQUEST, CLIENT, DEVICE = f"VIN-{RUN}", f"GONE-{RUN}", f"task_{RUN}", f"client-{RUN}", f"device-{RUN}"
@@ -283,7 +283,7 @@ def test_a_start_on_ports_in_use_fails_with_a_remedy(sandbox: Sandbox, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(DEMO_S + 100)
 def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
     env = environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True))
     done = manifold("demo", env=env, within_s=DEMO_S)

@@ -587,7 +587,7 @@ def test_a_claim_carries_the_maximum_packet_size_of_the_connection(use: Callable
             assert reply.word is ClaimWord.CLAIMED
             batch.add("V", Release(SEQ[0], ReleaseReason.CUT), NOW)
             await batch.run()
-            return int(reply.takes)
+            return int(reply.max_packet_bytes)
 
         await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert await takes_after() == 0

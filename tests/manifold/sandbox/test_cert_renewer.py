@@ -23,7 +23,7 @@ from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SER
 from manifold.runtime import renewal
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, revoked_serials, server_context, web_server_context
-from manifold.sandbox.platform import authority, ca_rotation, cert_registry, cert_renewer, certificates
+from manifold.sandbox.platform import authority, ca_rotation, cert_registry, cert_renewer, certificates, redis_certificates
 from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, Authority, believed, signer
 from manifold.sandbox.platform.programs import command, programs
 from manifold.settings import Settings
@@ -182,7 +182,7 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
     shutil.copy(tmp_path / SECRETS / OF_INNER.format(OPERATOR), former)
     for pause in ("LOOK_S", "AGAIN_S"):
         monkeypatch.setattr(cert_renewer, pause, 0.05)
-    monkeypatch.setattr(certificates, "ANSWER_S", 0.5)
+    monkeypatch.setattr(redis_certificates, "ANSWER_S", 0.5)
     program = next(each for each in programs(settings) if each.kind == "redis")
     server = start(command(program, settings), port=settings.redis_port, log=tmp_path / "redis.log")
     with stopping(server), connect(settings.redis) as client:

@@ -191,15 +191,6 @@ def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
     assert max(ages) <= 4
 
 
-def test_time_in_an_unread_connection_counts_even_if_the_queue_is_empty() -> None:
-    backlog = Backlog(3600)
-    backlog.observe_depth(0, 10_000)
-    backlog.paused()
-    assert backlog.age_s(10_120) == 120
-    backlog.observe_depth(0, 10_121)
-    assert backlog.age_s(10_122) == 0
-
-
 def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     for second in range(1, 1000):

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from manifold.contracts.signals import topology
 from manifold.settings import Settings
 from tests.manifold.signals.gateway import Door, Gateway, body_of
-from tests.manifold.signals.test_alarm import ctl
 from tests.manifold.signals.test_faults import drain, health, send_many
+from tests.support.rabbitmq import ctl
 from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
@@ -94,6 +94,20 @@ def test_good_signals_pass_more_held_back_messages_than_the_prefetch(
         assert drain(gateway, 25) == dict.fromkeys(names, 1)
         wait_until(lambda: health(own_door)["in_hand"] == 45)
     assert_all_went(own_door, gateway, dead_letters=46, recorded=70)
+
+
+def test_refusals_pass_more_held_back_signals_than_the_prefetch(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    own_door.with_settings(signals_prefetch=10).start()
+    with full(rabbitmq, gateway, topology.PROCESSED):
+        names = send_many(gateway, 45, "held-back")
+        for number in range(25):
+            gateway.send(f"no JSON {number}".encode(), {})
+        wait_until(lambda: gateway.count(topology.DEAD) == 25, what="the dead letters")
+        wait_until(lambda: health(own_door)["in_hand"] == 45)
+    wait_until_settled(own_door, gateway)
+
+    assert drain(gateway, 46) == dict.fromkeys(names | {"in-the-way"}, 1)
+    assert len(own_door.recorded()) == 70
 
 
 def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(

@@ -30,11 +30,12 @@ from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.signals import keys, topology
 from manifold.contracts.signals.canonical import idempotency_key
 from manifold.contracts.signals.codes import Code
-from manifold.contracts.signals.messages import RawSignal, parse_raw
+from manifold.contracts.signals.messages import MAX_PAYLOAD, RawSignal, parse_raw
 from manifold.contracts.signals.records import read_raw
 from manifold.history.signals import device_signals
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.day_keys import DayKeys
+from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
 from tests.manifold.signals.gateway import FOREIGN, SECRET, Door, Gateway, body_of, now_text, signed
 from tests.support.servers import ROOT, wait_until
 
@@ -146,6 +147,17 @@ def test_a_bad_message_becomes_a_dead_letter_and_the_next_one_is_processed(
     assert error["correlationId"] == about.headers["x-correlation-id"]
     assert refused.refused_because.startswith(code)  # type: ignore[union-attr]
     assert DayKeys.of(door.settings).open(refused.payload, seq=refused.seq) == body
+
+
+def test_the_largest_payload_is_processed(door: Door, gateway: Gateway) -> None:
+    """With all readings that are taken over, the processed signal is twice as large."""
+    one = '{"type":"temperature","value":123456789.5,"unit":"celsius","confidence":0.123456789}'
+    plain = f'{{"readings":[{",".join([one] * (MAX_PAYLOAD // 4 * 3 // (len(one) + 1) - 1))}]}}'.encode()
+    gateway.send_signed(body_of(payload=plain))
+    _, out = gateway.get(topology.PROCESSED)
+
+    assert len(json.loads(out)["processedData"]["readings"]) == plain.count(b"value")
+    assert 1 << 20 < len(out) < MESSAGE_BYTES
 
 
 def test_error_log_and_record_name_the_device_of_a_refused_message(door: Door, gateway: Gateway) -> None:

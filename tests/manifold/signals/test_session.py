@@ -1,66 +1,66 @@
-"""A session that has ended: its connection's later deliveries are ignored."""
+"""A session with RabbitMQ: its deliveries, acknowledgements and publishes, and its end."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic
 
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
-from manifold.signals._amqp_frames import Frames, FrameStream
 from manifold.signals._outgoing import dead_letter, retry
 from manifold.signals._received import Received
-from manifold.signals._session import Session, open_session
+from manifold.signals._session import open_session
 from tests.manifold.signals.gateway import Door, Gateway
-from tests.manifold.signals.test_alarm import ctl
-from tests.manifold.signals.test_amqp_frames import delivered
+from tests.support.rabbitmq import ctl
 from tests.support.servers import wait_until
 
 
-def channel(number: int) -> Any:
-    """The part of the library's channels that a session uses as long as nothing is sent."""
-    loop = asyncio.get_running_loop()
-
-    async def consumed(*_: Any, **__: Any) -> None:
-        return None
-
-    return SimpleNamespace(
-        number=number, closing=loop.create_future(), on_consumer_cancel_callbacks=set(), basic_consume=consumed, is_closed=False
-    )
-
-
-def test_deliveries_after_the_session_ends_are_ignored() -> None:
+@pytest.mark.slow
+def test_deliveries_after_the_session_ends_are_ignored(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
     """The next session would acknowledge it by a tag that belongs to another message there, and count its bytes forever."""
 
-    async def scenario() -> list[int]:
-        taken, wire = list[Received](), FrameStream()
-        session = Session(channel(1), channel(2), wire, FrameStream())
-        await session.consume(topology.RAW, taken.append)
-        frames = Frames(asyncio.StreamReader(), wire, asyncio.get_running_loop())
-        frames.data_received(delivered(1, b"of the stay"))
-        session.end("its work has ended")
-        session.leave()
-        frames.data_received(delivered(2, b"while it is closed"))
-        return [one.tag for one in taken]
+    async def scenario() -> list[bytes]:
+        taken = list[Received]()
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            await session.consume(topology.RAW, taken.append)
+            gateway.send(b"of the stay", {})
+            await until(lambda: len(taken) == 1)
+            session.end("its work has ended")
+            session.leave()
+            gateway.send(b"while it is closed", {})
+            await until(lambda: gateway.count(topology.RAW) == 0)  # it is on its way to the session
+            while await session.count(topology.RAW):  # whose reply comes after it
+                pass
+        return [one.body for one in taken]
 
-    assert asyncio.run(scenario()) == [1]
+    assert asyncio.run(scenario()) == [b"of the stay"]
+    wait_until(lambda: gateway.count(topology.RAW) == 2)  # redelivered to whoever comes next
 
 
-def test_a_consumer_cancelled_by_the_server_ends_the_session() -> None:
-    async def scenario() -> str:
-        taking = channel(1)
-        session = Session(taking, channel(2), FrameStream(), FrameStream())
-        for tell in taking.on_consumer_cancel_callbacks:
-            tell(Basic.Cancel("door-0"))
-        return session.lost.result() if session.lost.done() else ""
+@pytest.mark.slow
+def test_messages_are_delivered_in_order_and_acknowledged_together(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    async def scenario() -> list[bytes]:
+        taken = list[Received]()
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            await session.consume(topology.RAW, taken.append)
+            for number in range(60):
+                gateway.send(str(number).encode(), {})
+            await until(lambda: len(taken) == own_door.settings.signals_prefetch)
+            assert gateway.count(topology.RAW) == 60 - own_door.settings.signals_prefetch
+            await session.ack_up_to(taken[-2])
+            await until(lambda: len(taken) == 60)
+            await session.ack_each(taken[50:])
+            await session.count(topology.RAW)  # on the same channel, so the acknowledgements are read before
+        return [one.body for one in taken]
 
-    assert "cancelled a consumer" in asyncio.run(scenario())
+    assert asyncio.run(scenario()) == [str(number).encode() for number in range(60)]
+    assert gateway.get(topology.RAW)[1] == b"49"
 
 
 @pytest.mark.slow
@@ -86,8 +86,8 @@ def test_connections_have_the_configured_heartbeat(own_door: Door, rabbitmq: Set
 @pytest.mark.slow
 def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
     """AMQP 1.0 clients send such messages; a connection error would redeliver it forever."""
-    about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
-    message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)
+    about: Any = SimpleNamespace(reply_to="amq.rabbitmq.reply-to")
+    message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), message=about)
     report = ErrorReport.of(Refusal(Code.SCHEMA_ERROR, "no", "other"), at=message.at, correlation_id=None, retry_count=0)
 
     async def scenario() -> list[Exception | None]:
@@ -95,3 +95,14 @@ def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door
             return await session.publish([retry(message, 1000), dead_letter(message, report)])
 
     assert asyncio.run(scenario()) == [None, None]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition while the event loop goes on.
+
+    Raises:
+        TimeoutError: it does not come true.
+    """
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110  # polled from the server
+            await asyncio.sleep(0.02)

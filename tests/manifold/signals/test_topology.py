@@ -28,7 +28,7 @@ def test_the_stored_definitions_match_the_contract() -> None:
 
 @pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
 def test_every_server_accepts_messages_of_the_same_size(file: str) -> None:
-    """Larger messages close their publisher's channel; without a limit, the service would hold 128 MiB before refusing."""
+    """Larger messages close their publisher's channel; without a limit, each in the service's hands could have 128 MiB."""
     assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
 
 

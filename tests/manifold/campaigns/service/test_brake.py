@@ -31,9 +31,12 @@ def brake_of(world: World, name: str) -> Brake | None:
 
 
 def test_a_pause_holds_without_the_campaigner_and_a_resume_sends_to_each_once(world: World) -> None:
-    """Half of the vehicles have it, the others are away when the campaign is paused, and come while it is."""
-    targets = vins(20, seed=3)
-    here, away = targets[:10], targets[10:]
+    """Half of the vehicles have it, the others are away when it is paused, and come meanwhile. Neither API nor Airflow runs.
+
+    `tests/dispatcher/test_brake_at_size.py` pauses among a million released entries.
+    """
+    targets = vins(200, seed=3)
+    here, away = targets[:100], targets[100:]
 
     async def play() -> Fleet:
         async with Fleet(world.settings, targets) as fleet:
@@ -59,7 +62,7 @@ def test_a_pause_holds_without_the_campaigner_and_a_resume_sends_to_each_once(wo
         return fleet
 
     assert set(copies(asyncio.run(play()), "held").values()) == {1}
-    assert world.campaign("held").total(Status.DELIVERED) == 20
+    assert world.campaign("held").total(Status.DELIVERED) == 200
     withdrawn = {record.vin for record in world.platform.outcomes() if record.outcome is Outcome.WITHDRAWN}
     assert withdrawn == set(away)
 

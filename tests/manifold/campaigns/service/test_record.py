@@ -17,19 +17,22 @@ from manifold.archive.store import Archive
 from manifold.archive.tail import Tail
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
+from manifold.campaigns.proposals import lists
 from manifold.campaigns.record import CampaignRecord, fold_into, read_campaigns
+from manifold.campaigns.service._book import Book
 from manifold.campaigns.standing import Status
 from manifold.contracts import campaigns as r
+from manifold.contracts import topics
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.contracts.seq import node_of, seq_of
+from manifold.contracts.seq import datetime_of, node_of, seq_of, wall_clock_ms
 from manifold.contracts.topics import RELEASE
 from manifold.runtime.http import Health, serve
 from manifold.settings import Settings
 from tests.manifold.archive.test_journal import journal
 from tests.manifold.campaigns.service.worlds import World, a_world, order, plan_for
-from tests.support.servers import free_port
+from tests.support.servers import free_port, wait_until
 from tests.support.wire import release
 
 
@@ -82,6 +85,44 @@ def test_a_campaign_that_is_over_is_read_by_name_alone(tmp_path: Path) -> None:
             assert read_campaigns(world.settings).keys() == {"open"}
             assert read_campaigns(world.settings, ["over"])["over"].decided.stage is Stage.CANCELLED
             flush(world)
+
+
+def test_a_pause_is_folded_while_the_long_list_of_another_campaign_is_drawn(tmp_path: Path) -> None:
+    names = [f"VIN{number:07}" for number in range(400_000)]
+    plan = plan_for("long", []) | {"targets": {"file": "fleet.csv"}}
+    with a_world(tmp_path) as world:
+        book = Book(world.settings)
+
+        def both() -> list[Campaign]:
+            book.refresh()
+            return [campaign for _, campaign in book.proposed()]
+
+        listed = lists("long", "author", [r.Target(vin) for vin in names])
+        segments = RecordedSegments(Archive(world.settings.archive))
+        orders = [r.Propose("long", "author", plan=plan), *listed]
+        at_ms = wall_clock_ms() - 60_000
+        messages = [
+            Envelope(seq := seq_of(at_ms, 7, n), datetime_of(seq), Stream.CAMPAIGN, topics.CAMPAIGN, r.encode(command))
+            for n, command in enumerate(orders)
+        ]
+        segments.seal(messages, node=7)
+        for command in (
+            r.Propose("short", "author", plan=plan_for("short", ["A"])),
+            r.Approve("short", "approver"),
+            r.Start("short", "x"),
+        ):
+            asyncio.run(order(world.settings, command))
+        long, short = both()
+        assert (len(long.decided.targets), short.decided.stage) == (len(names), Stage.RUNNING)
+
+        asyncio.run(order(world.settings, r.Approve("long", "approver")))
+        asyncio.run(order(world.settings, r.Pause("short", "operator")))
+        long, short = both()
+        assert (short.decided.stage, len(long.roster), book.is_behind("long")) == (Stage.PAUSED, 0, True)
+        asyncio.run(order(world.settings, r.Start("long", "x")))
+        wait_until(lambda: len(both()[0].roster) == len(names), what="the list to be drawn")
+        wait_until(lambda: both()[0].decided.stage is Stage.RUNNING, what="what came meanwhile to be folded")
+        assert not book.is_behind("long")
 
 
 @asynccontextmanager

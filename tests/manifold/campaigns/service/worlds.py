@@ -3,12 +3,14 @@
 import json
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
@@ -16,10 +18,12 @@ from manifold.campaigns.record import read_campaigns
 from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt
+from manifold.contracts.topics import Sign, response_topic
 from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet
 from manifold.settings import Settings
 from tests.dispatcher.platform import Platform, a_platform
+from tests.dispatcher.vehicle import Got, Vehicle
 from tests.support.platforms import variables
 from tests.support.servers import Server, free_port, start_service, wait_until
 
@@ -42,7 +46,7 @@ class World:
         port, home = free_port(), self.settings.home / "campaigners" / name
         own = {"home": home, "campaigner_port": port, "archive_url": self.settings.archive, "campaigner_lease_seconds": LEASE_S}
         recorder = f"http://127.0.0.1:{self.settings.recorder_port}"
-        env = self.platform.env | variables(**(own | {"recorder_urls": recorder} | settings))
+        env = self.platform.env_of("campaigner") | variables(**(own | {"recorder_urls": recorder} | settings))
         log = self.settings.home / "logs" / f"campaigner-{name}.log"
 
         def is_ready() -> bool:
@@ -52,6 +56,10 @@ class World:
         server = start_service("manifold.campaigns", port=port, log=log, env=env, ready=is_ready)
         self.campaigners[name] = server
         return server
+
+    def flush(self) -> None:
+        """Have the recorder move what it has recorded into the archive."""
+        httpx.post(f"http://127.0.0.1:{self.settings.recorder_port}/flush", timeout=70, trust_env=False).raise_for_status()
 
     def campaign(self, name: str) -> Campaign:
         """The campaign as it is on record now."""
@@ -123,3 +131,24 @@ async def order(settings: Settings, command: r.Command) -> Receipt:
 def copies(fleet: Fleet, name: str) -> Counter[str]:
     """How often each vehicle got the message of a campaign, without what the broker repeated."""
     return Counter(message.vin for message in fleet.received if message.request_id == name and not message.dup)
+
+
+def answering(world: World, vin: str, status: Callable[[Got], str | None]) -> Vehicle:
+    """A connected vehicle that answers each message with this status; None: not at all."""
+    vehicle = Vehicle(world, vin=vin)
+
+    def answer(got: Got) -> None:
+        word = status(got)
+        if word is not None:
+            topic = response_topic(world.settings.topic_prefix, vin, got.request_id)
+            vehicle.client.publish(topic, json.dumps({"seq": got.seq, "status": word}), qos=1)
+
+    vehicle.look = answer
+    return online(vehicle)
+
+
+def online(vehicle: Vehicle) -> Vehicle:
+    """Connect the vehicle, and let it say so."""
+    vehicle.connect()
+    vehicle.say(Sign.ONLINE)
+    return vehicle

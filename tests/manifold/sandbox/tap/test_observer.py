@@ -36,12 +36,12 @@ class Scene:
 
     def asking(self, client_id: str, version: int = 5, *, clean: bool = True, expiry_s: int = 0) -> SessionObserver:
         observer = SessionObserver(self.sessions, lambda: None)
-        observer.from_client(connect(client_id, version, clean=clean, expiry_s=expiry_s))
+        observer.up.feed(connect(client_id, version, clean=clean, expiry_s=expiry_s))
         return observer
 
     def accept(self, observer: SessionObserver, *, present: bool = False) -> SessionObserver:
         version = observer.asked.version if observer.asked else 4
-        observer.from_broker(packet(0x20, bytes((present, 0)) + (b"\0" if version == 5 else b"")))
+        observer.down.feed(packet(0x20, bytes((present, 0)) + (b"\0" if version == 5 else b"")))
         while self.waiting:
             self.waiting.pop()()
         return observer
@@ -58,9 +58,9 @@ class Scene:
         version = vehicle.asked.version if vehicle.asked else 4
         properties = user_properties(seq=str(seq), data_id="d1")
         if not again:
-            self.dispatcher.from_client(publish(TOPIC, payload, mid=seq, properties=properties))
-            self.dispatcher.from_broker(puback(seq, 0))
-        vehicle.from_broker(publish(TOPIC, payload, version, mid=mid, dup=dup, properties=properties))
+            self.dispatcher.up.feed(publish(TOPIC, payload, mid=seq, properties=properties))
+            self.dispatcher.down.feed(puback(seq, 0))
+        vehicle.down.feed(publish(TOPIC, payload, version, mid=mid, dup=dup, properties=properties))
 
     @property
     def events(self) -> list[Event]:
@@ -79,7 +79,7 @@ def test_an_ack_event_carries_its_seq_on_both_protocols(version: int) -> None:
     vehicle = scene.connected("V", version)
     scene.send(vehicle, 41, mid=1)
 
-    vehicle.from_client(puback(1))
+    vehicle.up.feed(puback(1))
 
     (event,) = (event for event in scene.events if isinstance(event, Acked))
     assert (event.owner, event.topic, event.seq, event.published_ms) == ("V", TOPIC, 41, scene.now_ms)
@@ -91,7 +91,7 @@ def test_a_negative_puback_is_an_ack_event_with_the_reason() -> None:
     vehicle = scene.connected("V")
     scene.send(vehicle, 41, mid=1)
 
-    vehicle.from_client(packet(0x40, b"\0\1\x97" + b"\x0a\x1f\0\7no room"))
+    vehicle.up.feed(packet(0x40, b"\0\1\x97" + b"\x0a\x1f\0\7no room"))
 
     (event,) = (event for event in scene.events if isinstance(event, Acked))
     assert (event.seq, event.reason) == (41, "no room")
@@ -102,7 +102,7 @@ def test_a_puback_for_an_unknown_packet_id_is_no_event() -> None:
     vehicle = scene.connected("V")
     scene.send(vehicle, 41, mid=1)
 
-    vehicle.from_client(puback(2) + puback(1) + puback(1))
+    vehicle.up.feed(puback(2) + puback(1) + puback(1))
 
     assert scene.acked == [41]
 
@@ -111,7 +111,7 @@ def test_the_connack_is_held_until_the_event_is_published() -> None:
     scene = Scene()
     vehicle = scene.asking("V", 4)
 
-    vehicle.from_broker(b"\x20\x02\0\0")
+    vehicle.down.feed(b"\x20\x02\0\0")
     held = vehicle.held
     scene.waiting.pop()()
 
@@ -122,14 +122,14 @@ def test_bytes_after_the_connack_are_left_for_later() -> None:
     scene = Scene()
     vehicle = scene.asking("V", 4)
 
-    assert vehicle.from_broker(b"\x20\x02\1\0" + publish(TOPIC, b"x", 4)) == 4
+    assert vehicle.down.feed(b"\x20\x02\1\0" + publish(TOPIC, b"x", 4)) == 4
 
 
 def test_services_cause_no_events() -> None:
     scene = Scene()
     service = scene.connected("sdv-recorder-0")
-    service.from_client(subscribe("$SDV-FANOUT/#"))
-    service.from_broker(packet(0x90, b"\0\1\0\1"))
+    service.up.feed(subscribe("$SDV-FANOUT/#"))
+    service.down.feed(packet(0x90, b"\0\1\0\1"))
     service.client_closed()
 
     assert scene.told == []
@@ -138,7 +138,7 @@ def test_services_cause_no_events() -> None:
 def test_a_refused_connection_causes_no_event() -> None:
     scene = Scene()
     vehicle = scene.asking("V")
-    vehicle.from_broker(b"\x20\x03\0\x87\0")
+    vehicle.down.feed(b"\x20\x03\0\x87\0")
     vehicle.client_closed()
 
     assert scene.told == []
@@ -183,7 +183,7 @@ def test_packet_ids_in_flight_survive_the_connection(version: int) -> None:
     scene = Scene()
     has_two_in_flight(scene, version).client_closed()
 
-    gets_both_again(scene, version).from_client(puback(2) + puback(1))
+    gets_both_again(scene, version).up.feed(puback(2) + puback(1))
 
     assert scene.acked == [2, 1]
 
@@ -195,9 +195,9 @@ def test_after_a_clean_start_a_late_puback_acknowledges_nothing() -> None:
     vehicle.client_closed()
 
     again = scene.connected("V", 4, clean=True)
-    again.from_client(puback(1))
+    again.up.feed(puback(1))
     scene.send(again, 2, mid=1)
-    again.from_client(puback(1))
+    again.up.feed(puback(1))
 
     assert scene.acked == [2]
 
@@ -210,7 +210,7 @@ def test_a_killed_tap_recognises_redelivered_messages(version: int, tmp_path_fac
     before.sessions.store.flush()
 
     after = Scene(PublicationStore(path))
-    gets_both_again(after, version).from_client(puback(1) + puback(2))
+    gets_both_again(after, version).up.feed(puback(1) + puback(2))
 
     assert after.acked == [1, 2]
 
@@ -218,17 +218,17 @@ def test_a_killed_tap_recognises_redelivered_messages(version: int, tmp_path_fac
 def test_a_foreign_message_on_the_vehicle_topic_acknowledges_nothing_of_ours() -> None:
     scene = Scene()
     vehicle = scene.connected("V", 4)
-    scene.dispatcher.from_client(publish(TOPIC, b"ours", mid=1, properties=user_properties(seq="41")))
-    vehicle.from_broker(publish(TOPIC, b"foreign", 4, mid=1))
-    vehicle.from_client(puback(1))
+    scene.dispatcher.up.feed(publish(TOPIC, b"ours", mid=1, properties=user_properties(seq="41")))
+    vehicle.down.feed(publish(TOPIC, b"foreign", 4, mid=1))
+    vehicle.up.feed(puback(1))
 
     assert scene.acked == [None]
 
 
 def test_a_publish_without_subscribers_is_reported_and_forgotten() -> None:
     scene = Scene()
-    scene.dispatcher.from_client(publish(TOPIC, b"x", mid=5, properties=user_properties(seq="41")))
-    scene.dispatcher.from_broker(puback(5, 16))
+    scene.dispatcher.up.feed(publish(TOPIC, b"x", mid=5, properties=user_properties(seq="41")))
+    scene.dispatcher.down.feed(puback(5, 16))
 
     ((event, client_id, fields),) = scene.told
     assert (event, client_id, fields["reason"], fields["pub_props"]["User-Property"]) == (
@@ -244,13 +244,13 @@ def test_a_publisher_may_use_topic_aliases() -> None:
     scene = Scene()
     vehicle = scene.connected("V", 4)
     alias = b"\x23\0\1"
-    scene.dispatcher.from_client(publish(TOPIC, b"a", mid=1, properties=alias + user_properties(seq="1")))
-    scene.dispatcher.from_client(publish("elsewhere", b"b", mid=2, properties=b"\x23\0\2"))
-    scene.dispatcher.from_client(publish("", b"c", mid=3, properties=alias + user_properties(seq="3")))
-    scene.dispatcher.from_client(publish("", b"d", mid=4, properties=b"\x23\0\2"))
+    scene.dispatcher.up.feed(publish(TOPIC, b"a", mid=1, properties=alias + user_properties(seq="1")))
+    scene.dispatcher.up.feed(publish("elsewhere", b"b", mid=2, properties=b"\x23\0\2"))
+    scene.dispatcher.up.feed(publish("", b"c", mid=3, properties=alias + user_properties(seq="3")))
+    scene.dispatcher.up.feed(publish("", b"d", mid=4, properties=b"\x23\0\2"))
     for mid, payload in enumerate((b"a", b"c"), 1):
-        vehicle.from_broker(publish(TOPIC, payload, 4, mid=mid))
-        vehicle.from_client(puback(mid))
+        vehicle.down.feed(publish(TOPIC, payload, 4, mid=mid))
+        vehicle.up.feed(puback(mid))
 
     assert scene.acked == [1, 3]
     assert len(scene.sessions.store) == 0
@@ -262,8 +262,8 @@ def test_incoming_compacted_queue_messages_are_not_tracked(topic: str, version: 
     scene = Scene()
     for client_id, no_subscribers in (("sdv-pub-1", 16), ("sdv-pub-2", 0), ("V", 0)):
         publisher = scene.connected(client_id, version)
-        publisher.from_client(publish(topic, b"a", version, mid=1))
-        publisher.from_broker(puback(1, no_subscribers if version == 5 else None))
+        publisher.up.feed(publish(topic, b"a", version, mid=1))
+        publisher.down.feed(puback(1, no_subscribers if version == 5 else None))
 
     assert len(scene.sessions.store) == 0
     assert not any(event in (BrokerEvent.DROPPED, BrokerEvent.ACKED) for event, _, _ in scene.told)
@@ -274,9 +274,9 @@ def test_incoming_compacted_queue_messages_are_not_tracked(topic: str, version: 
 def test_an_ack_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version: int) -> None:
     scene = Scene()
     vehicle = scene.connected("V", version)
-    scene.dispatcher.from_client(publish(f"$ECQ/V/{key}", b"a", mid=7, properties=user_properties(seq="7")))
-    vehicle.from_broker(publish(f"$ECQ/V/{key}", b"a", version, mid=1, properties=user_properties(seq="7")))
-    vehicle.from_client(puback(1))
+    scene.dispatcher.up.feed(publish(f"$ECQ/V/{key}", b"a", mid=7, properties=user_properties(seq="7")))
+    vehicle.down.feed(publish(f"$ECQ/V/{key}", b"a", version, mid=1, properties=user_properties(seq="7")))
+    vehicle.up.feed(puback(1))
 
     (event,) = (event for event in scene.events if isinstance(event, Acked))
     assert (event.owner, event.topic, event.seq) == ("V", f"$ECQ/V/{key}", 7)
@@ -287,8 +287,8 @@ def test_an_ack_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version
 def test_a_subscription_event_carries_the_granted_qos(qos: int, version: int) -> None:
     scene = Scene()
     vehicle = scene.connected("V", version)
-    vehicle.from_client(subscribe("$ECQ/V/#", version, qos=2))
-    vehicle.from_broker(packet(0x90, b"\0\1" + (b"\0" if version == 5 else b"") + bytes((qos,))))
+    vehicle.up.feed(subscribe("$ECQ/V/#", version, qos=2))
+    vehicle.down.feed(packet(0x90, b"\0\1" + (b"\0" if version == 5 else b"") + bytes((qos,))))
 
     assert [(event.topic_filter, event.qos) for event in scene.events if isinstance(event, Subscribed)] == [("$ECQ/V/#", qos)]
 
@@ -318,8 +318,8 @@ def test_a_subscription_event_carries_the_granted_qos(qos: int, version: int) ->
 def test_only_subscriptions_that_emqx_would_grant_cause_events(topic_filter: str, told: bool) -> None:
     scene = Scene()
     vehicle = scene.connected("V")
-    vehicle.from_client(subscribe(topic_filter))
-    vehicle.from_broker(packet(0x90, b"\0\1\0\1"))
+    vehicle.up.feed(subscribe(topic_filter))
+    vehicle.down.feed(packet(0x90, b"\0\1\0\1"))
 
     assert [event.topic_filter for event in scene.events if isinstance(event, Subscribed)] == [topic_filter] * told
 
@@ -337,7 +337,7 @@ def test_only_subscriptions_that_emqx_would_grant_cause_events(topic_filter: str
 def test_a_disconnect_event_carries_its_reason(packets: bytes, reason: str) -> None:
     scene = Scene()
     vehicle = scene.connected("V")
-    vehicle.from_client(packets)
+    vehicle.up.feed(packets)
     vehicle.client_closed()
 
     assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == [reason]
@@ -354,8 +354,8 @@ def test_a_silent_close_by_the_broker_is_explained_by_the_keepalive(silent_s: fl
 def test_unparsable_bytes_stop_observation_and_cause_no_event() -> None:
     scene = Scene()
     vehicle = scene.connected("V")
-    vehicle.from_client(b"\x00\x00\x00")
-    vehicle.from_client(puback(1))
+    vehicle.up.feed(b"\x00\x00\x00")
+    vehicle.up.feed(puback(1))
     vehicle.broker_closed(0)
 
     assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == ["protocol_error"]

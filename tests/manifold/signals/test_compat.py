@@ -1,15 +1,19 @@
 """Properties that the library fails to decode."""
 
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aio_pika import IncomingMessage
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from manifold.signals._decoding import MAX_HEADERS, read_any_properties
 from manifold.signals._received import LEFT_OUT
+from manifold.signals.compat import MAX_HEADERS, read_any_properties
 
-CONTENT_TYPE, HEADERS, CORRELATION_ID, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 6
+CONTENT_TYPE, HEADERS, DELIVERY_MODE, CORRELATION_ID, EXPIRATION, TIMESTAMP = (1 << bit for bit in (15, 13, 12, 10, 8, 6))
 
 
 def short(raw: bytes) -> bytes:
@@ -74,3 +78,12 @@ def test_unreadable_headers_are_skipped_and_later_properties_are_read(fields: by
     assert set(found.headers) == {LEFT_OUT}
     assert found.content_type == "application/json"
     assert found.correlation_id == "mine"
+
+
+@pytest.mark.parametrize(("mode", "expires"), [(3, b"1"), (255, b"soon"), (2, b"1" * 255), (0, b"")])
+def test_an_unknown_delivery_mode_or_expiration_keeps_no_message_back(mode: int, expires: bytes) -> None:
+    read_any_properties()
+    header = SimpleNamespace(properties=read(DELIVERY_MODE | EXPIRATION, bytes([mode]) + short(expires)))
+    delivered: Any = DeliveredMessage(Basic.Deliver("door-0", 1, False, "", "key"), header, b"{}", None)  # type: ignore[arg-type]  # nothing is sent
+
+    assert IncomingMessage(delivered).body == b"{}"

@@ -1,4 +1,4 @@
-"""Lenient decoding of message properties that AMQP allows but pamqp cannot read.
+"""Lenient reading of message properties that AMQP allows but aio-pika, or pamqp below it, cannot read.
 
 A publisher may send a correlation id that is not UTF-8, a timestamp out of range, deeply nested headers, or as many headers as
 fit into a frame. The server forwards all of them. A client that fails to decode them loses its connection, gets the same message
@@ -8,6 +8,8 @@ redelivered, loses the next connection, and never reaches the messages behind it
 from collections.abc import Callable
 from typing import Any
 
+from aio_pika import DeliveryMode
+from aio_pika.message import decode_expiration
 from pamqp import decode
 
 from manifold.signals._received import LEFT_OUT
@@ -48,7 +50,23 @@ def table(data: bytes) -> tuple[int, Any]:
     return 4 + size, {LEFT_OUT: _UNREADABLE}
 
 
+def expiration(text: str) -> float | None:
+    """Return an expiration in seconds; None if it is not a number."""
+    try:
+        return float(text) / 1000
+    except ValueError:
+        return None
+
+
 def read_any_properties() -> None:
-    """Patch pamqp to decode any properties, in every connection of this process. Idempotent."""
+    """Patch pamqp and aio-pika to read any properties, in every connection of this process. Idempotent.
+
+    Can go when pamqp decodes short strings and timestamps as leniently as long strings (gmr/pamqp#40), and aio-pika passes on
+    messages with an unknown delivery mode or expiration. Today such a message never reaches its consumer, and keeps its place in
+    the prefetch. RabbitMQ checks both, but not in each version, and not what comes by AMQP 1.0.
+    """
     methods: Any = decode.METHODS
     methods.update(shortstr=short_str, timestamp=timestamp, table=table)
+    decode_expiration.register(str, expiration)
+    modes: Any = DeliveryMode
+    modes._missing_ = lambda _: DeliveryMode.NOT_PERSISTENT

@@ -5,8 +5,7 @@ import pytest
 from manifold.archive import parsing
 from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
-from pipelines.ingest.frames import parsed
-from pipelines.ingest.reading import Source
+from pipelines.ingest.reading import Source, parsed
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at, trigger
 

@@ -1,0 +1,47 @@
+"""Sends batches to Redis until it answers, and records whether it does."""
+
+import structlog
+from redis.exceptions import RedisError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from dispatcher import _metrics
+from dispatcher._effect_batch import EffectBatch
+from dispatcher._events import Answered
+
+log = structlog.get_logger(__name__)
+
+
+class RedisRetry:
+    """The retry of batches, and whether the last round trip to Redis succeeded."""
+
+    def __init__(self) -> None:
+        self.is_up = False
+
+    async def send(self, batch: EffectBatch) -> list[Answered | None]:
+        """Send the batch and return the verbs' replies. Retries until Redis answers, since every verb may run twice."""
+        if not batch:
+            return []
+        try:
+            return await batch.run(repeated=False)
+        except RedisError as exc:
+            self._mark_down(str(exc))
+        pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._log_retry):
+            with attempt:
+                answers = await batch.run(repeated=True)
+        self.mark_up()
+        return answers
+
+    def mark_up(self) -> None:
+        """Record that Redis answers."""
+        self.is_up = True
+        _metrics.REDIS_UP.set(1)
+        log.info("redis available again")
+
+    def _mark_down(self, reason: str) -> None:
+        self.is_up = False
+        _metrics.REDIS_UP.set(0)
+        log.warning("redis unavailable; deliveries paused", reason=reason)
+
+    def _log_retry(self, state: RetryCallState) -> None:
+        self._mark_down(str(state.outcome.exception() if state.outcome else None))
