@@ -1,19 +1,27 @@
-"""The state of all campaigns on record, kept current while the API runs."""
+"""The state of campaigns on record, kept current while the API runs."""
 
 import asyncio
 from collections.abc import Mapping
 
+from manifold.campaigns.decided import OVER
 from manifold.campaigns.fold import Campaign
-from manifold.campaigns.record import CampaignRecord, fold_into
+from manifold.campaigns.record import CampaignRecord, fold_into, read_campaigns
 from manifold.contracts.errors import Retryable
+from manifold.contracts.seq import EPOCH_MS, seq_of, wall_clock_ms
+from manifold.queues import Policy
 from manifold.settings import Settings
 
 
 class Campaigns:
-    """All campaigns, over or not. Requests that come during a read share the next one."""
+    """All campaigns but those that ended before the retention of entries: nothing can change in them, and they are read by name.
+
+    Requests that come during a read share the next one.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._record = CampaignRecord(settings, also_over=True)
+        self.kept_ms = Policy.of(settings).retention_ms  # after the end of a campaign
+        self._settings, self._record = settings, CampaignRecord(settings, over_since=self._since())
+        self._reading_old = asyncio.Lock()
         self._within_s = settings.api_timeout_seconds
         self._campaigns: dict[str, Campaign] = {}
         self._reading, self._next = asyncio.Lock(), None
@@ -42,7 +50,11 @@ class Campaigns:
         Raises:
             Retryable: as for `all`.
         """
-        return (await self.all()).get(name)
+        found = (await self.all()).get(name)
+        if found is None and self._record.leaves_out(name):
+            async with self._reading_old:
+                return (await asyncio.to_thread(read_campaigns, self._settings, [name])).get(name)
+        return found
 
     async def _read(self) -> None:
         async with self._reading:
@@ -54,5 +66,13 @@ class Campaigns:
         try:
             for facts in self._record.read():
                 fold_into(campaigns, facts)
+            for name in [
+                name for name, each in campaigns.items() if each.decided.stage in OVER and max(each.orders) < self._since()
+            ]:
+                del campaigns[name]
+                self._record.forget(name)
         finally:
             self._campaigns = campaigns
+
+    def _since(self) -> int:
+        return seq_of(max(EPOCH_MS, wall_clock_ms() - self.kept_ms), 0, 0)

@@ -11,9 +11,10 @@ from manifold.contracts.campaigns import AddTargets, Amend, Command
 
 
 class Beginning(NamedTuple):
-    """The seq of a campaign's first order, and whether the campaign is over."""
+    """The seqs of a campaign's first and newest orders, and whether the campaign is over."""
 
     seq: int
+    newest: int
     is_over: bool
 
 
@@ -28,7 +29,7 @@ def beginnings(read_orders: Callable[[], Iterable[tuple[int, Command]]]) -> dict
         if order.campaign in whole:
             whole[order.campaign][seq] = order
     by_name = (orders | whole).items()
-    return {name: Beginning(min(by_seq), decide(by_seq).stage in OVER) for name, by_seq in by_name}
+    return {name: Beginning(min(by_seq), max(by_seq), decide(by_seq).stage in OVER) for name, by_seq in by_name}
 
 
 def _has_amendment(orders: Iterable[Command]) -> bool:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from manifold.campaigns.fold import Campaign
-from manifold.campaigns.objections import digest, objection
+from manifold.campaigns.objections import asked_sha256, digest, objection
 from manifold.campaigns.proposals import lists
 from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
@@ -69,8 +69,7 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         found = _objection(campaign, order)
         if found is not None:
             return found
-        if isinstance(order, r.Resume):  # by a recorder whose clock is behind, another pause may come before it all the same
-            order = replace(order, ends=tuple(sorted(campaign.decided.pauses)))
+        order = _with_what_is_known(order, campaign)
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
@@ -100,6 +99,16 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
     return found or await _effect_of(proposal, receipts[0].seq, read)
+
+
+def _with_what_is_known(order: r.Command, campaign: Campaign) -> r.Command:
+    """The order with what it is about: something else may be recorded before it yet, also by a clock that is behind."""
+    match order:
+        case r.Resume():
+            return replace(order, ends=tuple(sorted(campaign.decided.pauses)))
+        case r.Approve(plan_sha256=""):
+            return replace(order, plan_sha256=asked_sha256(campaign.decided, order.wave))
+    return order
 
 
 def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:

@@ -67,6 +67,8 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
             assert decided.plan is not None
             plan = plan_of(document)
             return plan.reason if isinstance(plan, Refused) else refusal(decided.plan, plan, decided.wave, decided.targets)
+        case r.Approve(plan_sha256=named) if named and named != asked_sha256(decided, order.wave):
+            return f"plan_sha256 {named[:12]}…: the plan was amended, look at it again"
         case r.Approve(wave=None):
             return _objection_to_approval(decided, order.person)
         case r.Approve(wave=int(wave)) | r.Hold(wave=wave) | r.Unhold(wave=wave):
@@ -89,6 +91,11 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
     return None
 
 
+def asked_sha256(decided: Decided, wave: int | None) -> str:
+    """The plan that an approval is about: the amendment, if one waits and no gate is meant."""
+    return decided.plan_sha256 if decided.amendment is None or wave is not None else decided.amendment.plan_sha256
+
+
 def _objection_to_approval(decided: Decided, person: str) -> str | None:
     assert decided.plan is not None
     amendment = decided.amendment
@@ -107,5 +114,10 @@ def _of_another_wave(decided: Decided, wave: int) -> str | None:
 
 
 def digest(order: r.Command) -> str:
-    """The identity of an order, by which a repetition is known. A resume that is repeated may name other pauses."""
-    return hashlib.sha256(r.encode(replace(order, ends=()) if isinstance(order, r.Resume) else order)).hexdigest()
+    """The identity of an order, by which a repetition is known: without what was added when it was taken."""
+    match order:
+        case r.Resume():
+            order = replace(order, ends=())
+        case r.Approve():
+            order = replace(order, plan_sha256="")
+    return hashlib.sha256(r.encode(order)).hexdigest()

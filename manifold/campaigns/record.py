@@ -32,6 +32,7 @@ from manifold.settings import Settings
 
 WAIT_S = 10.0
 BATCH = 50_000  # messages
+NO_LIMIT = 1 << 62
 Facts = dict[str, list[Fact]]  # by campaign
 ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
@@ -50,12 +51,13 @@ _decode_released = msgspec.json.Decoder(_Released).decode
 class CampaignRecord:
     """Follows the record. Every method blocks: call it in a thread.
 
-    With `names`, only these campaigns are read; otherwise all that were not over when `read` was called first, or `also_over`.
+    With `names`, only these campaigns are read; otherwise all but those that were over when `read` was called first, by an order
+    before the seq `over_since`.
     """
 
-    def __init__(self, settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> None:
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> None:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
-        self._settings, self._names, self._also_over = settings, frozenset(names), also_over
+        self._settings, self._names, self._over_since = settings, frozenset(names), over_since
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: set[str] = set()
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
@@ -101,6 +103,10 @@ class CampaignRecord:
         self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
         self._first_of = {digest: first for digest, first in self._first_of.items() if first in self._campaign_of}
 
+    def leaves_out(self, name: str) -> bool:
+        """Whether this campaign is over and no longer followed."""
+        return name in self._over
+
     def _pages(self, url: str) -> Iterator[Page]:
         after, more = self._known.get(url, (0, 0))[1], True
         while more:
@@ -131,8 +137,8 @@ class CampaignRecord:
     def _begin(self, recent: Collection[Message]) -> _Gap:
         """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
         found = beginnings(lambda: self._orders(recent))
-        if not self._names and not self._also_over:
-            self._over = {name for name, campaign in found.items() if campaign.is_over}
+        if not self._names:
+            self._over = {name for name, each in found.items() if each.is_over and each.newest < self._over_since}
         return min((campaign.seq for name, campaign in found.items() if self._is_wanted(name)), default=MAX_SEQ), None
 
     def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
@@ -176,7 +182,7 @@ class CampaignRecord:
                 order = decode(payload)
                 if not isinstance(order, Refused) and self._is_wanted(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := self._trigger(payload)) is not None and self._is_wanted(trigger.request_id):
+            elif (trigger := _trigger(payload)) is not None and self._is_wanted(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -205,24 +211,18 @@ class CampaignRecord:
         first = self._same_as[fact.release]
         return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
 
-    def _trigger(self, payload: bytes) -> Trigger | None:
-        settings = self._settings
-        limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
-        trigger = parse_trigger(payload, **limits, is_release=True)
-        return trigger if isinstance(trigger, Trigger) else None
-
     def _is_wanted(self, name: str) -> bool:
         return name in self._names if self._names else name not in self._over
 
 
-def read_campaigns(settings: Settings, names: Collection[str] = (), *, also_over: bool = False) -> Mapping[str, Campaign]:
-    """The state of these campaigns, or of all that are not over or `also_over`, as it is on record now.
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> Mapping[str, Campaign]:
+    """The state of the campaigns that a `CampaignRecord` would read, as it is on record now.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
     """
     campaigns: dict[str, Campaign] = {}
-    for facts in CampaignRecord(settings, names, also_over=also_over).read():
+    for facts in CampaignRecord(settings, names, over_since=over_since).read():
         fold_into(campaigns, facts)
     return campaigns
 
@@ -240,3 +240,9 @@ def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
     """Fold facts into the campaigns that they concern."""
     for name, of_campaign in facts.items():
         campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
+
+
+def _trigger(payload: bytes) -> Trigger | None:
+    """A trigger that was accepted when it was recorded: limits that were lowered since do not undo it."""
+    trigger = parse_trigger(payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT, is_release=True)
+    return trigger if isinstance(trigger, Trigger) else None

@@ -82,6 +82,7 @@ class Approve(Order, tag="approve", frozen=True):
     """Approve the plan, or the gate of a wave."""
 
     wave: Number | None = None
+    plan_sha256: str = ""  # of the plan, or its amendment, that its author has seen; empty: whichever waits
 
 
 class Refuse(Order, tag="refuse", frozen=True):

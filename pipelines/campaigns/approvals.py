@@ -31,7 +31,7 @@ def missing_approvals(settings: Settings) -> list[dict[str, Any]]:
 
 
 def question(settings: Settings, campaign: str, wave: int | None) -> dict[str, str]:
-    """Subject and body (Markdown) of a question: the plan or amendment, or the gate of a wave.
+    """Subject and body (Markdown) of a question, and the digest of the plan that it shows: the plan or amendment, or a gate.
 
     Raises:
         Permanent: this approval is not asked for, or no longer.
@@ -43,7 +43,11 @@ def question(settings: Settings, campaign: str, wave: int | None) -> dict[str, s
         what = "the plan" if wave is None else f"the gate of wave {wave}"
         raise Permanent(f"{campaign} asks nobody to approve {what}: it is {state['state']}, because {state['because']}")
     named = {"plan": "the plan", "amendment": "the amended plan", "gate": f"the gate of wave {wave}"}[ask["what"]]
-    return {"subject": f"Approve {named} of {campaign}?", "body": "\n".join(_body(state, plan, ask))}
+    return {
+        "subject": f"Approve {named} of {campaign}?",
+        "body": "\n".join(_body(state, plan, ask)),
+        "plan_sha256": ask["plan_sha256"],
+    }
 
 
 def _body(state: Json, told: Json, ask: Json) -> Iterator[str]:

@@ -15,6 +15,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", default="", help="the user who gives it")
     parser.add_argument("--why", default="", help="why; it is kept on record")
     parser.add_argument("--wave", default="", help="place of a wave, from 0: of approve, refuse, pass")
+    parser.add_argument("--plan-sha256", default="", help="the plan that was read: of approve; empty: the one on record")
     parser.add_argument("--accept", default="", help="the rules that tripped, with commas between: of resume")
     parser.add_argument("--ended", default="", help="how targets had ended, with commas between: of retry; default: failed")
 
@@ -32,6 +33,8 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     fields: dict[str, object] = {"why": options.why}
     if do in ("approve", "refuse", "pass"):
         fields["wave"] = int(options.wave) if options.wave else None
+    if do == "approve":
+        fields["plan_sha256"] = options.plan_sha256
     if do == "resume":
         fields["accept"] = _parts(options.accept)
     if do == "retry":

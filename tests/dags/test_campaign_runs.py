@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
+from manifold.campaigns.parsing import plan_sha256
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
@@ -170,8 +171,11 @@ def test_a_plan_is_approved_under_required_actions(place: Place, campaign: str) 
     assert "| canary | 2 |" in question["body"]
     assert place.answer(question, "Approve", "the canary is small") == "success"
 
-    *_, order = place.recorded(campaign)
-    assert (type(order), order.by, order.why) == (r.Approve, "airflow/admin", "the canary is small")
+    proposal, order = place.recorded(campaign)
+    assert isinstance(order, r.Approve)
+    assert isinstance(proposal, r.Propose)
+    assert order.plan_sha256 == plan_sha256(proposal.plan), "the one that the question showed"
+    assert (order.by, order.why) == ("airflow/admin", "the canary is small")
 
 
 def test_an_open_question_is_not_asked_twice(place: Place, campaign: str) -> None:

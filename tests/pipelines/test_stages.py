@@ -26,7 +26,7 @@ PER_STAGE = {
     "process_signals": "--again --from --run-id --to",
     "rotate_keys": "--run-id",
     "campaign_asks": "--campaign --run-id --wave",
-    "campaign_order": "--accept --by --campaign --do --ended --run-id --wave --why",
+    "campaign_order": "--accept --by --campaign --do --ended --plan-sha256 --run-id --wave --why",
     "campaign_reports": "--campaign --days --run-id",
     "campaign_targets": "--by --campaign --run-id",
 }

@@ -46,6 +46,11 @@ class Approve(Order):
     wave: int | None = Field(
         default=None, ge=0, le=10_000, description="place of the wave whose gate is approved; null: the plan"
     )
+    plan_sha256: str = Field(
+        default="",
+        pattern="^([0-9a-f]{64})?$",
+        description="the plan or amendment that was read; refused if another one waits. Empty: the one on record",
+    )
 
 
 class Pass(Order):

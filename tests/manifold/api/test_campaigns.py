@@ -15,6 +15,7 @@ from hypothesis import given
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from manifold.api._callers import Right
+from manifold.campaigns.parsing import plan_sha256
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
@@ -109,7 +110,7 @@ def test_a_campaign_is_proposed_approved_and_paused_with_receipts(place: Place, 
     assert [seq for seq, _ in recorded] == [each["seq"] for each in told], "each answer came when its order was on disk"
     first, second, third = (order for _, order in recorded)
     assert first == r.Propose(campaign, "who-may-propose", "new maps", token=told[0]["token"], plan=plan)
-    assert second == r.Approve(campaign, "who-may-approve", token=told[1]["token"])
+    assert second == r.Approve(campaign, "who-may-approve", token=told[1]["token"], plan_sha256=plan_sha256(plan))
     assert third == r.Pause(campaign, "who-may-brake", "smoke", token=told[2]["token"])
 
 

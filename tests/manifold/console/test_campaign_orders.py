@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from manifold.campaigns.parsing import plan_sha256
 from manifold.console._app import make_app
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
@@ -108,7 +109,7 @@ def test_a_campaign_is_proposed_approved_and_paused_with_receipts(run: Run, harn
     assert json.loads(run("show", campaign, "--json").stdout)["state"] == "paused", "before it was started"
     assert [order for _, order in orders] == [
         r.Propose(campaign, "anna", "new maps", token=told[0]["token"], plan=plan),
-        r.Approve(campaign, "ben", token=told[1]["token"]),
+        r.Approve(campaign, "ben", token=told[1]["token"], plan_sha256=plan_sha256(plan)),
         r.Pause(campaign, getpass.getuser(), token=told[2]["token"]),
     ]
 

@@ -90,3 +90,18 @@ def test_a_publishers_trigger_that_claims_to_be_a_release_is_none(tmp_path: Path
 
     assert campaigns["c"].status_of("A") is Status.WAITING
     assert not campaigns["c"].releases
+
+
+def test_a_release_stays_a_fact_when_a_limit_is_lowered_after_it(tmp_path: Path) -> None:
+    campaigns, orders = dict[str, Campaign](), started()
+    released = recorded(3, 0, Stream.TRIGGER, release(["A", "B", "C"], "c", "data-c"))
+
+    async def scenario() -> None:
+        async with two_journals(tmp_path) as (settings, journals):
+            await journals[0].append([*orders, released])
+            lowered = settings.model_copy(update={"max_ids": 2})
+            await asyncio.to_thread(refresh, campaigns, CampaignRecord(lowered))
+
+    asyncio.run(scenario())
+
+    assert campaigns["c"].status_of("A") is Status.RELEASED

@@ -12,8 +12,8 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
 from tests.faults.clocked_recorder import Clock
-from tests.manifold.campaigns.service.worlds import a_world, copies, health, plan_for, propose
-from tests.support.servers import start_python, wait_until
+from tests.manifold.campaigns.service.worlds import World, a_world, copies, health, plan_for, propose
+from tests.support.servers import Server, start_python, wait_until
 
 NAME = "spring"
 
@@ -21,6 +21,20 @@ NAME = "spring"
 def epochs(campaign: Campaign) -> list[int]:
     """The epochs of the campaigners' orders, in the order of the record."""
     return [each.epoch for _, each in sorted(campaign.orders.items()) if each.by.startswith(r.CAMPAIGNER)]
+
+
+def restarted(world: World, module: str, argument: str) -> Server:
+    """Start another kind of recorder in place of the present one."""
+    assert world.platform.recorder is not None
+    world.platform.recorder.stop()
+    return start_python(
+        module,
+        argument,
+        port=world.settings.recorder_port,
+        log=world.settings.home / "logs" / f"{module}.log",
+        env=world.platform.env_of("recorder"),
+        ready=lambda: bool(health(world.settings.recorder_port).get("healthy")),
+    )
 
 
 def test_another_campaigner_goes_on_after_a_kill_and_sends_nothing_twice(tmp_path: Path) -> None:
@@ -147,18 +161,44 @@ def test_clocks_that_differ_too_much_let_campaigns_wait(tmp_path: Path) -> None:
     with a_world(tmp_path) as world:
         campaigner, platform, clock = world.start_campaigner(), world.platform, Clock(tmp_path / "clock")
         clock.step(20)
-        assert platform.recorder is not None
-        platform.recorder.stop()
-        platform.recorder = start_python(
-            "tests.faults.clocked_recorder",
-            str(clock.file),
-            port=world.settings.recorder_port,
-            log=tmp_path / "logs" / "clocked.log",
-            env=platform.env_of("recorder"),
-            ready=lambda: bool(health(world.settings.recorder_port).get("healthy")),
-        )
+        platform.recorder = restarted(world, "tests.faults.clocked_recorder", str(clock.file))
         asyncio.run(propose(world.settings, plan_for(NAME, list(targets), away="queue")))
         wait_until(lambda: "ms apart; set them by NTP" in str(health(campaigner.port)["problems"]))
         assert not world.campaign(NAME).releases
         clock.step(0)
         wait_until(lambda: world.campaign(NAME).total(Status.RELEASED) == 2, what="both to be released")
+
+
+def test_what_a_dead_campaigner_had_published_is_on_record_before_another_decides(tmp_path: Path) -> None:
+    here, comes, too = targets = vins(3, seed=35)
+    held = tmp_path / "held"
+    with a_world(tmp_path) as world:
+        world.platform.recorder = restarted(world, "tests.faults.held_recorder", str(held))
+        first = world.start_campaigner("a")
+
+        def publishes(server: Server, before: int) -> bool:
+            return "publishes" in server.log.read_text()[before:]
+
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect([here])
+                await propose(world.settings, plan_for(NAME, list(targets)))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(NAME).total(Status.DELIVERED) == 1)
+                published = len(first.log.read_text())
+                held.touch()
+                with world.platform.blocking() as redis:
+                    redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
+                    await asyncio.to_thread(wait_until, lambda: publishes(first, published))
+                    first.kill()
+                    redis.hset(keys.presence(too), mapping={"connected": "yes", "since": wall_clock_ms()})
+                second = await asyncio.to_thread(world.start_campaigner, "b")
+                await asyncio.to_thread(wait_until, lambda: publishes(second, 0))
+                held.unlink()
+                await fleet.connect([comes, too])
+                await asyncio.to_thread(world.wait_for, NAME, Stage.COMPLETED)
+            return fleet
+
+        fleet = asyncio.run(play())
+        campaign = world.campaign(NAME)
+    assert copies(fleet, NAME) == dict.fromkeys(targets, 1)
+    assert sorted(campaign.releases.values()) == [1, 1, 1]
