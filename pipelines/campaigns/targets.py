@@ -33,6 +33,7 @@ from manifold.lake.payloads import read_payload
 from manifold.lake.reports import open_reports
 from manifold.messaging.publisher import Publisher
 from manifold.settings import Settings
+from pipelines.spark.parallelism import parallelism
 
 COLUMNS = tuple(column.name for column in CAMPAIGN_LIST.columns)
 MAX_ROWS = 5_000_000
@@ -81,9 +82,11 @@ def _judge(settings: Settings, spark: SparkSession, listed: pa.Table, plan: Plan
     Raises:
         Permanent: they break a rule of severity error.
     """
-    rows = spark.createDataFrame(listed)
-    rows = rows.withColumn("is_zone", sf.col("zone").isin(sorted(zoneinfo.available_timezones())))
-    rows = rows.withColumn("is_wave", sf.col("wave").isin([wave.name for wave in plan.waves])).persist()
+    # By Arrow, because Spark compares each row with all zones one after the other, and on one core, before its tasks begin.
+    named = {"zone": sorted(zoneinfo.available_timezones()), "wave": [wave.name for wave in plan.waves]}
+    for column, names in named.items():
+        listed = listed.append_column(f"is_{column}", pc.is_in(listed[column], value_set=pa.array(names)))
+    rows = spark.createDataFrame(listed).coalesce(parallelism(spark)).persist()  # it comes in pieces of 10,000 rows
     try:
         result = audit(
             {CAMPAIGN_LIST.name: rows},
@@ -120,7 +123,7 @@ def _resolved(settings: Settings, spark: SparkSession, catalog: Catalog, source:
         return _rows(payload, source.data)
     if source.campaign is not None:
         return _campaign_targets(catalog, source.campaign, source.ended)
-    return _batch_targets(settings, spark, str(source.batch), source.ended)
+    return _batch_targets(settings, spark, catalog, str(source.batch), source.ended)
 
 
 def _rows(content: bytes, name: str) -> pa.Table:
@@ -155,10 +158,19 @@ def _campaign_targets(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa
     )
 
 
-def _batch_targets(settings: Settings, spark: SparkSession, batch: str, ended: tuple[str, ...]) -> pa.Table:
+def _batch_targets(settings: Settings, spark: SparkSession, catalog: Catalog, batch: str, ended: tuple[str, ...]) -> pa.Table:
+    unknown = Permanent(f"the lake has no batch {batch!r}; trigger this after ingest_archives")
+    if not all(catalog.table_exists(table.identifier) for table in (IDS, OUTCOMES)):
+        raise unknown
     ids, outcomes = (spark.table(f"{settings.catalog_name}.{table.identifier}") for table in (IDS, OUTCOMES))
-    entries = ids.where(sf.col("request_id") == batch).select("vin", "seq")
-    found = entries.join(outcomes.where(sf.col("outcome").isin(list(ended))).select("vin", "seq"), ["vin", "seq"])
+    entries = ids.where(sf.col("request_id") == batch).select("vin", "seq", "ts")
+    first, last = entries.agg(sf.min("ts"), sf.max("ts")).collect()[0]
+    if first is None:
+        raise unknown
+    # Literals, because Iceberg prunes files by them and not by a join.
+    ends = outcomes.where(sf.col("accepted_at").between(sf.lit(first), sf.lit(last))).join(entries, ["vin", "seq"])
+    # An entry that was withdrawn and delivered after all has both ends: delivered counts, and is the first by the alphabet.
+    found = ends.groupBy("vin", "seq").agg(sf.min("outcome").alias("outcome")).where(sf.col("outcome").isin(list(ended)))
     vins = found.select("vin").distinct().toArrow()["vin"].cast(pa.string())
     return pa.table({"vin": vins, "zone": pa.nulls(len(vins), pa.string()), "wave": pa.nulls(len(vins), pa.string())})
 
