@@ -1,6 +1,7 @@
 """Folds sightings of payloads, the rows of `sdv_fanout_meta`: every run appends one for each data_id that it saw.
 
-Neither the order of the rows nor earlier folds change the result. Spark jobs use `pipelines.ingest.transforms.folded`.
+Neither the order of the rows nor earlier folds change the result. `pipelines.ingest.transforms` folds on Spark by the same two
+constants.
 """
 
 import pyarrow as pa

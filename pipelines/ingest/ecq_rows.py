@@ -3,11 +3,13 @@
 The input has the columns of `manifold.archive.parsing.ECQ`. No session, clock or table name is needed.
 """
 
-from pyspark.sql import DataFrame
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.archive.parsing import EcqKind
-from manifold.contracts.tables import ECQ_STATE
+from manifold.contracts.tables import ECQ_STATE, StateKind
 from pipelines.ingest.transforms import instant_of
 
 STATES = [EcqKind.ACKNOWLEDGED.value, EcqKind.EXPIRED.value, EcqKind.REWOUND.value]  # kinds with a row in ecq_state
@@ -29,6 +31,18 @@ def state_rows(parsed: DataFrame) -> DataFrame:
     states = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
     first = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
     return first.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")
+
+
+def expired_rows(expired: DataFrame, *, at: datetime) -> DataFrame:
+    """The states of messages (client_id, seq, epoch) that the collector has expired."""
+    kind = sf.lit(StateKind.EXPIRED.value).alias("kind")
+    return expired.select("client_id", sf.col("seq").alias("acked_seq"), sf.lit(at).alias("acked_at"), "epoch", kind)
+
+
+def folded_rows(changes: DataFrame, is_new: Column) -> DataFrame:
+    """The states that a compaction removes or, where `is_new`, adds; `changes` has the columns of `ecq_plan.CHANGES`."""
+    acked = (sf.col("seq").alias("acked_seq"), sf.col("at").alias("acked_at"))
+    return changes.select("client_id", *acked, "epoch", "kind", is_new.alias("is_new"))
 
 
 def seqno_rows(parsed: DataFrame) -> DataFrame:

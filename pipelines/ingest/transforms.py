@@ -4,6 +4,7 @@ The input has the columns of `manifold.archive.parsing`. No session, clock or ta
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -12,6 +13,7 @@ from pyspark.sql import functions as sf
 from manifold.archive.parsing import OTHER_BYTES
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
+from manifold.lake.sightings import BY_PAYLOAD, FOLDS
 
 
 def instant_of(seq: str) -> Column:
@@ -73,14 +75,11 @@ def sightings_of(judgement: DataFrame) -> DataFrame:
 
 
 def folded(sightings: DataFrame) -> DataFrame:
-    """Fold the rows of `sdv_fanout_meta` into one for each data_id, as `manifold.lake.sightings.folded` does."""
-    of_data = sightings.groupBy("data_id").agg(
-        sf.min("first_seen_at").alias("first_seen_at"),
-        sf.max("last_seen_at").alias("last_seen_at"),
-        sf.sum("times_seen").alias("times_seen"),
-        sf.min(sf.struct("stored_at", "sha1")).alias("stored"),
-    )
-    return of_data.select("data_id", "first_seen_at", "last_seen_at", "times_seen", "stored.sha1", "stored.stored_at")
+    """Fold the rows of `sdv_fanout_meta` into one for each data_id, by the rules in `manifold.lake.sightings`."""
+    aggregates = {"min": sf.min, "max": sf.max, "sum": sf.sum}
+    folds = [aggregates[fold](name).alias(name) for name, fold in FOLDS.items() if fold in aggregates]
+    of_data = sightings.groupBy("data_id").agg(*folds, sf.min(sf.struct(*BY_PAYLOAD)).alias("stored"))
+    return of_data.select("data_id", *(name if fold in aggregates else f"stored.{name}" for name, fold in FOLDS.items()))
 
 
 def outcome_rows(outcomes: DataFrame) -> DataFrame:
@@ -107,6 +106,22 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
         sf.col("o.attempts").alias("attempts"),
         sf.col("o.said").alias("reason"),
         sf.col("o.seq").alias("recorded_seq"),
+    )
+
+
+def expired_rows(ended: DataFrame, *, at: datetime, reason: str) -> DataFrame:
+    """The outcomes of entries (vin, seq) that the collector has ended; no recorder has seen them."""
+    return ended.select(
+        "vin",
+        "seq",
+        sf.lit(Outcome.EXPIRED.value).alias("outcome"),
+        instant_of("seq").alias("accepted_at"),
+        sf.lit(None).cast("timestamp").alias("dispatched_at"),
+        sf.lit(None).cast("timestamp").alias("acknowledged_at"),
+        sf.lit(at).alias("ended_at"),
+        sf.lit(None).cast("int").alias("attempts"),
+        sf.lit(reason).alias("reason"),
+        sf.lit(None).cast("bigint").alias("recorded_seq"),
     )
 
 

@@ -14,6 +14,7 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STA
 from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.ecq_rows import folded_rows
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
@@ -90,14 +91,7 @@ def _write(run: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataF
         for table in (ECQ_INDEX, ECQ_PAYLOAD):
             remove(run, table, superseded, base[table.name])
     if done.states or done.positions:
-        states = changes.where(sf.col("what").isin([STATE, POSITION])).select(
-            "client_id",
-            sf.col("seq").alias("acked_seq"),
-            sf.col("at").alias("acked_at"),
-            "epoch",
-            "kind",
-            (sf.col("what") == POSITION).alias("is_new"),
-        )
+        states = folded_rows(changes.where(sf.col("what").isin([STATE, POSITION])), is_new=sf.col("what") == POSITION)
         replace_rows(run, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
     if done.seqnos:
         remove(run, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])

@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.contracts.seq import first_seq_at
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, SEGMENTS, StateKind
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, SEGMENTS
 from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
+from pipelines.ingest.ecq_rows import expired_rows
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import main_snapshots, publish
@@ -72,7 +73,7 @@ def _drop(run: Attempt) -> Removal:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
                 remove(run, table, gone.select("seq"), base[table.name])
             if expired.count():
-                run.append(ECQ_STATE, _states(expired, run.now), base[ECQ_STATE.name])
+                run.append(ECQ_STATE, expired_rows(expired, at=run.now), base[ECQ_STATE.name])
             run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
             publish(catalog, run.run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
@@ -96,16 +97,6 @@ def _expired(run: Attempt, pending: DataFrame) -> DataFrame:
     expire = _expirer(run.settings.redis, Policy.of(run.settings), _unix_ms(run.now))
     columns = "client_id string, seq bigint, epoch bigint"
     return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)
-
-
-def _states(expired: DataFrame, now: datetime) -> DataFrame:
-    return expired.select(
-        "client_id",
-        sf.col("seq").alias("acked_seq"),
-        sf.lit(now).alias("acked_at"),
-        "epoch",
-        sf.lit(StateKind.EXPIRED.value).alias("kind"),
-    )
 
 
 def _cut(settings: Settings, now: datetime) -> datetime:

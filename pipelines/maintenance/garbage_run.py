@@ -21,7 +21,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.publish import finish, publish
 from pipelines.ingest.run import Ingested
-from pipelines.ingest.transforms import instant_of
+from pipelines.ingest.transforms import expired_rows
 from pipelines.maintenance.delete_collected import remove
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.populate.pending import KEYS
@@ -86,18 +86,8 @@ def _write_expired(run: Attempt, rows: Rows) -> Removal:
             return Removal()
         end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
         reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"
-        columns = {
-            "outcome": sf.lit(Outcome.EXPIRED.value),
-            "accepted_at": instant_of("seq"),
-            "dispatched_at": sf.lit(None).cast("timestamp"),
-            "acknowledged_at": sf.lit(None).cast("timestamp"),
-            "ended_at": sf.lit(run.now),
-            "attempts": sf.lit(None).cast("int"),
-            "reason": sf.lit(reason),
-            "recorded_seq": sf.lit(None).cast("bigint"),
-        }
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
-        run.append(OUTCOMES, ended.select(*KEYS, *(c.alias(name) for name, c in columns.items())), rows.base[OUTCOMES.name])
+        run.append(OUTCOMES, expired_rows(ended, at=run.now, reason=reason), rows.base[OUTCOMES.name])
         sample = _entries(overdue).sample
     finally:
         overdue.unpersist()

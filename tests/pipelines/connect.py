@@ -4,13 +4,14 @@
 client is the last line of its log.
 """
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,18 @@ import pyspark
 from manifold.contracts.errors import ManifoldError
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings, load_settings
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.maintenance import garbage_run
 from pipelines.populate.load import populate
 from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, write_defaults
 from pipelines.spark.parallelism import parallelism
 from pipelines.spark.session import session
+from pipelines.stages.check import check_lake
+from pipelines.stages.compact import compact_tables
+from pipelines.stages.garbage import collect_garbage
+from pipelines.stages.verify import verify_queues
 from tests.pipelines.golden.archive import HOUR
 from tests.pipelines.makers import at
 from tests.support.platforms import variables
@@ -110,13 +117,29 @@ def _endless(settings: Settings) -> str:
         return str(spark.range(0, 1 << 62, 1, 1).where("id < 0").count())
 
 
+def _housekeeping(settings: Settings) -> str:
+    """The jobs that keep lake and queues in order; then the removal of data, which `garbage` postpones without a recorder."""
+    checked, compacted = check_lake(settings, repair=True).to_json(), compact_tables(settings).to_json()
+    verified, collected = verify_queues(settings, repair=True).to_json(), collect_garbage(settings).to_json()
+    now = datetime.now(UTC)
+    with session(settings, "data") as spark:
+        run = Attempt(Run(spark, open_catalog(settings), settings, "data", now))
+        _, data = garbage_run.collect(run, cut=now - timedelta(days=settings.retention_days))
+    return json.dumps([*map(json.loads, (checked, compacted, verified, collected)), asdict(data)])
+
+
 def _nothing(settings: Settings) -> str:
     """Open a session and report how many tasks the server runs at once."""
     with session(settings, "nothing") as spark:
         return str(parallelism(spark))
 
 
-CLIENTS: dict[str, Callable[[Settings], str]] = {"golden": _golden, "endless": _endless, "nothing": _nothing}
+CLIENTS: dict[str, Callable[[Settings], str]] = {
+    "golden": _golden,
+    "endless": _endless,
+    "housekeeping": _housekeeping,
+    "nothing": _nothing,
+}
 
 
 def main() -> int:

@@ -6,22 +6,31 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, SettingsError
+from manifold.contracts.tables import DATA, ECQ_STATE, IDS, META, OUTCOMES
+from manifold.lake.catalog import open_catalog
+from manifold.queues import Loader, Policy
 from manifold.settings import Settings, load_settings
 from pipelines.populate.load import populate
 from pipelines.spark.connect import session_ids
 from pipelines.stream.query import stream
+from tests.pipelines import plain
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.connect import NOT_DONE, ConnectServer, client, connect_server
 from tests.pipelines.golden.archive import HOUR, write_first, write_second
 from tests.pipelines.golden.published import published, read, verdicts, write
 from tests.pipelines.golden.test_golden import GOLDEN
-from tests.pipelines.makers import at
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import NOON, at, data, ecq_ack, ecq_write, outcome, seq_at, trigger
 from tests.pipelines.signal_makers import Door
 from tests.support.servers import Server, free_port, wait_until
 
@@ -55,6 +64,59 @@ def test_a_run_on_a_server_gives_the_golden_rows(
     same = populate(spark_lake.spark, spark_lake.catalog, here, now=at(2 * HOUR), everything=True)
     assert json.loads(log.read_text().splitlines()[-1]) == json.loads(json.dumps(asdict(same)))
     assert same.queued > 0
+
+
+@pytest.fixture
+def old_and_new(lake: Lake, redis: Redis) -> Lake:
+    """A lake of old entries and new ones, whose check, compaction, verification and collection all have work.
+
+    V1's old entry was delivered, V2's is lost in the lake and queued, V3's wait in the lake. The payload `d1` was seen twice. Of
+    the queue c1 one message is superseded and the next acknowledged; the message of c2 is old, that of c3 new.
+    """
+    lake.renew()
+    catalog, new = open_catalog(lake.settings), int((datetime.now(UTC) - NOON) / timedelta(milliseconds=1)) - 3_600_000
+    compacted = [*(ecq_write(ms, "c1", "a", b"x") for ms in (31, 32)), ecq_ack(33, "c1", 32), ecq_write(34, "c2", "a", b"x")]
+    runs = [
+        {Stream.TRIGGER: [trigger(1, ["V1", "V2"])], Stream.DATA: [data(2, "d1", b"one")], Stream.OUTCOME: [outcome(6, "V1", 1)]},
+        {Stream.TRIGGER: [trigger(11, ["V3"])], Stream.DATA: [data(12, "d1", b"one")]},
+        {Stream.TRIGGER: [trigger(21, ["V3"])], Stream.ECQ: compacted},
+        {Stream.TRIGGER: [trigger(new, ["V4", "V5"], "d2")], Stream.DATA: [data(new + 1, "d2", b"two")]},
+        {Stream.ECQ: [ecq_write(new, "c3", "a", b"x")]},
+    ]
+    for number, streams in enumerate(runs):
+        for kind, messages in streams.items():
+            lake.archive(kind, messages)
+        plain.ingest(catalog, lake.settings, run_id=f"run_{number}", now=at(new))
+    plain.rewrite(catalog, IDS, [row for row in plain.read(catalog, IDS) if row["vin"] != "V2"])
+    Loader(redis, Policy.of(lake.settings)).enqueue([(vin, [(seq_at(1), "")]) for vin in ("V1", "V2")], 0)
+    redis.set(keys.LOADED, 1)
+    return lake
+
+
+@pytest.mark.slow
+def test_housekeeping_on_a_server_repairs_packs_and_collects(
+    server: ConnectServer, old_and_new: Lake, redis_server: Server, tmp_path: Path
+) -> None:
+    log, settings = tmp_path / "client.log", old_and_new.settings
+    own: dict[str, Any] = {"home": settings.home, "spark_master": server.address, "redis_port": redis_server.port}
+
+    with client("housekeeping", log, **own, recorder_port=free_port(), compact_min_files=3) as running:
+        assert running.wait(2 * BOUND_S) == 0, log.read_text()
+
+    check, compact, verify, garbage, of_data = json.loads(log.read_text().splitlines()[-1])
+    assert (check["repaired"], check["troubles"]) == (1, {})
+    assert (compact["tables"][IDS.name]["sorted_days"], compact["tables"][META.name]["folded_rows"]) == (1, 1)
+    assert compact["queues"] == {"messages": 1, "states": 0, "positions": 0, "seqnos": 0}
+    assert {kind: count for kind, count in verify["differences"].items() if count} == {"missing": 2, "ended": 1, "overdue": 1}
+    assert (verify["repaired"], verify["agree"]) == ({"missing": 2, "ended": 1}, True)
+    assert (garbage["expired"]["count"], garbage["messages"]["count"], of_data["sample"]) == (3, 2, ["d1"])
+    catalog = open_catalog(settings)
+    assert sorted(row["vin"] for row in plain.read(catalog, IDS)) == ["V1", "V2", "V3", "V3", "V4", "V5"]
+    ends = sorted((row["vin"], row["outcome"]) for row in plain.read(catalog, OUTCOMES))
+    assert ends == [("V1", "delivered"), *(("V" + number, "expired") for number in "233")]
+    states = sorted((row["client_id"], row["kind"]) for row in plain.read(catalog, ECQ_STATE))
+    assert states == [("c1", "acknowledged"), ("c2", "expired")]
+    assert [row["data_id"] for row in plain.read(catalog, DATA)] == ["d2"]
 
 
 @pytest.mark.slow
