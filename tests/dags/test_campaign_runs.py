@@ -1,10 +1,13 @@
-"""Orders to campaigns from Airflow: with a real API, recorder, broker and Airflow."""
+"""Campaigns from Airflow: with a real API, recorder, dispatcher, broker, Spark and Airflow, and at last a campaigner."""
 
+import asyncio
+import csv
 import hashlib
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,25 +15,33 @@ from urllib.parse import quote
 import pytest
 from pydantic import SecretStr
 
+from manifold.archive.flush import flush
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
+from manifold.campaigns.decided import Stage
 from manifold.campaigns.parsing import plan_sha256
 from manifold.contracts import campaigns as r
-from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
+from manifold.lake.reports import open_reports
+from manifold.messaging.publisher import Publisher
+from manifold.sandbox.fleet import Fleet
+from manifold.sandbox.fleet import vins as sandbox_vins
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import ADMIN, OPERATOR, logged_in, password_of
 from tests.dags.running import RUN_S, SCHEDULED
+from tests.dispatcher.platform import a_platform
 from tests.docs.pictures import log_in
-from tests.manifold.api.desk import Desk, api_of, settings_at
+from tests.manifold.api.desk import Desk, api_of
 from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
-from tests.manifold.recorder.harness import Harness, running_harness
+from tests.manifold.campaigns.service.worlds import World, copies
 from tests.pipelines.campaign_makers import messages
 from tests.support.browser import needs_chromium, offline_page
+from tests.support.redis_users import RedisUsers
 from tests.support.servers import ROOT, free_port, start_airflow, stopping, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+DAGS = ("campaign_approvals", "campaign_control", "campaign_reports", "campaign_targets", "ingest_archives")
 ANNA, AIRFLOW = "token-of-anna", "token-of-airflow"
 RIGHTS = {ANNA: "read,propose", AIRFLOW: "read,approve,brake,delegate"}
 
@@ -53,15 +64,20 @@ UNDER_WAY = document(
 
 @dataclass(slots=True)
 class Place:
-    """The API, the recorder that receives its publishes, and an Airflow that orders."""
+    """The API, the services behind it, and an Airflow that orders."""
 
     desk: Desk
-    harness: Harness
+    world: World
     api: AirflowApi
 
     def propose(self, campaign: str, **fields: Any) -> None:
         """Propose a plan as Anna."""
-        self.harness.redis.set(keys.data(f"data-{campaign}"), b"12345")
+
+        async def publish() -> None:
+            async with Publisher(self.desk.settings) as platform:
+                await platform.data(f"data-{campaign}", b"12345")
+
+        asyncio.run(publish())
         plan = document(campaign=campaign, data_id=f"data-{campaign}", **fields)
         headers = {"Authorization": f"Bearer {ANNA}"}
         answer = self.desk.ask("/api/v1/campaigns", "POST", json={"plan": plan}, headers=headers)
@@ -69,14 +85,23 @@ class Place:
 
     def recorded(self, campaign: str) -> list[r.Order]:
         """The orders to a campaign on disk."""
-        self.harness.flush()
-        found = [r.decode(envelope.payload) for envelope in self.harness.archived(Stream.CAMPAIGN)]
+        assert flush(self.desk.settings)
+        archived = RecordedSegments(Archive(self.desk.settings.archive)).recorded_since(Stream.CAMPAIGN, 0)
+        found = [r.decode(envelope.payload) for envelope in archived]
         return [order for order in found if isinstance(order, r.Order) and order.campaign == campaign]
 
     def run(self, dag_id: str, **conf: object) -> tuple[str, str]:
         """Trigger a run and wait for its end; return its id and its state."""
         run_id = self.api.trigger_dag(dag_id, conf)
         return run_id, self.api.wait(dag_id, run_id, within_s=RUN_S)
+
+    def result(self, dag_id: str, **conf: object) -> dict[str, Any]:
+        """The result of the first task of a run, which has to succeed."""
+        run_id, state = self.run(dag_id, **conf)
+        task = "discover" if dag_id == "ingest_archives" else dag_id
+        assert state == "success", self.api.task_log(dag_id, run_id, task)
+        found: dict[str, Any] = self.api.result(dag_id, run_id, task)
+        return found
 
     def question(self, campaign: str) -> dict[str, Any]:
         """The question about a campaign that waits under Required Actions."""
@@ -119,22 +144,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "\n".join(f"{name}:{hashlib.sha256(token.encode()).hexdigest()}:{rights}" for name, (token, rights) in named)
     )
     archive_campaign_under_way(folder / "home")
-    with running_harness(folder) as harness:
-        more: dict[str, Any] = {"api_tokens_file": str(tokens), "airflow_port": free_port(), "api_token": AIRFLOW}
-        more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
-        settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port, **more)
-        settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        assert harness.users is not None
-        url = harness.users.url("api", harness.redis_server.port)
-        as_api = settings.model_copy(update={"redis_url": SecretStr(url)})
+    more: dict[str, Any] = {"api_tokens_file": str(tokens), "airflow_port": free_port(), "api_token": AIRFLOW}
+    more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "") | {"spark_driver_memory": "1g"}
+    users = RedisUsers(folder / "users")
+    with a_platform(folder / "home", users, **more) as platform:
+        platform.start_recorder()
+        settings = platform.settings
+        as_api = settings.model_copy(update={"redis_url": SecretStr(users.url("api", settings.redis_port))})
         with (
             api_of(as_api, folder / "api.log") as server,
             stopping(start_airflow(settings)),
             logged_in(settings, airflow.url(settings)) as api,
         ):
-            for dag_id in ("campaign_approvals", "campaign_control"):
+            for dag_id in DAGS:
                 api.wait_known(dag_id, within_s=180)
-            yield Place(Desk(settings, harness.redis_server, server), harness, api)
+            yield Place(Desk(settings, platform.redis, server), World(platform), api)
 
 
 @pytest.fixture
@@ -213,3 +237,44 @@ def test_the_airflow_ui_shows_campaigns_with_their_waves_rules_and_events(place:
         if os.environ.get("PICTURES"):
             page.screenshot(path=ROOT / "docs" / "img" / "airflow-campaign.png", full_page=True)
         assert offline.asked_outside == []
+
+
+def test_a_campaign_runs_from_its_list_to_its_proof(place: Place) -> None:
+    """The last test, because its campaigner carries out the campaigns of the others, too."""
+    began, name, fleet_vins = datetime.now(UTC), f"c-{uuid.uuid4().hex[:12]}", sandbox_vins(6, seed=47)
+    settings = place.desk.settings
+    listed = settings.home / "archive" / "_lists" / "fleet.csv"
+    listed.parent.mkdir()
+    listed.write_text("\n".join(["vin,zone", *(f"{vin},Europe/Berlin" for vin in fleet_vins)]))
+    ends = (began + timedelta(hours=1)).isoformat(timespec="seconds")
+    place.propose(
+        name, targets={"file": "fleet.csv"}, ends=ends, waves=[{"name": "one", "size": 1}, {"name": "rest", "size": "rest"}]
+    )
+
+    found = place.result("campaign_targets", campaign=name)
+    assert (found["targets"], found["recorded"]) == (6, 1)
+    place.run("campaign_approvals")
+    question = place.question(name)
+    assert "to 6 vehicles" in question["body"]
+    assert place.answer(question, "Approve", "the list is right") == "success"
+
+    async def play() -> Fleet:
+        async with Fleet(settings, fleet_vins) as fleet:
+            await fleet.connect()
+            await asyncio.to_thread(place.world.wait_for, name, Stage.COMPLETED)
+        return fleet
+
+    place.world.platform.start_dispatcher()
+    campaigner = place.world.start_campaigner()
+    assert copies(asyncio.run(play()), name) == dict.fromkeys(fleet_vins, 1)
+    campaigner.stop()
+    interval = {"from": (began - timedelta(hours=1)).isoformat(), "to": (began + timedelta(hours=1)).isoformat()}
+    place.result("ingest_archives", **interval)
+    assert place.result("campaign_reports", campaign=name)["campaigns"] == 1
+
+    reports = open_reports(settings)
+    assert "Proved: nothing in its record contradicts its plan." in (reports.read(f"campaigns/{name}/index.html") or b"").decode()
+    rows = list(csv.DictReader((reports.read(f"campaigns/{name}/targets.csv") or b"").decode().splitlines()))
+    assert {row["vin"]: row["state"] for row in rows} == dict.fromkeys(fleet_vins, "delivered")
+    people = [order.by for order in place.recorded(name) if not order.by.startswith(r.CAMPAIGNER)]
+    assert people == ["anna", "airflow/operator", "airflow/admin"]
