@@ -99,7 +99,7 @@ def test_a_pause_is_folded_while_the_long_list_of_another_campaign_is_drawn(tmp_
 
         listed = lists("long", "author", [r.Target(vin) for vin in names])
         segments = RecordedSegments(Archive(world.settings.archive))
-        orders = [r.Propose("long", "author", plan=plan), *listed]
+        orders: list[r.Command] = [r.Propose("long", "author", plan=plan), *listed]
         at_ms = wall_clock_ms() - 60_000
         messages = [
             Envelope(seq := seq_of(at_ms, 7, n), datetime_of(seq), Stream.CAMPAIGN, topics.CAMPAIGN, r.encode(command))
