@@ -64,7 +64,7 @@ class Recording:
         for one in refused:
             seq, stream = self.seqs.next(), Stream.XRAY_STATUS if one.received.is_status else Stream.XRAY_RAW
             sealed = self._keys.seal(one.received.body, seq=seq)
-            at, devices = one.received.at, one.claims.devices
+            at, devices = one.received.at, one.stated.devices
             envelopes.append(refused_envelope(seq, at, stream, one.refusal, sealed, devices=devices, digest=one.digest))
         return envelopes
 
