@@ -10,7 +10,7 @@ handle other events of the same owner. So each effect names its seq, and Redis d
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dispatcher import _queue_types as flavours
+from dispatcher import _queue_types
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
     Answered,
@@ -85,7 +85,7 @@ def step(state: OwnerState, event: Event) -> Step:
         case Answered():
             return _answered(state, event)
         case Acked():
-            return state, [flavours.acked(state.policy, state.queue, event)]
+            return state, [_queue_types.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
             return _claim_event(state, event)
         case PresenceSign():
@@ -100,7 +100,7 @@ def step(state: OwnerState, event: Event) -> Step:
             ended = event.reason in SESSION_DESTROYED
             return state, [UpdatePresence(replace(event, expiry_s=0) if ended else event, claim=False)]
         case Subscribed():
-            return state, [flavours.subscribed(state.policy, state.queue, event)]
+            return state, [_queue_types.subscribed(state.policy, state.queue, event)]
         case DeliveryDropped(seq=seq):
             return state, [Ignore("dropped message of another client") if seq is None else Release(seq, ReleaseReason.LOST)]
 
@@ -115,7 +115,7 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
-            verb = flavours.missing(state.queue, event)
+            verb = _queue_types.missing(state.queue, event)
             return (state, [Ignore("data missing; retried at the deadline")]) if verb is None else (empty, [verb])
         case NotPublished(seq=seq):
             return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
@@ -124,9 +124,9 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
         case PublishLost(seq=seq):
             return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
         case Unsendable():
-            return empty, [flavours.unsendable(state.queue, event)]
+            return empty, [_queue_types.unsendable(state.queue, event)]
         case Withheld():
-            return empty, [flavours.withdrawn(state.queue, event, claim.attempts - 1)]
+            return empty, [_queue_types.withdrawn(state.queue, event, claim.attempts - 1)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
@@ -182,12 +182,12 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
         looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # it may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
-        return state, [flavours.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
+        return state, [_queue_types.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
     may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed
     if not (release.again or may_listen):
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # heard from after the publish, so it may have subscribed since
-        return state, [flavours.subscribed_since(state.queue)]
+        return state, [_queue_types.subscribed_since(state.queue)]
     return state, [Claim()]
 
 
@@ -196,7 +196,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
-            return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
+            return state, [_queue_types.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
         # Redis counts from the execution of the claim, so its own `send_by` is later.
         send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
@@ -209,7 +209,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
             return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, send_by, claim.max_packet_bytes)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
-        return state, [flavours.forced(state.queue, claim.must_end, answer.now_ms)]
+        return state, [_queue_types.forced(state.queue, claim.must_end, answer.now_ms)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:

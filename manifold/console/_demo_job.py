@@ -151,7 +151,7 @@ class Demo:
         state, seconds = await asyncio.to_thread(_demo_lake.run_ingest_dag, self.settings)
         self._check("Airflow ran ingest_archives", state == "success", f"{state} after {seconds:.0f} s")
         self.say("reading the tables with PyIceberg")
-        rows = await asyncio.to_thread(_demo_lake.rows_of, self.settings, f"task_demo_{self.run}_1")
+        rows = await asyncio.to_thread(_demo_lake.count_rows, self.settings, f"task_demo_{self.run}_1")
         self._check("the lake has every VIN of the batch", rows.ids == VEHICLES, f"{rows.ids} rows in sdv_fanout_ids")
         self._check("and how each ended", rows.delivered == VEHICLES, f"{rows.delivered} rows delivered in sdv_fanout_outcomes")
         self._check("and what was refused", rows.quarantined > 0, f"{rows.quarantined} rows in quarantine")
@@ -160,8 +160,10 @@ class Demo:
             self._find_signals(self.signals)
         verdict, self.report = await asyncio.to_thread(_demo_lake.verdict_of, self.settings, rows.run_id)
         self._check("the audit let it pass", verdict == "passed", f"{verdict}: {self.report}")
-        judged, application = await asyncio.to_thread(_demo_lake.judged_on, self.settings, rows.run_id)
-        self._check("judged on Spark", bool(judged == SPARK_BATCH and application), f"{judged} of application {application}")
+        batch_type, application_id = await asyncio.to_thread(_demo_lake.spark_evidence, self.settings, rows.run_id)
+        self._check(
+            "judged on Spark", bool(batch_type == SPARK_BATCH and application_id), f"{batch_type} of application {application_id}"
+        )
 
     async def _send_one(self, fleet: Fleet, platform: Publisher, vin: Owner, data_id: str) -> None:
         """Send a trigger to one vehicle, which measures the latency without a queue of others ahead."""

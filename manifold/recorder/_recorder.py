@@ -101,9 +101,9 @@ class Recorder:
             self._poison_guard,
             self._redelivered,
             self._answers,
-            self._enqueuer.put,
-            self._answer,
-            self._lease.held,
+            hand_over=self._enqueuer.put,
+            answer=self._answer,
+            may_record=self._lease.held,
         )
         self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
@@ -121,7 +121,9 @@ class Recorder:
             export_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
-            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
+            async with serve(
+                settings.host, settings.recorder_port, self.health, routes, token=token, tls_files=settings.http_tls_files
+            ):
                 self._place.lock()
                 if not await done_before(told, self._start()):
                     return

@@ -62,7 +62,10 @@ class Judge:
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
     async def _process(self, disposition: Disposition) -> None:
-        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails."""
+        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails.
+
+        They are for the processed queue only; ingest derives them again from the archive.
+        """
         failed: list[Accepted] = []
         for message in disposition.taken:
             if isinstance(message.parsed, RawSignal):

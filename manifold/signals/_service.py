@@ -82,9 +82,9 @@ class Signals:
         settings = self._settings
         export_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
-        token, shown = settings.http_token.get_secret_value(), settings.http_shows
+        token, tls_files = settings.http_token.get_secret_value(), settings.http_tls_files
         try:
-            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
+            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, tls_files=tls_files):
                 self._folder.lock()
                 await self._work(stop)
         finally:

@@ -93,23 +93,27 @@ class Active:
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
+        """Read the record and brakes, then decide the oldest `campaigns_open` campaigns that have something to decide.
+
+        The others wait.
+        """
         began = time.monotonic()
         await asyncio.to_thread(self._book.refresh)
         _metrics.READ_SECONDS.set(time.monotonic() - began)
         now_ms = await self._now_ms()
         await self._brakes.read()
-        known = list(self._book.proposed())
-        self.open_campaigns = len(known)
-        _metrics.OPEN.set(len(known))
-        known = [(name, campaign) for name, campaign in known if campaign.decided.may_go_on(now_ms)]
+        not_over = list(self._book.proposed())
+        self.open_campaigns = len(not_over)
+        _metrics.OPEN.set(len(not_over))
+        undecided = [(name, campaign) for name, campaign in not_over if campaign.decided.may_go_on(now_ms)]
         limit = self._settings.campaigns_open
         self.waiting = dict.fromkeys(
-            (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
+            (name for name, _ in undecided[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
-        CAMPAIGNS.show(known, self._sweep.counts)
-        for name, campaign in known[:limit]:
+        CAMPAIGNS.show(undecided, self._sweep.counts)
+        for name, campaign in undecided[:limit]:
             await self._act(publisher, name, campaign, now_ms)
-        names = {name for name, _ in known[:limit]}
+        names = {name for name, _ in undecided[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)
         self._set_problem(None)
