@@ -140,6 +140,7 @@ class Scheduler:
         return turns
 
     async def _run_batch(self) -> None:
+        """Take one step of up to JOBS_PER_BATCH jobs, with a single round trip to Redis for all their verbs."""
         turns = self._take()
         if not turns:  # nothing is ready, or everything waits for room in the window
             self._work.clear()

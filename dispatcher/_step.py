@@ -83,7 +83,7 @@ def step(state: OwnerState, event: Event) -> Step:
     """Return the next state and the effects of `event`. Effects are carried out in order; at most one is a verb."""
     match event:
         case Answered():
-            return _answered(state, event)
+            return _after_answer(state, event)
         case Acked():
             return state, [_queue_types.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
@@ -134,37 +134,40 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     return empty, []
 
 
-def _answered(state: OwnerState, answer: Answered) -> Step:
+def _after_answer(state: OwnerState, answer: Answered) -> Step:
+    """Continue after Redis has replied to a verb."""
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
-            return _claimed(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without(ack.record.seq), answer, reply.next)
         case Acknowledge() as ack, EcqAckReply() as reply:
-            return _claimed(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without(ack.record.seq), answer, reply.next)
         case UpdatePresence() as update, UpdatePresenceReply() as reply:
-            return _presence_updated(state.without(reply.released), answer, update, reply)
+            return _after_presence_update(state.without(reply.released), answer, update, reply)
         case End(), EndReply() as reply:
-            return _claimed(state, answer, reply.next)
+            return _after_claim(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
-            return _released(state.without(release.seq), answer, release, reply)
+            return _after_release(state.without(release.seq), answer, release, reply)
         case Subscription(claim=claim), ClaimReply() as reply:
-            return _claimed(_mark_heard(state, reply) if claim else state, answer, reply)
+            return _after_claim(_mark_heard(state, reply) if claim else state, answer, reply)
         case ((Claim() | Park()), ClaimReply() as reply):
-            return _claimed(state, answer, reply)
+            return _after_claim(state, answer, reply)
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
 
 
-def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
-    state, effects = _fanout_presence_updated(state, answer, update, reply)
+def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+    state, effects = _after_fanout_presence_update(state, answer, update, reply)
     if reply.ecq_wake or reply.ecq_released is not None:
         effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released, claim=reply.ecq_wake)))
     return state, effects
 
 
-def _fanout_presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+def _after_fanout_presence_update(
+    state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply
+) -> Step:
     if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # An entry in flight got a full deadline from here, and its check may have been postponed until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
-    return _claimed(_mark_heard(state, reply.next) if update.claim else state, answer, reply.next)
+    return _after_claim(_mark_heard(state, reply.next) if update.claim else state, answer, reply.next)
 
 
 def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
@@ -175,7 +178,7 @@ def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
     return replace(state, open_claim=replace(open_claim, heard=True))
 
 
-def _released(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
+def _after_release(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
@@ -191,7 +194,7 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
     return state, [Claim()]
 
 
-def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
+def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     """The effects of a claim. An entry already in flight is watched, too, so a repeated event restores a missing watch."""
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):

@@ -80,7 +80,7 @@ class Lease:
             else:
                 return self._seqs
 
-    async def held(self) -> None:
+    async def wait_until_held(self) -> None:
         """Wait until a seq may be assigned. Never returns once the lease is lost."""
         while self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
             if self.lost is None:

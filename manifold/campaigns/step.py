@@ -88,6 +88,7 @@ def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[st
 
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
+    """The one decision that is due now; None if there is none."""
     decided = campaign.decided
     author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
     if decided.stage is Stage.PROPOSED:

@@ -93,17 +93,16 @@ class _Replay:
     def _report(self, kind: Kind, seq: int, detail: str, vin: str = "") -> None:
         self.found.append(Falsification(kind, seq, detail, vin))
 
-    def _judged(self) -> Campaign:
+    def _with_standings(self) -> Campaign:
         """The campaign with the standing of all targets."""
         self._campaign.ledger.judge(self._campaign.decided.terms, anew=False)
         return self._campaign
 
-    def _counted(self) -> Campaign:
-        campaign = self._judged()
-        return replace(campaign, tallies=tuple(campaign.ledger.tallies()))
+    def _with_tallies(self) -> Campaign:
+        return replace(self._with_standings(), tallies=tuple(self._campaign.ledger.tallies()))
 
     def _order(self, fact: Recorded) -> None:
-        before = self._judged().decided
+        before = self._with_standings().decided
         self._campaign = fold(self._campaign, [fact])
         after, at_ms = self._campaign.decided, unix_ms_of(fact.seq)
         self._former.append((at_ms, before))
@@ -116,7 +115,7 @@ class _Replay:
 
     def _judge(self, fact: Recorded) -> None:
         """Compare a decision of the campaigner with the counts that caused it."""
-        campaign, order, at_ms = self._counted(), fact.command, unix_ms_of(fact.seq)
+        campaign, order, at_ms = self._with_tallies(), fact.command, unix_ms_of(fact.seq)
         decided, plan = campaign.decided, campaign.decided.plan
         if plan is None or not len(campaign.roster):
             return
@@ -159,6 +158,7 @@ class _Replay:
             self._report(Kind.GATE, seq, f"wave {decided.wave} was passed after a soak of {at_ms - since_ms} ms")
 
     def _release(self, fact: Released) -> None:
+        """Check a release against the states in force shortly before it, and note it for later facts."""
         while self._former and self._former[0][0] <= fact.at_ms - self._grace_ms:
             self._former.popleft()
         states = [self._campaign.decided, *(decided for _, decided in self._former)]
@@ -185,7 +185,7 @@ class _Replay:
         plans = [decided.plan for decided in states if decided.plan is not None]
         if all(plan.rate is None for plan in plans):
             return
-        successes = self._counted().total(*gates.SUCCESSES)
+        successes = self._with_tallies().total(*gates.SUCCESSES)
         allowed = max(plan.per_minute(successes) for plan in plans)
         if self._spent > allowed:
             self._report(Kind.OVER_RATE, fact.seq, f"makes {self._spent} releases in 60 s; {allowed} are allowed")
@@ -195,7 +195,7 @@ class _Replay:
         plan = self._campaign.decided.plan
         if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:
             return
-        trips = gates.tripped(self._counted(), fact.at_ms)
+        trips = gates.tripped(self._with_tallies(), fact.at_ms)
         if trips is None:
             self._tripping.clear()
             return
@@ -208,7 +208,8 @@ class _Replay:
             self._tripping[name] = 1 << 62  # reported once
 
     def _check_targets(self, fact: Released, states: list[Decided]) -> None:
-        campaign = self._judged()
+        """Check wave, status, retry time and window of each vehicle in a release."""
+        campaign = self._with_standings()
         roster, ledger = campaign.roster, campaign.ledger
         if fact.wave > max(decided.wave for decided in states):
             self._report(Kind.GATE, fact.seq, f"wave {fact.wave} was released while wave {states[0].wave} was open")

@@ -88,6 +88,7 @@ class IngressWriter:
             self._busy = False
 
     async def _record_group(self) -> None:
+        """Write what waits as one group, and hand its messages over once it is on disk."""
         await self._may_record()
         outcomes, recorded = self._take_outcomes()
         taken = await self._take_messages()

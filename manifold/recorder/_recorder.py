@@ -103,7 +103,7 @@ class Recorder:
             self._answers,
             hand_over=self._enqueuer.put,
             answer=self._answer,
-            may_record=self._lease.held,
+            may_record=self._lease.wait_until_held,
         )
         self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
@@ -176,6 +176,7 @@ class Recorder:
         return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
 
     async def _start(self) -> None:
+        """Recover the journal, take the lease, restore what was known of recent messages, and start to enqueue."""
         recovered = self._journal.recover()
         self._poison_guard.load()
         known = self._state.load().last_seq
@@ -187,12 +188,8 @@ class Recorder:
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, self._archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
-        log.info(
-            "recorder started",
-            last_seq=last_seq,
-            journal_files=len(recovered),
-            direct_enqueue=self.health().details["direct_enqueue"],
-        )
+        direct_enqueue = self.health().details["direct_enqueue"]
+        log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), direct_enqueue=direct_enqueue)
 
     async def _finish(self) -> None:
         """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""

@@ -65,7 +65,7 @@ class Signals:
         self._retry, store = Retry(), IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
         judge = Judge(checks, store, bounds, self._retry, max_retries=settings.signals_max_retries)
-        self._recording = Recording(self._keys, self._journal, self._lease.held, self._retry)
+        self._recording = Recording(self._keys, self._journal, self._lease.wait_until_held, self._retry)
         publishing = Publishing(self._retry, confirm_s=settings.signals_confirm_seconds)
         processor = Processor(judge, self._recording, publishing, store, self._retry)
         processor.tracing = self._tracing = Tracing.of(settings)
@@ -111,6 +111,7 @@ class Signals:
         return Health(serving, details)
 
     async def _work(self, stop: asyncio.Event) -> None:
+        """Start and consume until stopped, or until the lease is lost; then finish what is in hand and release the lease."""
         told = asyncio.ensure_future(stop.wait())
         start = asyncio.ensure_future(self._start())
         await asyncio.wait((told, start), return_when=asyncio.FIRST_COMPLETED)

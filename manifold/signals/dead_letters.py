@@ -81,7 +81,7 @@ class DeadLetters:
 
     def would_be(self, letter: DeadLetter) -> str:
         """Return the result of the server-less checks now: a refusal code, or `accepted`."""
-        judged = self._judged(letter, self._checks)
+        judged = self._judge(letter, self._checks)
         return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
 
     def is_only_old(self, letter: DeadLetter) -> bool:
@@ -125,9 +125,9 @@ class DeadLetters:
         await old.ack()
 
     def _ageless(self, letter: DeadLetter) -> Judged:
-        return self._judged(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
+        return self._judge(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
 
-    def _judged(self, letter: DeadLetter, checks: Checks) -> Judged:
+    def _judge(self, letter: DeadLetter, checks: Checks) -> Judged:
         received = _received(letter)
         return checks.judge(received, received.at)
 

@@ -62,6 +62,7 @@ class Campaigner:
         return Health(problem is None, details)
 
     async def _work(self) -> None:
+        """Take the lead and decide until it is lost or fails; then try again, forever."""
         while True:
             await self._lead.take()
             self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")

@@ -39,6 +39,7 @@ def main(
 
 
 async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> None:
+    """Let the vehicles drive for `for_s` seconds, or until a signal, and show what they receive."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -69,6 +69,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
 
 
 def _options(settings: Settings) -> dict[str, str]:
+    """Airflow's options, each as SECTION__NAME."""
     address, certificate = url(settings), settings.http_tls_files.certificate
     shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
     return {
