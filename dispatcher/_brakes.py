@@ -59,7 +59,7 @@ class Brakes:
         """How long ago these brakes were those of Redis, in seconds."""
         return float("inf") if self._seen_at is None else (monotonic_ms() - self._seen_at) / 1000
 
-    def told(self, version: bytes, asked_at: int) -> None:
+    def note_version(self, version: bytes, asked_at: int) -> None:
         """Note the version of the brakes, which was asked for at `asked_at` (by `monotonic_ms`)."""
         if version == self._version:
             self._seen_at = asked_at

@@ -37,9 +37,9 @@ class Coalescer(Generic[Key]):
         if self._keys and len(self._tasks) < self._max_concurrent:
             task = asyncio.create_task(self._run(), name=f"dispatcher.{self._name}")
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_end)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._begin()  # an unexpected error ends one lookup, not the following ones
 

@@ -45,7 +45,7 @@ class EcqMessages:
                 self._of_lake.add(entry)
             else:
                 key, _, payload = message.partition(b"\0")
-                self._found(entry, Found(key.decode(errors="replace"), "", payload), "redis")
+                self._answer(entry, Found(key.decode(errors="replace"), "", payload), "redis")
 
     @retry_redis
     async def _take(self, entries: Sequence[Entry]) -> list[bytes | None]:
@@ -61,7 +61,7 @@ class EcqMessages:
         await self._put_back({entry: said for entry in entries if (said := found.get((owner_of_queue(entry[0]), entry[1])))})
         for queue, seq in entries:
             said = found.get((owner_of_queue(queue), seq))
-            self._found((queue, seq), MissingData("") if said is None else Found(said[0], "", said[1]), "lake")
+            self._answer((queue, seq), MissingData("") if said is None else Found(said[0], "", said[1]), "lake")
 
     @retry_redis
     async def _put_back(self, messages: dict[Entry, tuple[str, bytes]]) -> None:
@@ -73,7 +73,7 @@ class EcqMessages:
         with tolerate_out_of_memory():
             await batch.run(tolerant=True)
 
-    def _found(self, entry: Entry, found: Found | MissingData, where: str) -> None:
+    def _answer(self, entry: Entry, found: Found | MissingData, where: str) -> None:
         _metrics.PAYLOAD_LOADS.labels(where if isinstance(found, Found) else "nowhere").inc()
         if (answer := self._answers.pop(entry, None)) is not None:
             answer(found)

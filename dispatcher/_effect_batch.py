@@ -63,7 +63,7 @@ class EffectBatch:
         replies = await batch.run(tolerant=True)
         if self._brakes is not None:
             version = replies.pop()
-            self._brakes.told(b"" if is_corrupt(version) else version, self._asked_at)
+            self._brakes.note_version(b"" if is_corrupt(version) else version, self._asked_at)
         for reply in replies[len(self._verbs) :]:
             if isinstance(reply, RedisError):  # the deadline index is shared by all owners
                 raise reply

@@ -102,6 +102,7 @@ class Lake:
                 self._asked.pop(entry).set_result(found.get(entry))
 
     def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, EntryTrigger]) -> None:
+        """Read the triggers of entries into `found` until `look_s` is over; an unreadable one does not stop the others."""
         from pyiceberg.exceptions import NoSuchTableError
 
         from manifold.lake.reads import read_trigger

@@ -162,9 +162,10 @@ class Publisher:
             self._wake_at(publish.send_by)
         self._unconfirmed.add(answer)
         self._unconfirmed_bytes += len(what.payload)
-        answer.add_done_callback(partial(self._answered, queue, what))
+        answer.add_done_callback(partial(self._on_answer, queue, what))
 
-    def _answered(self, queue: QueueName, what: Loaded, answer: "asyncio.Future[int]") -> None:
+    def _on_answer(self, queue: QueueName, what: Loaded, answer: "asyncio.Future[int]") -> None:
+        """Report the broker's answer to a publish, or that it was lost, and publish more of the backlog."""
         self._unconfirmed.discard(answer)
         self._unconfirmed_bytes -= len(what.payload)
         was_alone = answer is self._suspect

@@ -60,6 +60,7 @@ class QueueStatsCollector:
         return bool(await redis.pexpire(keys.QUEUE_STATS_LEASE, LEASE_MS))
 
     async def _walk(self) -> None:
+        """Count all queues and save the totals; end expired entries and withdrawn ones on the way."""
         stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
         renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
         withdrawals = await Withdrawals.of(self._queues)

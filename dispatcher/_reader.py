@@ -75,10 +75,11 @@ class Reader:
                 if payload is None:
                     self._of_lake.add(data_id)
                 else:
-                    self._found(data_id, payload, "redis")
+                    self._answer(data_id, payload, "redis")
             await asyncio.sleep(0)  # let the callers take it; they may have enough for now
 
     async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
+        """Answer lookups from the lake and put found payloads back into Redis; None answers those that could not be read."""
         left = set(data_ids)
         try:
             await self._may_read()
@@ -87,7 +88,7 @@ class Reader:
                     await self._put_back({data_id: payload for data_id, payload in piece.items() if payload is not None})
                     left.difference_update(piece)
                     for data_id in tuple(piece):
-                        self._found(data_id, piece.pop(data_id), "lake")  # pop, or this loop would keep the payload alive
+                        self._answer(data_id, piece.pop(data_id), "lake")  # pop, or this loop would keep the payload alive
                     await asyncio.sleep(0)
                     await self._may_read()
         except asyncio.CancelledError:
@@ -95,9 +96,9 @@ class Reader:
             raise
         finally:
             for data_id in left:  # could not be read; the caller retries
-                self._found(data_id, None, "lake")
+                self._answer(data_id, None, "lake")
 
-    def _found(self, data_id: str, payload: bytes | None, where: str) -> None:
+    def _answer(self, data_id: str, payload: bytes | None, where: str) -> None:
         _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
         if payload is not None:
             self._keep(data_id, payload)

@@ -65,7 +65,8 @@ class Scheduler:
         )
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
-        self._queued: dict[QueueName, deque[Job] | None] = {}  # events that wait behind the queue's job in hand
+        # absent: idle; None: a job in hand, none waiting; deque: the events that wait behind it
+        self._queued: dict[QueueName, deque[Job] | None] = {}
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready events of open claims; they make room, so they never wait for it
         self._turns: list[tuple[Job, Event]] = []  # replies that lead to the next step of jobs in hand
@@ -90,6 +91,7 @@ class Scheduler:
             self._make_ready(job)
             return
         waiting = self._queued[queue]
+        # the first waiting event is kept unfiltered: one costs little
         if waiting is None:
             self._queued[queue] = deque((job,))
         elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, queue):
@@ -138,6 +140,7 @@ class Scheduler:
         return turns
 
     async def _run_batch(self) -> None:
+        """Take one step of up to JOBS_PER_BATCH jobs, with a single round trip to Redis for all their verbs."""
         turns = self._take()
         if not turns:  # nothing is ready, or everything waits for room in the window
             self._work.clear()
@@ -192,7 +195,10 @@ class Scheduler:
                 return batch.add(queue, effect)
         return False
 
+    # Three ways lead to Publish: a payload in the cache, one that is loaded first, and a small message that came with its claim.
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
+        """Publish the payload of an entry if it is cached; otherwise fetch it, and handle it once it is found or missing."""
+
         def answer(found: Found | MissingData) -> None:
             if isinstance(found, MissingData):
                 self.offer(queue, Missing(seq, claimed_ms, found.data_id))

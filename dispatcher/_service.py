@@ -79,7 +79,7 @@ class Dispatcher:
             self._mqtt,
             brakes=self._brakes,
             window=Window(settings.publish_window, settings.publish_window_bytes),
-            parked=self._parked.parked,
+            parked=self._parked.note_parked,
         )
         self._events_in = EventReader(self._mqtt, self._scheduler.offer, lambda: self._scheduler.jobs)
         self._mqtt.on_message, self._mqtt.on_unreadable = self._events_in.take, self._events_in.take_unreadable
@@ -98,7 +98,7 @@ class Dispatcher:
             export_expiry(self.settings, self.settings.mqtt_username_dispatcher)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(
-                serve(self.settings.host, self._port, self.health, token=token, shown=self.settings.http_shows)
+                serve(self.settings.host, self._port, self.health, token=token, tls_files=self.settings.http_tls_files)
             )
             work = asyncio.create_task(self._work(), name="dispatcher.work")
             stopping = asyncio.create_task(stop.wait(), name="dispatcher.stop")

@@ -126,7 +126,7 @@ class ParkedEntries:
         self._fresh: set[str] = set()
         self._some_are_fresh = asyncio.Event()
 
-    def parked(self, data_id: str) -> None:
+    def note_parked(self, data_id: str) -> None:
         """Note that an entry was just parked; its data may have arrived between the read and the parking."""
         if data_id:
             self._fresh.add(data_id)

@@ -10,7 +10,7 @@ handle other events of the same owner. So each effect names its seq, and Redis d
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dispatcher import _queue_types as flavours
+from dispatcher import _queue_types
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
     Answered,
@@ -83,9 +83,9 @@ def step(state: OwnerState, event: Event) -> Step:
     """Return the next state and the effects of `event`. Effects are carried out in order; at most one is a verb."""
     match event:
         case Answered():
-            return _answered(state, event)
+            return _after_answer(state, event)
         case Acked():
-            return state, [flavours.acked(state.policy, state.queue, event)]
+            return state, [_queue_types.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable() | Withheld():
             return _claim_event(state, event)
         case PresenceSign():
@@ -100,7 +100,7 @@ def step(state: OwnerState, event: Event) -> Step:
             ended = event.reason in SESSION_DESTROYED
             return state, [UpdatePresence(replace(event, expiry_s=0) if ended else event, claim=False)]
         case Subscribed():
-            return state, [flavours.subscribed(state.policy, state.queue, event)]
+            return state, [_queue_types.subscribed(state.policy, state.queue, event)]
         case DeliveryDropped(seq=seq):
             return state, [Ignore("dropped message of another client") if seq is None else Release(seq, ReleaseReason.LOST)]
 
@@ -115,7 +115,7 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
-            verb = flavours.missing(state.queue, event)
+            verb = _queue_types.missing(state.queue, event)
             return (state, [Ignore("data missing; retried at the deadline")]) if verb is None else (empty, [verb])
         case NotPublished(seq=seq):
             return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
@@ -124,9 +124,9 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
         case PublishLost(seq=seq):
             return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
         case Unsendable():
-            return empty, [flavours.unsendable(state.queue, event)]
+            return empty, [_queue_types.unsendable(state.queue, event)]
         case Withheld():
-            return empty, [flavours.withdrawn(state.queue, event, claim.attempts - 1)]
+            return empty, [_queue_types.withdrawn(state.queue, event, claim.attempts - 1)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
@@ -134,37 +134,40 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     return empty, []
 
 
-def _answered(state: OwnerState, answer: Answered) -> Step:
+def _after_answer(state: OwnerState, answer: Answered) -> Step:
+    """Continue after Redis has replied to a verb."""
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
-            return _claimed(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without(ack.record.seq), answer, reply.next)
         case Acknowledge() as ack, EcqAckReply() as reply:
-            return _claimed(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without(ack.record.seq), answer, reply.next)
         case UpdatePresence() as update, UpdatePresenceReply() as reply:
-            return _presence_updated(state.without(reply.released), answer, update, reply)
+            return _after_presence_update(state.without(reply.released), answer, update, reply)
         case End(), EndReply() as reply:
-            return _claimed(state, answer, reply.next)
+            return _after_claim(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
-            return _released(state.without(release.seq), answer, release, reply)
+            return _after_release(state.without(release.seq), answer, release, reply)
         case Subscription(claim=claim), ClaimReply() as reply:
-            return _claimed(_mark_heard(state, reply) if claim else state, answer, reply)
+            return _after_claim(_mark_heard(state, reply) if claim else state, answer, reply)
         case ((Claim() | Park()), ClaimReply() as reply):
-            return _claimed(state, answer, reply)
+            return _after_claim(state, answer, reply)
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
 
 
-def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
-    state, effects = _fanout_presence_updated(state, answer, update, reply)
+def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+    state, effects = _after_fanout_presence_update(state, answer, update, reply)
     if reply.ecq_wake or reply.ecq_released is not None:
         effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released, claim=reply.ecq_wake)))
     return state, effects
 
 
-def _fanout_presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+def _after_fanout_presence_update(
+    state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply
+) -> Step:
     if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # An entry in flight got a full deadline from here, and its check may have been postponed until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
-    return _claimed(_mark_heard(state, reply.next) if update.claim else state, answer, reply.next)
+    return _after_claim(_mark_heard(state, reply.next) if update.claim else state, answer, reply.next)
 
 
 def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
@@ -175,28 +178,28 @@ def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
     return replace(state, open_claim=replace(open_claim, heard=True))
 
 
-def _released(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
+def _after_release(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
         looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # it may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
-        return state, [flavours.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
+        return state, [_queue_types.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
     may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed
     if not (release.again or may_listen):
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # heard from after the publish, so it may have subscribed since
-        return state, [flavours.subscribed_since(state.queue)]
+        return state, [_queue_types.subscribed_since(state.queue)]
     return state, [Claim()]
 
 
-def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
+def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     """The effects of a claim. An entry already in flight is watched, too, so a repeated event restores a missing watch."""
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
-            return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
+            return state, [_queue_types.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
         # Redis counts from the execution of the claim, so its own `send_by` is later.
         send_by, sent = answer.asked_at + policy.wait_ms(1), bool(claim.message)
@@ -209,7 +212,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
             return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, send_by, claim.max_packet_bytes)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
-        return state, [flavours.forced(state.queue, claim.must_end, answer.now_ms)]
+        return state, [_queue_types.forced(state.queue, claim.must_end, answer.now_ms)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:

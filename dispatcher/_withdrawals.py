@@ -85,6 +85,7 @@ class Withdrawals:
         await self._queues.drop_windows([seq for seq in self._closed if seq not in self._found])
 
     async def _end(self, ends: Mapping[str, Sequence[int]]) -> None:
+        """End these entries as withdrawn, each with its number of attempts."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner, seqs in ends.items():
             batch.call(("HMGET", keys.attempts(owner), *seqs), list)

@@ -72,8 +72,8 @@ class Callers:
         """Who shows this Authorization header; None: nobody who may ask. Takes the same time whichever token it resembles."""
         for problem in self._reload():
             log.error("the file of named tokens is wrong; the token is not valid", problem=problem)
-        scheme, _, shown = authorization.partition(" ")
-        digest = hashlib.sha256(shown.strip().encode(errors="surrogateescape")).hexdigest().encode()
+        scheme, _, given = authorization.partition(" ")
+        digest = hashlib.sha256(given.strip().encode(errors="surrogateescape")).hexdigest().encode()
         found = None
         for sha256, caller in self._tokens:
             if hmac.compare_digest(sha256, digest):

@@ -37,7 +37,7 @@ async def serve(settings: Settings) -> None:
     require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs its start and end
     listener = _listen(settings.api_listens, settings.api_port)
-    shown = settings.http_shows
+    tls_files = settings.http_tls_files
     export_expiry(settings, settings.mqtt_username_api)
     config = uvicorn.Config(
         application(settings),
@@ -48,8 +48,8 @@ async def serve(settings: Settings) -> None:
         proxy_headers=False,
         ws="none",
         timeout_graceful_shutdown=SETTLE_S,
-        ssl_certfile=shown.certificate or None,
-        ssl_keyfile=shown.key or None,
+        ssl_certfile=tls_files.certificate or None,
+        ssl_keyfile=tls_files.key or None,
     )
     config.load()
     server = _Server(config)
@@ -60,7 +60,7 @@ async def serve(settings: Settings) -> None:
     for told in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(told, end)
     with listener:
-        renewing = asyncio.create_task(keep_renewed(config.ssl, shown), name="api.certificate") if config.ssl else None
+        renewing = asyncio.create_task(keep_renewed(config.ssl, tls_files), name="api.certificate") if config.ssl else None
         try:
             await server.serve([listener])
         finally:

@@ -43,6 +43,7 @@ def vehicle_routes(sources: Sources) -> APIRouter:
 
 
 async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicle:
+    """Read presence and a page of the queue from Redis in one round trip, and add what is on record of each entry."""
     batch = AsyncBatch(sources.redis, sources.policy)
     batch.call(("HMGET", keys.presence(vin), *PRESENCE), list)
     batch.call(("HMGET", keys.inflight(vin), "seq", "published_at", "attempts"), list)

@@ -35,7 +35,7 @@ def close_segments(settings: Settings) -> dict[str, str]:
 
 def close_signal_segments(settings: Settings) -> bool:
     """Ask only the AMQP service, if there is one; returns whether no signals are left in its journal, as far as is known."""
-    return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals(settings))
+    return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals_url_if_leased(settings))
 
 
 def _failures(answers: dict[str, Answer]) -> dict[str, str]:
@@ -61,19 +61,20 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
 
 def _ask_all(settings: Settings) -> dict[str, Answer]:
     """Return each service's reply by URL: a text if it cannot be reached, or has not closed its segments."""
-    return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals(settings))}
+    return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals_url_if_leased(settings))}
 
 
-def _signals(settings: Settings) -> list[str]:
-    """The URL of the AMQP service while its number is leased, which includes some time after a crash; otherwise none."""
+def _signals_url_if_leased(settings: Settings) -> list[str]:
+    """The AMQP service's URL, in a list, if its node number is leased (for some time after a crash, too); else an empty list."""
     if not settings.with_signals:
         return []
     from manifold.archive.lease_holders import unqueried_holders  # here, as above
 
     try:
-        return [settings.signals] if settings.signals_node in unqueried_holders(settings, ()) else []
-    except OSError:  # then only the other services' replies are known
+        all_holders = unqueried_holders(settings, ())
+    except OSError:  # the archive is unreachable: ask only the recorders
         return []
+    return [settings.signals] if settings.signals_node in all_holders else []
 
 
 def _ask(settings: Settings, url: str) -> Answer:

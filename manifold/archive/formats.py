@@ -67,6 +67,7 @@ def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
 
 
 def _from_parquet(path: str, content: bytes) -> DecodedFile:
+    """Decode a Parquet segment; raises Unreadable if any of it is not of the envelope's form."""
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table would load pyarrow.dataset and pandas: half a second
     except (pa.ArrowException, OSError) as exc:

@@ -80,7 +80,7 @@ class Lease:
             else:
                 return self._seqs
 
-    async def held(self) -> None:
+    async def wait_until_held(self) -> None:
         """Wait until a seq may be assigned. Never returns once the lease is lost."""
         while self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
             if self.lost is None:
@@ -105,8 +105,13 @@ class Lease:
             await self._exchange_claims(self._claim(self._seqs.at_ms, released=True))
 
     async def _take(self, last_seq: int) -> SeqSource:
-        found, unavailable = await self._exchange_claims()
-        rivals = self._rivals(found)
+        """Read all claims, claim the number with the next epoch, and read again.
+
+        Refuses if another journal's claim still runs; waits for the claims of other rivals to expire. If another process claimed
+        in the meantime, withdraws.
+        """
+        claims, unavailable = await self._exchange_claims()
+        rivals = self._rivals(claims)
         for rival in rivals:
             if rival.journal != self._place.journal and self._clock_ms() <= rival.until_ms:
                 raise Permanent(self._holder_message(rival))
@@ -114,20 +119,21 @@ class Lease:
         if rivals:
             await self._await_expiry(rivals)
         last_ms = unix_ms_of(last_seq) if last_seq else EPOCH_MS
-        self._after_ms = max([last_ms, self._place.after_ms, *(self._last_ms(claim, rivals) for claim in found)])
-        self._epoch = max([self._place.epoch, *(claim.epoch for claim in found)]) + 1
+        self._after_ms = max([last_ms, self._place.after_ms, *(self._last_ms(claim, rivals) for claim in claims)])
+        self._epoch = max([self._place.epoch, *(claim.epoch for claim in claims)]) + 1
         claim = self._claim(max(self._clock_ms(), self._after_ms) + self._range_ms)
-        again, unavailable = await self._exchange_claims(claim)
+        claims_after, unavailable = await self._exchange_claims(claim)
         self._refuse_if_unavailable(unavailable, rivals)
-        for other in self._foreign(again):
-            if other.epoch >= self._epoch or other not in found:
-                self._place.forget()  # or a restart without any store would assign seqs that the other considers released
+        for other in self._foreign(claims_after):
+            if other.epoch >= self._epoch or other not in claims:
+                # Otherwise a restart that reaches no store would assign seqs that the other process takes to be free.
+                self._place.forget()
                 await self._exchange_claims(self._claim(self._after_ms, released=True))
                 raise Permanent(self._holder_message(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
         seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
         self._grant(seqs, claim, unavailable)
-        for former in {each.name: each for each in found if each.name != claim.name}.values():
+        for former in {each.name: each for each in claims if each.name != claim.name}.values():
             await self._forget(former)
         return seqs
 

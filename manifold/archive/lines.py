@@ -98,6 +98,7 @@ def plain(path: str, content: bytes) -> bytes:
 
 
 def _row(path: str, line: bytes) -> Row:
+    """Decode one line of a JSON segment into a row of the envelope; raises ValueError if a field is wrong or missing."""
     fields = _decoder.decode(line)
     refused = fields.refused_because
     if fields.payload_base64 is not None:
@@ -122,6 +123,7 @@ def _row(path: str, line: bytes) -> Row:
 
 
 def _received_at(fields: Line) -> datetime:
+    """The instant of a message, from the first of its three fields that is there, or else from its seq."""
     given = next((at for at in (fields.received_at, fields.publish_received_at, fields.timestamp) if at is not None), None)
     if given is None:
         if fields.seq is None:

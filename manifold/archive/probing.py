@@ -50,6 +50,7 @@ def seqs_of(archive: Archive, path: str) -> Sequence[int]:
 
 
 def _probe(archive: Archive, segment: Segment) -> Probe:
+    """Read rows and seqs of a segment from its Parquet footer if it has them there; otherwise from the whole segment."""
     if not is_parquet(segment.path):
         return _probe_whole(archive, segment)
     if segment.size < SMALLEST_FILE:

@@ -49,6 +49,7 @@ class SegmentWriter:
             _metrics.JOURNAL_FILES.set(len(self._journal.files))
 
     async def _seal(self, file: JournalFile) -> bool:
+        """Write a journal file as segments, then remove it; keep it and return False if the archive cannot be written."""
         await self._journal.finish_writing(file)
         try:
             segments = await asyncio.to_thread(self._write, file)

@@ -200,6 +200,7 @@ class _File:
 
 
 def _local_files(url: str, root: Path, path: str) -> Iterator[_File]:
+    """Yield the file at `path`, or all usable files below it."""
     at = root / path
     if at.is_symlink():
         return

@@ -33,6 +33,7 @@ def _apply(decided: Decided, recorded: Recorded) -> Decided:
 
 
 def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
+    """The state after an order, recorded as `seq`, to which there is no objection."""
     now_ms = unix_ms_of(seq)
     match order:
         case r.Propose(plan=document, tzdata=tzdata, by=by):
@@ -47,9 +48,11 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Approve(wave=None):
             if decided.amendment is None:
                 return replace(decided, approved_by=decided.approved_by | {order.person})
-            return _approved(decided, replace(decided.amendment, approved_by=decided.amendment.approved_by | {order.person}))
+            return _after_approval(
+                decided, replace(decided.amendment, approved_by=decided.amendment.approved_by | {order.person})
+            )
         case r.Amend():
-            return _amended(decided, order)
+            return _after_amendment(decided, order)
         case r.Retry(ended=ended):
             again = Again(seq, frozenset(map(Ending, ended)))
             return replace(decided, again=(*decided.again, again))
@@ -92,7 +95,7 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
     return decided
 
 
-def _amended(decided: Decided, order: r.Amend) -> Decided:
+def _after_amendment(decided: Decided, order: r.Amend) -> Decided:
     """The state with another plan: at once, if it allows no more or is not approved yet; else it waits for its approval."""
     plan = plan_of(order.plan)
     assert isinstance(plan, Plan)
@@ -104,7 +107,7 @@ def _amended(decided: Decided, order: r.Amend) -> Decided:
     return replace(decided, amendment=amendment) if amendment.widened else _with_plan(decided, amendment)
 
 
-def _approved(decided: Decided, amendment: Amendment) -> Decided:
+def _after_approval(decided: Decided, amendment: Amendment) -> Decided:
     """The state with one more approval of an amendment, which has effect with the last."""
     assert decided.plan is not None
     if len(amendment.approved_by) < decided.plan.approve.people:

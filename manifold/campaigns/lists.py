@@ -24,7 +24,7 @@ def read_targets(path: Path) -> list[Target] | Refused:
     except OSError as exc:
         return Refused(f"cannot read {path} ({exc.strerror or exc}); name a file that exists")
     except (pa.ArrowException, UnicodeDecodeError) as exc:
-        return Refused(f"{path} is no such list ({exc}); {_HOLDS}")
+        return Refused(f"{path} cannot be read as a list of targets ({exc}); {_HOLDS}")
     if isinstance(columns, Refused):
         return columns
     vins, zones, waves = columns

@@ -53,6 +53,7 @@ def objection(decided: Decided, order: r.Command) -> str | None:
 
 
 def _own_objection(decided: Decided, order: r.Command) -> str | None:
+    """Why an order that fits the stage has no effect, by the rules of its own kind; None: it has."""
     match order:
         case r.Propose(plan=document, campaign=campaign):
             plan = plan_of(document)

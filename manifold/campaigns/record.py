@@ -171,6 +171,7 @@ class CampaignRecord:
                 yield found
 
     def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
+        """Yield facts with their wanted campaigns; what is about a release not read so far waits for the next call."""
         waiting, self._unplaced = self._unplaced, []
         for message in (*messages, *waiting):
             seq, stream, topic, payload = message
@@ -190,6 +191,7 @@ class CampaignRecord:
                     yield trigger.request_id, release if first == seq else msgspec.structs.replace(release, vins=())
 
     def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
+        """Yield an outcome or answer with its campaign; nothing if its release is of none, or not read so far."""
         seq, stream, topic, payload = message
         answer = None if stream == Stream.OUTCOME else parse_answer(topic, payload)
         if isinstance(answer, Refused):

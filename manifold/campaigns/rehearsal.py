@@ -96,13 +96,13 @@ class Simulation:
             (self._here.add if comes else self._here.discard)(vin)
         while self.campaign.decided.stage not in STOPPED:
             effects = step(self.campaign, self.now_ms, self._here, self.policy)
-            facts = [fact for effect in effects for fact in self._executed(effect)]
+            facts = [fact for effect in effects for fact in self._execute(effect)]
             if not facts:
                 return next((effect.at_ms for effect in effects if isinstance(effect, Wake)), None)
             self._fold(facts)
         return None
 
-    def _executed(self, effect: Any) -> Iterator[Fact]:
+    def _execute(self, effect: Any) -> Iterator[Fact]:
         match effect:
             case Decide(command):
                 yield Recorded(self._seqs.next(), command)
@@ -146,7 +146,7 @@ def rehearse(
 
     `targets` is the resolved list; empty, if the plan names its vehicles itself.
     """
-    world = _approved(document, targets, fleet, policy, now_ms, tzdata)
+    world = _simulate_approval(document, targets, fleet, policy, now_ms, tzdata)
     if isinstance(world, Refused):
         return world
     plan = world.campaign.decided.plan
@@ -160,13 +160,14 @@ def propose(document: dict[str, Any], targets: Sequence[r.Target] | None, policy
 
     Without `targets`, whose list is resolved later, it stays a proposal.
     """
-    world = _approved(document, targets, Fleet({}), policy, now_ms, "")
+    world = _simulate_approval(document, targets, Fleet({}), policy, now_ms, "")
     return world if isinstance(world, Refused) else world.campaign
 
 
-def _approved(
+def _simulate_approval(
     document: dict[str, Any], targets: Sequence[r.Target] | None, fleet: Fleet, policy: Policy, now_ms: int, tzdata: str
 ) -> Simulation | Refused:
+    """Simulate that the plan is proposed and approved; refused with the reason for which it could not be."""
     world, name = Simulation(fleet, policy, now_ms), str(document.get("campaign", ""))
     try:
         world.order(r.Propose(name, "author", plan=document, tzdata=tzdata))

@@ -88,6 +88,7 @@ def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[st
 
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
+    """The one decision that is due now; None if there is none."""
     decided = campaign.decided
     author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
     if decided.stage is Stage.PROPOSED:
@@ -95,8 +96,8 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
         return r.Start(**author) if starts else None
     if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
         return r.Complete(**author, because="ends", counts=totals(campaign))
-    silent_ms = _silent_ms(campaign, plan)
-    if silent_ms is not None and now_ms >= silent_ms:
+    silence_due_ms = _silence_due_ms(campaign, plan)
+    if silence_due_ms is not None and now_ms >= silence_due_ms:
         return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
     if decided.stage not in RELEASING:
         return None
@@ -125,7 +126,7 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
     return None if is_soaking else r.Hold(**about, because="gate")
 
 
-def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
+def _silence_due_ms(campaign: Campaign, plan: Plan) -> int | None:
     """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
     if plan.success.by != "answer" or campaign.decided.unpaused_stage not in RELEASING:
         return None
@@ -139,18 +140,18 @@ def _silent_ms(campaign: Campaign, plan: Plan) -> int | None:
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
     """The instants at which a decision may be due."""
     decided = campaign.decided
-    silent_ms = _silent_ms(campaign, plan)
-    silent = [] if silent_ms is None else [silent_ms]
+    silence_due_ms = _silence_due_ms(campaign, plan)
+    silence = [] if silence_due_ms is None else [silence_due_ms]
     match decided.stage:
         case Stage.PROPOSED:
             return [plan.starts_ms] if decided.is_approved else []
-        case Stage.PAUSED:
-            return [] if decided.is_proposal else [plan.ends_ms, *silent]
+        case Stage.PAUSED:  # a paused proposal has no deadline: only people can resume it
+            return [] if decided.is_proposal else [plan.ends_ms, *silence]
         case Stage.RUNNING | Stage.HELD:
             gate = plan.waves[decided.wave].gate
             soak = [decided.held_ms + duration_ms(gate.soak)] if decided.held_because == "gate" else []
             patience = [] if gate.patience is None else [decided.opened_ms + duration_ms(gate.patience)]
-            return [plan.ends_ms, *soak, *patience, *silent]
+            return [plan.ends_ms, *soak, *patience, *silence]
     return []
 
 

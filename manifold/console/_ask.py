@@ -49,7 +49,7 @@ PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At m
 @handle_errors
 def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """The newest entries of a vehicle, oldest first, with state and event times."""
-    settings = _checked(vin)
+    settings = _settings_for(vin)
     page = _vehicle_page(settings, vin, _page(limit, before))
     _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
 
@@ -58,7 +58,7 @@ def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_j
 @handle_errors
 def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
     """Pending, parked and in-flight entries, oldest first, from the queues alone."""
-    settings = _checked(vin)
+    settings = _settings_for(vin)
     from manifold.history.from_queues import waiting_of
 
     with redis_of(settings) as redis:
@@ -70,7 +70,7 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 @handle_errors
 def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """The ended ones of the newest entries, oldest first, with outcome and event times."""
-    settings = _checked(vin)
+    settings = _settings_for(vin)
     page = _vehicle_page(settings, vin, _page(limit, before))
     entries = [entry for entry in page.entries if not entry.is_open]
     _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
@@ -80,7 +80,7 @@ def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, a
 @handle_errors
 def vin_erase(vin: Vin, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
     """Take a vehicle out of queues, archive and lake for good, and search every file for it; exit status 1 if it is found."""
-    erase(_checked(vin), vin, why, yes=yes, wait_s=wait, as_json=as_json)
+    erase(_settings_for(vin), vin, why, yes=yes, wait_s=wait, as_json=as_json)
 
 
 @batch_app.command("show")
@@ -159,7 +159,7 @@ def batch_cancel(
         fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
 
 
-def _checked(vin: str) -> Settings:
+def _settings_for(vin: str) -> Settings:
     require_vin(vin)
     return settings_or_fail()
 

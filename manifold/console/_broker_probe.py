@@ -59,11 +59,11 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         service = Mqtt(settings.mqtt, f"{name}-{vin}", username=name, password=password, tls=settings.tls_files(name))
         heard = _Heard(service)
         await stack.enter_async_context(service)
-        if not await _connected(service):
+        if not await _connects(service):
             remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/guides/emqx.md"
             return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
         found = [Diagnostic("broker", True, settings.mqtt)]
-        if not await _subscribed(service, f"{topics.EVENTS}/+/{vin}"):
+        if not await _subscribes(service, f"{topics.EVENTS}/+/{vin}"):
             seen = f"{settings.mqtt_username_dispatcher} may not hear events"
             return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
         known = settings.mqtt_probe_username or None
@@ -77,7 +77,7 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
         gets = _Heard(vehicle)
         await stack.enter_async_context(vehicle)
-        if not await _connected(vehicle):
+        if not await _connects(vehicle):
             remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
             seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
             return [*found, Diagnostic("broker, for vehicles", False, seen, remedy)]
@@ -85,20 +85,21 @@ async def probe(settings: Settings) -> list[Diagnostic]:
 
 
 async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], car: tuple[Mqtt, _Heard]) -> list[Diagnostic]:
+    """Check events and access rules by subscribing and publishing as a service and as a vehicle."""
     (service, heard), (vehicle, gets) = platform, car
     prefix, other = settings.topic_prefix, f"{vin}-other"
     mine, others = topics.request_topic(prefix, vin, FORGED), topics.request_topic(prefix, other, FORGED)
     event, last = f"{topics.EVENTS}/{FORGED}/{vin}", topics.request_topic(prefix, vin, "last")
 
     filters = (topics.request_filter(prefix, vin), f"{prefix}/{vin}/#")
-    wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribed(vehicle, each)]
+    wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribes(vehicle, each)]
     await _publish(vehicle, event)
     await _publish(service, mine)
     missing = [kind for kind in EVENTS if not await heard.until(partial(_is_event, kind))]
     if any(message.topic == event for message in heard.messages):
         wrong.append("a vehicle may publish events")
 
-    await _subscribed(vehicle, topics.request_filter(prefix, other))
+    await _subscribes(vehicle, topics.request_filter(prefix, other))
     for topic in (others, last):
         await _publish(service, topic)
     if not await gets.until(lambda message: message.topic == last):
@@ -126,14 +127,14 @@ def _is_event(kind: BrokerEvent, message: Message) -> bool:
         return False
 
 
-async def _connected(client: Mqtt) -> bool:
+async def _connects(client: Mqtt) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(WAIT_S):
             await client.wait_connected()
     return client.connected.is_set()
 
 
-async def _subscribed(client: Mqtt, topic_filter: str) -> bool:
+async def _subscribes(client: Mqtt, topic_filter: str) -> bool:
     try:
         async with asyncio.timeout(WAIT_S):
             await client.subscribe(topic_filter)

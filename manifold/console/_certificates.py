@@ -66,6 +66,7 @@ def revoke(name: Name, undo: Undo = False, days: Banned = 3650, as_json: AsJson 
 
 
 def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool) -> None:
+    """Ban a vehicle at EMQX for some days and note it as revoked, or undo both."""
     from redis.exceptions import RedisError
 
     from dispatcher import revocations
@@ -106,6 +107,7 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
 
 
 def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Revoke all certificates that the sandbox issued to this name."""
     from manifold.sandbox.platform import cert_registry, certificates
     from manifold.sandbox.platform.authority import FRONT_DOOR
 

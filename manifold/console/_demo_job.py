@@ -79,6 +79,7 @@ class Demo:
     async def _deliver(
         self, fleet: Fleet, platform: Publisher, vins: list[Owner], online: list[Owner], later: list[Owner]
     ) -> None:
+        """Send a batch to vehicles of which some connect later; check that all get it."""
         firmware = os.urandom(FIRMWARE_BYTES)
         request_id = f"task_demo_{self.run}_1"
         self.say(f"publishing {FIRMWARE_BYTES // 1024} KiB once, and one trigger for {VEHICLES} vehicles")
@@ -87,7 +88,7 @@ class Demo:
         began = time.time()
         receipt = await platform.trigger(vins, request_id, data_id)
         self._check("the trigger was accepted", receipt.status is ReceiptStatus.RECORDED, f"seq {receipt.seq}")
-        got = await self._received(fleet, request_id, online)
+        got = await self._await_received(fleet, request_id, online)
         whole = sum(message.payload_sha1 == data_id for message in got)
         self._check(f"{len(online)} vehicles online got it, byte for byte", whole == len(online), f"{whole} got it")
         waits = sorted((message.at.timestamp() - began) * 1000 for message in got)
@@ -98,7 +99,7 @@ class Demo:
         self.say(f"{len(later)} more vehicles come online")
         early = len(_received_of(fleet, request_id)) - len(got)
         await fleet.connect(later)
-        got = await self._received(fleet, request_id, later)
+        got = await self._await_received(fleet, request_id, later)
         self._check(
             f"the other {len(later)} got theirs when they came", len(got) == len(later) and not early, f"{len(got)} got it"
         )
@@ -147,11 +148,12 @@ class Demo:
         self._check("and each refused one with its code", sent.in_quarantine, f"{sent.quarantined.total()} rows in quarantine")
 
     async def _judge(self) -> None:
+        """Run ingest, and check in the lake what was delivered and refused, and that the audit passed."""
         self.say("Airflow runs the DAG ingest_archives")
         state, seconds = await asyncio.to_thread(_demo_lake.run_ingest_dag, self.settings)
         self._check("Airflow ran ingest_archives", state == "success", f"{state} after {seconds:.0f} s")
         self.say("reading the tables with PyIceberg")
-        rows = await asyncio.to_thread(_demo_lake.rows_of, self.settings, f"task_demo_{self.run}_1")
+        rows = await asyncio.to_thread(_demo_lake.count_rows, self.settings, f"task_demo_{self.run}_1")
         self._check("the lake has every VIN of the batch", rows.ids == VEHICLES, f"{rows.ids} rows in sdv_fanout_ids")
         self._check("and how each ended", rows.delivered == VEHICLES, f"{rows.delivered} rows delivered in sdv_fanout_outcomes")
         self._check("and what was refused", rows.quarantined > 0, f"{rows.quarantined} rows in quarantine")
@@ -160,28 +162,31 @@ class Demo:
             self._find_signals(self.signals)
         verdict, self.report = await asyncio.to_thread(_demo_lake.verdict_of, self.settings, rows.run_id)
         self._check("the audit let it pass", verdict == "passed", f"{verdict}: {self.report}")
-        judged, application = await asyncio.to_thread(_demo_lake.judged_on, self.settings, rows.run_id)
-        self._check("judged on Spark", bool(judged == SPARK_BATCH and application), f"{judged} of application {application}")
+        batch_type, application_id = await asyncio.to_thread(_demo_lake.spark_evidence, self.settings, rows.run_id)
+        self._check(
+            "judged on Spark", bool(batch_type == SPARK_BATCH and application_id), f"{batch_type} of application {application_id}"
+        )
 
     async def _send_one(self, fleet: Fleet, platform: Publisher, vin: Owner, data_id: str) -> None:
         """Send a trigger to one vehicle, which measures the latency without a queue of others ahead."""
         request_id = f"task_demo_{self.run}_one"
         began = time.time()
         await platform.trigger([vin], request_id, data_id)
-        got = await self._received(fleet, request_id, [vin])
+        got = await self._await_received(fleet, request_id, [vin])
         waited = (got[0].at.timestamp() - began) * 1000 if got else 0
         self._check("from a trigger for one vehicle to it", bool(got), f"{waited:.0f} ms")
 
     async def _lose_redis(
         self, fleet: Fleet, platform: Publisher, vins: list[Owner], online: list[Owner], later: list[Owner]
     ) -> None:
+        """Wipe Redis while entries are pending, rebuild the queues, and check that nothing is lost or comes again."""
         request_id = f"task_demo_{self.run}_2"
         self.say(f"{len(later)} vehicles leave; a second batch; then Redis is wiped")
         await fleet.go_offline(later)
         data_id = f"notice-{self.run}"
         await platform.data(data_id, b"second")
         await platform.trigger(vins, request_id, data_id)
-        await self._received(fleet, request_id, online)
+        await self._await_received(fleet, request_id, online)
         before = len(fleet.received)
         await asyncio.to_thread(_demo_lake.wait_until_on_record, self.settings, online)
         pending = await asyncio.to_thread(_demo_lake.wipe_redis, self.settings)
@@ -189,13 +194,13 @@ class Demo:
         queued, seconds = await asyncio.to_thread(_demo_lake.rebuild)
         self._check("the rebuild found what was pending", queued == pending, f"{queued} of {pending} entries in {seconds:.0f} s")
         await fleet.connect(later)
-        got = await self._received(fleet, request_id, later)
+        got = await self._await_received(fleet, request_id, later)
         self._check("nothing was lost with Redis", len(got) == len(later), f"{len(got)} of {len(later)} got the second batch")
         again = len(fleet.received) - before - len(got)
         self._check("nothing acknowledged came back", again == 0, f"{again} messages came again")
         await asyncio.to_thread(_demo_lake.wait_until_on_record, self.settings, later)
 
-    async def _received(self, fleet: Fleet, request_id: str, vins: list[Owner]) -> list[Received]:
+    async def _await_received(self, fleet: Fleet, request_id: str, vins: list[Owner]) -> list[Received]:
         wanted = set(vins)
 
         def arrived() -> list[Received]:

@@ -33,7 +33,7 @@ class Rows:
 
     ids: int  # of the demo's batch
     delivered: int  # of the demo's batch
-    quarantined: int
+    quarantined: int  # of all batches
     run_id: str  # of the newest run
 
 
@@ -47,8 +47,8 @@ def run_ingest_dag(settings: Settings) -> tuple[str, float]:
     return state, time.monotonic() - began
 
 
-def rows_of(settings: Settings, request_id: str) -> Rows:
-    """Return the row counts for one batch."""
+def count_rows(settings: Settings, request_id: str) -> Rows:
+    """Count the batch's rows in ids and outcomes, and all rows in quarantine; name the newest run."""
     catalog = open_catalog(settings)
     ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
     seqs = set(ids["seq"].to_pylist())
@@ -71,13 +71,17 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))
 
 
-def judged_on(settings: Settings, run_id: str) -> tuple[str, str]:
-    """Return the type of data that Great Expectations validated, by its own result, and the id of the Spark application."""
+def spark_evidence(settings: Settings, run_id: str) -> tuple[str, str]:
+    """Return two signs that Spark did the work.
+
+    They are the type of batch that Great Expectations validated, and the id of the application that wrote the newest snapshot of
+    the ids table.
+    """
     found = open_reports(settings).read(validation_result(run_id, IDS.name))
-    judged = json.loads(found)["meta"]["batch_spec"]["batch_data"] if found else "nothing"
+    batch_type = json.loads(found)["meta"]["batch_spec"]["batch_data"] if found else "nothing"
     head = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
-    written = head.summary.additional_properties.get("spark.app.id", "") if head and head.summary else ""
-    return judged, written
+    application_id = head.summary.additional_properties.get("spark.app.id", "") if head and head.summary else ""
+    return batch_type, application_id
 
 
 def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:

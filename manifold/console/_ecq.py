@@ -25,7 +25,7 @@ ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client wh
 @handle_errors
 def show(client_id: ClientId, as_json: AsJson = False) -> None:
     """The newest message of each key, oldest first, with its state, and the acknowledged seq."""
-    settings = _checked(client_id)
+    settings = _settings_for(client_id)
     from manifold.console._history import history_of
 
     with history_of(settings) as history:
@@ -56,7 +56,7 @@ def write(
     as_json: AsJson = False,
 ) -> None:
     """Publish the newest message of a key; wait for the recorder's receipt."""
-    settings = _checked(client_id)
+    settings = _settings_for(client_id)
     topic, payload = ecq_write_topic(client_id, key), _bytes(data_from, settings.max_data_bytes)
     refused = parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
     if isinstance(refused, Refused):
@@ -73,7 +73,7 @@ def rewind(
     as_json: AsJson = False,
 ) -> None:
     """Rewind a queue to a message and wait for the recorder's receipt. Only live messages are sent again."""
-    settings = _checked(client_id)
+    settings = _settings_for(client_id)
     topic, word = ecq_rewind_topic(client_id), to.strip().encode(errors="replace")
     refused = parse_ecq(topic, word, max_data_bytes=settings.max_data_bytes)
     if isinstance(refused, Refused):
@@ -115,7 +115,7 @@ async def _publish(settings: Settings, topic: str, payload: bytes) -> Receipt:
         return await publisher.publish(topic, payload)
 
 
-def _checked(client_id: str) -> Settings:
+def _settings_for(client_id: str) -> Settings:
     """Return the settings; exit if the client id cannot have a queue."""
     if (refused := refused_client(client_id)) is not None:
         fail(refused.reason, USAGE)

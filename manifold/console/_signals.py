@@ -32,7 +32,7 @@ def device_erase(
     as_json: AsJson = False,
 ) -> None:
     """Take a device out of dead letters, archive, lake and queues for good, and search every file; status 1 if it is found."""
-    settings = _checked(device_id)
+    settings = _settings_for(device_id)
     letters = partial(erase_letters, settings, device_id) if settings.with_signals and not leave_letters else None
     erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=letters)
 
@@ -41,7 +41,7 @@ def device_erase(
 @handle_errors
 def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
     """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
-    settings = _checked(device_id)
+    settings = _settings_for(device_id)
     from manifold.contracts.seq import MAX_SEQ
     from manifold.history.signals import device_signals
     from manifold.lake.catalog import open_catalog
@@ -65,7 +65,7 @@ def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None
     out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))
 
 
-def _checked(device_id: str) -> Settings:
+def _settings_for(device_id: str) -> Settings:
     from manifold.contracts.signals.messages import DEVICE_ID
 
     if not DEVICE_ID.fullmatch(device_id):

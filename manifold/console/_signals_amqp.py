@@ -136,6 +136,7 @@ async def _erase_letters(settings: Settings, device_id: str) -> int:
 
 
 async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
+    """Publish `count` signals of a device; return their correlation ids."""
     import aio_pika  # imported here, so that --help is fast
 
     secrets, sent = hmac_secrets(settings), list[str]()
@@ -168,6 +169,7 @@ async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool 
 
 
 async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
+    """Replay the oldest dead letters that would be accepted now; with `vouch`, also those that are only too old."""
     from manifold.signals.dead_letters import ACCEPTED, open_dead_letters
 
     done = []

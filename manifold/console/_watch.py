@@ -64,6 +64,7 @@ def watch(
 
 
 async def _watch(settings: Settings, count: int, as_json: bool) -> None:
+    """Show a sample every EVERY_S seconds, `count` times; 0: until interrupted."""
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(connect(settings.redis))
         live = None if as_json else stack.enter_context(Live(console=out, auto_refresh=False))

@@ -210,7 +210,7 @@ def encode(command: Command) -> bytes:
 
 
 def build_order(kind: type[Order], fields: Mapping[str, Any]) -> Command:
-    """Make a record from plain values.
+    """Build an order of this kind from plain values.
 
     Raises:
         ValueError: a field has a value that cannot be recorded.

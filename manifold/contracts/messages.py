@@ -208,6 +208,7 @@ def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused:
 def _parse_inline(
     fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int, inline: str
 ) -> Trigger | Refused:
+    """Parse a trigger that has its data inside; the data_id is the SHA-1 of the data."""
     encoded = fields["data"]
     if not isinstance(encoded, str):
         return Refused(f"data is a {_kind(encoded)}; send the payload as a string ({inline})")

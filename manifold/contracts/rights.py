@@ -56,6 +56,7 @@ class Rights:
             yield from self._of_vehicle(client_id)
 
     def _of_user(self, username: str) -> Iterator[_Right]:
+        """Yield the rights that come with a user name; a vehicle's come with its client id."""
         ecq_in = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
         if username.startswith(PUBLISHER_PREFIX) or username == self.publisher:
             batches = (topics.data_topic("+"), *topics.TRIGGER_TOPICS)

@@ -45,6 +45,7 @@ class AsyncLake:
         self._threads.close()
 
     def _answer(self, question: "Callable[[Catalog], T]") -> T:
+        """Put `question` to the catalog, in this thread; after a failure the catalog is opened again. Raises Retryable."""
         catalog = self._catalog  # read once, because another thread may reset it
         try:
             if catalog is None:

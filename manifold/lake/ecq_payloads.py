@@ -49,6 +49,7 @@ def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Want
 
 
 def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:
+    """Yield the wanted messages that the table has, file by file; what cannot be read goes to `failures`."""
     asked = set(wanted)
     try:
         table = catalog.load_table(ECQ_PAYLOAD.identifier)

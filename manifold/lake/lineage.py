@@ -110,14 +110,14 @@ _emitters: dict[Address, _Emitter] = {}
 _making = Lock()
 
 
-def _forked() -> None:
+def _forget_senders() -> None:
     """Forget the senders in a forked child, where threads do not survive; its parent sends the queued events."""
     global _making
     _making = Lock()
     _emitters.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forget_senders)
 
 
 def _emitter(settings: Settings) -> _Emitter:

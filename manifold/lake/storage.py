@@ -49,6 +49,7 @@ def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes)
 
 
 def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any], object]) -> None:
+    """Write a file that appears whole or not at all, on a local disk synced and renamed."""
     at = f"{root}/{path}"
     if not isinstance(filesystem, fs.LocalFileSystem):  # an object appears when its upload is complete
         with filesystem.open_output_stream(at) as sink:

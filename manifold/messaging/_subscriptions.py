@@ -41,7 +41,7 @@ class Subscriptions:
         self._waiting.append(answer)
         return answer
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """Record that the broker lost the session."""
         self._confirmed = False
 
@@ -50,7 +50,7 @@ class Subscriptions:
         self._mid = mid
         return mqtt5.SubscribePacket(mid, [_filter(name, qos) for name, qos in self._filters.items()]).write()
 
-    def answered(self, mid: int, reasons: Sequence[int]) -> float | None:
+    def handle_suback(self, mid: int, reasons: Sequence[int]) -> float | None:
         """Handle a SUBACK. Returns the seconds to wait before reconnecting, or None on success or for an outdated SUBACK."""
         if mid != self._mid:  # a newer SUBSCRIBE with more filters is pending
             return None

@@ -198,7 +198,7 @@ class Mqtt:
         if session_present:
             self.on_resumed()
         else:
-            self._subscriptions.lost()
+            self._subscriptions.note_loss()
             self.on_session_began(self._reconnector.number)
         self._send_subscriptions()
 
@@ -228,7 +228,7 @@ class Mqtt:
             log.exception("mqtt message handler failed", client=self.client_id, mid=message.mid)
 
     def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
-        pause_s = self._subscriptions.answered(mid, reasons)
+        pause_s = self._subscriptions.handle_suback(mid, reasons)
         if pause_s is not None:
             asyncio.get_running_loop().call_later(pause_s, self._reconnect, self._reconnector.number)
 

@@ -52,12 +52,15 @@ class Batch:
         return len(self._plan.commands) - len(self._plan.notes)
 
     def add(self, queue: str, verb: Verb, now_ms: int) -> None:
-        """Add a verb of one queue. In a cluster, its outcome goes to the recorder before the entry ends."""
+        """Add a verb of one queue. `Park` is sent between two copies of its note.
+
+        In a cluster, the outcome that the verb records goes to the recorder before the verb ends the entry.
+        """
         plan = self._plan
         if self._of_cluster:
             plan.record_first += [(len(plan.commands), queue, now_ms, each) for each in verb.record_first()]
         if isinstance(verb, Park):
-            self._add_noted(queue, verb, now_ms)
+            self._add_park(queue, verb, now_ms)
         else:
             plan.commands.append(verb.command(self._policy, queue, now_ms))
             plan.reads.append(verb.read)
@@ -129,7 +132,7 @@ class Batch:
                 replies.append(unreadable(exc))
         return replies
 
-    def _add_noted(self, queue: str, verb: Park, now_ms: int) -> None:
+    def _add_park(self, queue: str, verb: Park, now_ms: int) -> None:
         notes = verb.notes(self._policy, queue, now_ms)
         place = len(self._plan.commands) + len(notes)
         self._note(notes, place, FIRST)

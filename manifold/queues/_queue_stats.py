@@ -146,7 +146,7 @@ async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) 
         try:
             return [await redis.execute_command(*command, **node) for command in commands]
         except ResponseError as exc:
-            return [exc]
+            return [exc]  # the batch has one command, and this is its reply
 
     batch = Batch(policy, of_cluster=False)  # each node is addressed on its own
     batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)

@@ -39,6 +39,7 @@ class WaitingForData(WakeStreams):
         return texts(await self.redis.zrange(keys.PARKED, 0, -1))
 
     async def _unpark(self, key: str, notes: list[str], now_ms: int) -> int:
+        """Return the parked entries of `notes` to their queues, wake those, and strike the notes; returns the number queued."""
         if not notes:
             return 0
         entries: dict[str, list[str]] = {}

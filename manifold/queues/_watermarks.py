@@ -1,4 +1,7 @@
-"""Watermarks in Redis: whether the queues are loaded, and up to which seq of each recorder they are complete."""
+"""Watermarks in Redis: whether the queues are loaded, and up to which seq of each recorder they are complete.
+
+`Loader.mark_loaded` sets the mark; this module only reads and clears it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -102,8 +105,11 @@ class WatermarkedQueues(Streams):
             batch.call(("DEL", key), int)
         await batch.run()
 
-    async def forget_populated(self) -> None:
-        """Make the next populate compare the whole lake: a node that rolled back may have lost what earlier ones loaded."""
+    async def require_full_populate(self) -> None:
+        """Make the next populate compare the whole lake.
+
+        For a Redis server that rolled back: it may have lost entries loaded by earlier populates.
+        """
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
             batch.call(("DEL", key), int)

@@ -117,7 +117,7 @@ class CatchUp:
             await self._end_again(ended_since)
         rewound = [] if changed_since is None else await self._change_again(changed_since)
         if ended_since is not None or changed_since is not None:
-            await self._queues.forget_populated()
+            await self._queues.require_full_populate()
         if far:
             await self._queues.mark_incomplete(marks)
             raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")

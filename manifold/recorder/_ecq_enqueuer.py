@@ -45,6 +45,7 @@ class EcqEnqueuer:
             await self._queues.wake(changed)
 
     async def _offer(self, asked: Sequence[Incoming], loading: bytes) -> None:
+        """Enqueue one round trip's writes and rewinds; raises Retryable if the queues are not those loaded as `loading`."""
         of_cluster, now_ms = is_cluster(self._queues.redis), wall_clock_ms()
         if of_cluster and await self._queues.redis.get(keys.LOADED) != loading:
             raise Retryable(NOT_LOADED)

@@ -103,6 +103,7 @@ class Enqueuer:
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
+        """Enqueue a recorded group, or note the gap if that fails or is suspended; either way its messages are settled."""
         await self.brakes.hand_over(group)  # first, and even while nothing else is handed over
         if self._direct_enqueuer is not None and self.suspended is None:
             try:

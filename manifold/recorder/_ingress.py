@@ -32,6 +32,7 @@ class IngressWriter:
         poison_guard: PoisonGuard,
         redelivered: RedeliveredMessages,
         answers: Answers,
+        *,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         answer: Callable[[Incoming], None],
         may_record: Callable[[], Awaitable[None]],
@@ -87,6 +88,7 @@ class IngressWriter:
             self._busy = False
 
     async def _record_group(self) -> None:
+        """Write what waits as one group, and hand its messages over once it is on disk."""
         await self._may_record()
         outcomes, recorded = self._take_outcomes()
         taken = await self._take_messages()
@@ -116,12 +118,13 @@ class IngressWriter:
         return group, recorded
 
     async def _take_messages(self) -> list[Incoming]:
+        """Take waiting messages, up to GROUP_BYTES; one that may have killed an earlier process is parsed in a child process."""
         group: list[Incoming] = []
         size = 0
         while self._waiting and size < GROUP_BYTES:
             message = self._waiting.popleft()
             size += weight(message)
-            parsed = await self._poison_guard.parse(message) if self._poison_guard.knows(message) else None
+            parsed = await self._poison_guard.parse(message) if self._poison_guard.is_suspect(message) else None
             if len(message.payload) > LARGE:
                 group.append(await asyncio.to_thread(self._take, message, parsed))
             else:

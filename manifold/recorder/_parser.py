@@ -182,7 +182,7 @@ class Parser:
             return self._rewinds.refusal_seq(message)
         seq = self.seqs.next()
         if admission is Admission.REFUSED:
-            self._rewinds.told(message, seq)
+            self._rewinds.note_refusal(message, seq)
         return seq
 
     def _as_recorded(self, message: Message, content: Content, redelivered: Recorded) -> Content | None:

@@ -59,7 +59,7 @@ class PoisonGuard:
         """Note that the message was parsed."""
         self._memory[:DIGEST_BYTES] = bytes(DIGEST_BYTES)
 
-    def knows(self, message: Message) -> bool:
+    def is_suspect(self, message: Message) -> bool:
         """Whether an earlier process may have died of this message."""
         return bool(self._known) and _digest(message) in self._known
 

@@ -75,7 +75,7 @@ class RateLimit:
             self._seen.popitem(last=False)
         return admission
 
-    def told(self, message: Message, seq: int) -> None:
+    def note_refusal(self, message: Message, seq: int) -> None:
         """Note that the refusal of `message` is recorded under `seq`."""
         key = self._key_of(message) or ""
         self._seen[key] = self._seen[key]._replace(told_seq=seq)

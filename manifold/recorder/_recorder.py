@@ -101,9 +101,9 @@ class Recorder:
             self._poison_guard,
             self._redelivered,
             self._answers,
-            self._enqueuer.put,
-            self._answer,
-            self._lease.held,
+            hand_over=self._enqueuer.put,
+            answer=self._answer,
+            may_record=self._lease.wait_until_held,
         )
         self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
@@ -121,7 +121,9 @@ class Recorder:
             export_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
-            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
+            async with serve(
+                settings.host, settings.recorder_port, self.health, routes, token=token, tls_files=settings.http_tls_files
+            ):
                 self._place.lock()
                 if not await done_before(told, self._start()):
                     return
@@ -174,6 +176,7 @@ class Recorder:
         return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
 
     async def _start(self) -> None:
+        """Recover the journal, take the lease, restore what was known of recent messages, and start to enqueue."""
         recovered = self._journal.recover()
         self._poison_guard.load()
         known = self._state.load().last_seq
@@ -185,12 +188,8 @@ class Recorder:
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, self._archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
-        log.info(
-            "recorder started",
-            last_seq=last_seq,
-            journal_files=len(recovered),
-            direct_enqueue=self.health().details["direct_enqueue"],
-        )
+        direct_enqueue = self.health().details["direct_enqueue"]
+        log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), direct_enqueue=direct_enqueue)
 
     async def _finish(self) -> None:
         """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""

@@ -52,10 +52,10 @@ def ends_at(file: str, kind: Kind) -> float:
 def files_of(settings: Settings, user: str) -> dict[str, Kind]:
     """Return the certificates and CAs that a service uses for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
     of_broker = settings.tls_files(user)
-    shown = {settings.http_shows.certificate, of_broker.certificate if user else ""}
+    certificates = {settings.http_tls_files.certificate, of_broker.certificate if user else ""}
     if settings.tls and not settings.redis_url.get_secret_value():
-        shown.add(settings.local_client("", "")["certfile"])
-    found = dict.fromkeys(sorted(shown), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
+        certificates.add(settings.local_client("", "")["certfile"])
+    found = dict.fromkeys(sorted(certificates), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
     secret = (settings.redis_url, settings.signals_redis_url, settings.signals_amqp_url, settings.signals_operator_url)
     for url in (*secret, settings.catalog_uri):
         named = parse_qsl(urlsplit(url.get_secret_value()).query)

@@ -43,11 +43,11 @@ async def serve(
     routes: Iterable[web.RouteDef] = (),
     *,
     token: str = "",
-    shown: TlsFiles = NO_FILES,
+    tls_files: TlsFiles = NO_FILES,
 ) -> AsyncIterator[None]:
     """Serve within the block. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
 
-    With a certificate in `shown` it serves HTTPS; a renewed certificate is used from the next connection on.
+    With a certificate in `tls_files` it serves HTTPS; a renewed certificate is used from the next connection on.
 
     With a `token`, requests without it (`Authorization: Bearer …`) get 401. Exempt are /livez, and /healthz without its details,
     because an orchestrator's probes have no secret.
@@ -57,7 +57,7 @@ async def serve(
         OSError: the certificate cannot be read.
     """
     require_token(host, token)
-    context = web_server_context(shown) if shown.certificate else None
+    context = web_server_context(tls_files) if tls_files.certificate else None
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -80,7 +80,7 @@ async def serve(
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
-    renewing = asyncio.create_task(keep_renewed(context, shown), name="http.certificate") if context else None
+    renewing = asyncio.create_task(keep_renewed(context, tls_files), name="http.certificate") if context else None
     try:
         try:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
@@ -94,7 +94,7 @@ async def serve(
 
 
 @contextmanager
-def serve_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
+def serve_metrics(host: str, port: int, *, token: str = "", tls_files: TlsFiles = NO_FILES) -> Iterator[None]:
     """Serve /metrics alone, in a thread, within the block: for a process without an event loop.
 
     Raises:
@@ -112,7 +112,7 @@ def serve_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO
 
     try:
         server = make_server(host, port, guarded, _Server, _Silent)
-        server.shown = shown
+        server.tls_files = tls_files
     except OSError as exc:
         raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -127,13 +127,13 @@ class _Server(ThreadingMixIn, WSGIServer):
     """Serves each connection in its own thread, so that a slow client does not block others."""
 
     daemon_threads = True
-    shown = NO_FILES
+    tls_files = NO_FILES
 
     def get_request(self) -> tuple[Any, Any]:
         """Accept a connection with the current certificate; the handshake is left to its own thread."""
         connection, address = super().get_request()
-        if self.shown.certificate:
-            context = web_server_context(self.shown)
+        if self.tls_files.certificate:
+            context = web_server_context(self.tls_files)
             connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, address
 
@@ -145,6 +145,6 @@ class _Silent(WSGIRequestHandler):
 
 def has_token(authorization: str, token: str) -> bool:
     """Whether the Authorization header has the token, compared in constant time. An empty token allows everything."""
-    scheme, _, shown = authorization.partition(" ")
-    right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())
-    return not token or (right and scheme.lower() == "bearer")
+    scheme, _, given = authorization.partition(" ")
+    matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token.encode())
+    return not token or (matches and scheme.lower() == "bearer")

@@ -56,7 +56,7 @@ def outside_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
-def web_server_context(shown: TlsFiles) -> ssl.SSLContext:
+def web_server_context(tls_files: TlsFiles) -> ssl.SSLContext:
     """Return the context of an HTTP server: no client certificates; TLS 1.2 or newer.
 
     Raises:
@@ -64,7 +64,7 @@ def web_server_context(shown: TlsFiles) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(shown.certificate, shown.key or None)
+    context.load_cert_chain(tls_files.certificate, tls_files.key or None)
     return context
 
 

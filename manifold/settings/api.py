@@ -38,5 +38,5 @@ class ApiSettings(SharedSettings):
     @property
     def api(self) -> str:
         """Base URL of the API."""
-        scheme = "https" if self.http_shows.certificate else "http"
+        scheme = "https" if self.http_tls_files.certificate else "http"
         return self.api_url.rstrip("/") or f"{scheme}://{self.api_listens}:{self.api_port}"

@@ -21,7 +21,7 @@ UNVERIFIED_OPTIONS = {
 def plaintext_errors(settings: Settings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
     found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _problem_of(url))]
-    if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
+    if not settings.http_tls_files.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
         found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
     return found
 

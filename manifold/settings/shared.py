@@ -85,10 +85,10 @@ class SharedSettings(BaseSettings):
 
     def http(self, port: int) -> str:
         """Return the base URL of a service's HTTP on this port of `host`."""
-        return f"{'https' if self.http_shows.certificate else 'http'}://{self.host}:{port}"
+        return f"{'https' if self.http_tls_files.certificate else 'http'}://{self.host}:{port}"
 
     @property
-    def http_shows(self) -> TlsFiles:
+    def http_tls_files(self) -> TlsFiles:
         """Certificate files of the HTTP server; without a certificate it serves plain HTTP. The sandbox's has the key inside."""
         if self.http_certificate:
             return TlsFiles(certificate=self.http_certificate, key=self.http_key)

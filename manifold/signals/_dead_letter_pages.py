@@ -26,11 +26,13 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
     one_at_a_time = asyncio.Lock()
 
     async def ls(request: web.Request) -> web.Response:
+        """List the oldest letters, up to `count`, of one `code` if given; `whole` is false if more may follow."""
         asked, code = request.query.get("count", ""), request.query.get("code", "")
         count = min(int(asked), MAX_PAGE_SIZE) if asked.isascii() and asked.isdigit() else PAGE_SIZE
         found, whole = list[dict[str, Any]](), True
         async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
             async for letter in _oldest_first(letters):
+                # None: the read budget (MAX_BYTES) is used up
                 if letter is None or len(found) == count:
                     whole = False
                     break

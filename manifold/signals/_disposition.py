@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.processing import ProcessedData
-from manifold.signals._claimed_identity import Claims, claims_of
 from manifold.signals._idempotency import Claim
 from manifold.signals._received import Accepted, Received
+from manifold.signals._stated_identity import StatedIdentity, stated_identity_of
 
 NOTHING_LEFT = "all retries failed"
 EXPIRED = Refusal(Code.PROCESSING_ERROR, "it expired in its queue before a door took it", "send it again, or have it replayed")
@@ -20,17 +20,17 @@ Key = tuple[str, str]  # device id and idempotency key of a signal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
-    """A refused message, the refusal, and the claimed identity."""
+    """A refused message, the refusal, and the identity that the message states."""
 
     received: Received
     refusal: Refusal
-    claims: Claims
+    stated: StatedIdentity
     digest: str  # the same for every delivery of the message
 
     @classmethod
     def of(cls, received: Received, refusal: Refusal) -> "Refused":
-        """Build from a message; its body is parsed again for the claimed identity."""
-        return cls(received, refusal, claims_of(received), received.digest)
+        """Build from a message; its body is parsed again for the stated identity."""
+        return cls(received, refusal, stated_identity_of(received), received.digest)
 
 
 @dataclass(slots=True)

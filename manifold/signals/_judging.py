@@ -39,7 +39,7 @@ class Judge:
                 disposition.note_copy(received)
                 continue
             try:
-                judged = await self._judged(received, now)
+                judged = await self._judge(received, now)
             except Exception as exc:  # isolate unexpected failures to one message
                 log.exception("check raised an unexpected error", correlation_id=received.correlation_id)
                 disposition.later.append((received, f"check raised an unexpected error: {type(exc).__name__}"))
@@ -56,13 +56,16 @@ class Judge:
         disposition.give_up(self._max_retries)
         return disposition
 
-    async def _judged(self, received: Received, now: datetime) -> Judged:
+    async def _judge(self, received: Received, now: datetime) -> Judged:
         large = len(received.body) > LARGE or received.content_encoding
         judge = self._checks.judge
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
     async def _process(self, disposition: Disposition) -> None:
-        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails."""
+        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails.
+
+        They are for the processed queue only; ingest derives them again from the archive.
+        """
         failed: list[Accepted] = []
         for message in disposition.taken:
             if isinstance(message.parsed, RawSignal):

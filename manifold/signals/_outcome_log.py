@@ -8,9 +8,9 @@ from typing import Any
 import structlog
 
 from manifold.signals import _metrics
-from manifold.signals._claimed_identity import claims_of
 from manifold.signals._disposition import Disposition
 from manifold.signals._received import Received
+from manifold.signals._stated_identity import stated_identity_of
 
 log = structlog.get_logger(__name__)
 
@@ -40,15 +40,15 @@ def log_outcomes(disposition: Disposition, group: Sequence[Received], *, log_acc
 
 
 def _log_all(disposition: Disposition, now: datetime, log_accepted: float) -> None:
-    """Log one line per message with device and correlation id; for refused messages, the claimed ones."""
+    """Log one line per message with device and correlation id; for refused messages, the stated ones."""
     for status, some in (("refused", disposition.refused), ("expired", disposition.expired)):
         for one in some:
-            named = {"device_id": ",".join(one.claims.devices) or None, "correlation_id": one.claims.correlation_id}
+            named = {"device_id": ",".join(one.stated.devices) or None, "correlation_id": one.stated.correlation_id}
             why = {"code": one.refusal.code.value, "reason": one.refusal.message, "details": one.refusal.details}
             log.warning("message", status=status, **_about(one.received, now), **named, **why)
     for received, reason in disposition.later:
-        claims = claims_of(received)
-        named = {"device_id": ",".join(claims.devices) or None, "correlation_id": claims.correlation_id}
+        stated = stated_identity_of(received)
+        named = {"device_id": ",".join(stated.devices) or None, "correlation_id": stated.correlation_id}
         about = _about(received, now) | {"retry_count": received.retry_count}
         log.warning("message", status="retried", **about, **named, reason=reason)
     for status, messages in (("processed", disposition.taken), ("duplicate", disposition.duplicates)):

@@ -55,7 +55,7 @@ class Processor:
             await session.ack_each(group)
         else:
             await session.ack_up_to(max(group, key=lambda received: received.tag))
-        self._recording.acknowledged(disposition)
+        self._recording.forget(disposition)
         log_outcomes(disposition, group, log_accepted=self.log_accepted)
         if self.tracing is not None:
             self.tracing.emit_spans(disposition, datetime.now(UTC))

@@ -97,7 +97,7 @@ class Publishing:
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
         else:  # the queue is full or does not exist; a lost session surfaces in the next step
-            log.warning("error reply not delivered", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
+            log.warning("error reply not delivered", reason=repr(failed)[:200], correlation_id=one.stated.correlation_id)
             _metrics.REPLIES.labels("foreign").inc()
 
 
@@ -108,4 +108,4 @@ def _looked_at(done: "asyncio.Future[list[Exception | None]]") -> None:
 
 
 def _report(one: Refused, at: datetime) -> ErrorReport:
-    return ErrorReport.of(one.refusal, at=at, correlation_id=one.claims.correlation_id, retry_count=one.received.retry_count)
+    return ErrorReport.of(one.refusal, at=at, correlation_id=one.stated.correlation_id, retry_count=one.received.retry_count)

@@ -33,15 +33,17 @@ class Recording:
         refused = [one for one in (*disposition.refused, *disposition.expired) if one.digest not in self._recorded]
         if taken or refused:
             await self._may_record()
-            envelopes = await self._retry.until_done("the storage of day keys", lambda: self._sealed(taken, refused))
+            envelopes = await self._retry.until_done(
+                "the storage of day keys", lambda: self._seal_in_thread_if_slow(taken, refused)
+            )
             await self._journal.append(envelopes)
             self._recorded.add(_identities(taken, refused))
 
-    def acknowledged(self, disposition: Disposition) -> None:
+    def forget(self, disposition: Disposition) -> None:
         """Forget the messages of an acknowledged group; a message with the same identity is a new one from now on."""
         self._recorded.forget(_identities(disposition.taken, [*disposition.refused, *disposition.expired]))
 
-    async def _sealed(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+    async def _seal_in_thread_if_slow(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
         """Seal the messages; in a thread if they are large, or if a new day's key must be read or created."""
         bodies = sum(len(m.plain) for m in taken) + sum(len(one.received.body) for one in refused)
         today = datetime.now(UTC).date()
@@ -52,6 +54,7 @@ class Recording:
         return envelopes
 
     def _seal(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+        """Build the envelopes of a group, with seqs and sealed payloads."""
         envelopes = []
         for message in taken:
             seq, at = self.seqs.next(), message.received.at
@@ -64,7 +67,7 @@ class Recording:
         for one in refused:
             seq, stream = self.seqs.next(), Stream.XRAY_STATUS if one.received.is_status else Stream.XRAY_RAW
             sealed = self._keys.seal(one.received.body, seq=seq)
-            at, devices = one.received.at, one.claims.devices
+            at, devices = one.received.at, one.stated.devices
             envelopes.append(refused_envelope(seq, at, stream, one.refusal, sealed, devices=devices, digest=one.digest))
         return envelopes
 

@@ -65,7 +65,7 @@ class Signals:
         self._retry, store = Retry(), IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
         judge = Judge(checks, store, bounds, self._retry, max_retries=settings.signals_max_retries)
-        self._recording = Recording(self._keys, self._journal, self._lease.held, self._retry)
+        self._recording = Recording(self._keys, self._journal, self._lease.wait_until_held, self._retry)
         publishing = Publishing(self._retry, confirm_s=settings.signals_confirm_seconds)
         processor = Processor(judge, self._recording, publishing, store, self._retry)
         processor.tracing = self._tracing = Tracing.of(settings)
@@ -82,9 +82,9 @@ class Signals:
         settings = self._settings
         export_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
-        token, shown = settings.http_token.get_secret_value(), settings.http_shows
+        token, tls_files = settings.http_token.get_secret_value(), settings.http_tls_files
         try:
-            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
+            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, tls_files=tls_files):
                 self._folder.lock()
                 await self._work(stop)
         finally:
@@ -111,6 +111,7 @@ class Signals:
         return Health(serving, details)
 
     async def _work(self, stop: asyncio.Event) -> None:
+        """Start and consume until stopped, or until the lease is lost; then finish what is in hand and release the lease."""
         told = asyncio.ensure_future(stop.wait())
         start = asyncio.ensure_future(self._start())
         await asyncio.wait((told, start), return_when=asyncio.FIRST_COMPLETED)

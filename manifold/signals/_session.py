@@ -83,7 +83,7 @@ class Session:
         The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for an unroutable message or a lost
         connection.
         """
-        return await asyncio.gather(*map(self._published, out))
+        return await asyncio.gather(*map(self._publish_one, out))
 
     def leave(self) -> None:
         """Ignore further deliveries, which RabbitMQ redelivers."""
@@ -114,7 +114,7 @@ class Session:
         if not self.lost.done():
             self.lost.set_result(why)
 
-    async def _published(self, one: Outgoing) -> Exception | None:
+    async def _publish_one(self, one: Outgoing) -> Exception | None:
         try:
             with cancellation_as_error():
                 exchange = await self._publishing.get_exchange(one.exchange, ensure=False)
@@ -128,6 +128,8 @@ class Session:
         return None
 
     async def _consume(self, ways: ForeignBindings, take: Take) -> None:
+        """Consume a queue into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
+
         async def delivered(message: AbstractIncomingMessage) -> None:
             exchange, key = message.exchange or "", message.routing_key or ""
             if self._left:
@@ -162,7 +164,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
         with cancellation_as_error():
-            of_in, of_out = [await _connected(stack, url, settings, way) for way in ("in", "out")]
+            of_in, of_out = [await _connect(stack, url, settings, way) for way in ("in", "out")]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             consuming = await of_in.channel(publisher_confirms=False)
             publishing = await of_out.channel(publisher_confirms=True, on_return_raises=True)
@@ -197,7 +199,7 @@ def cancellation_as_error() -> Iterator[None]:
         raise ConnectionError("the connection has ended") from exc
 
 
-async def _connected(stack: contextlib.AsyncExitStack, url: str, settings: Settings, way: str) -> AbstractConnection:
+async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Settings, way: str) -> AbstractConnection:
     connection = await aio_pika.connect(
         url,
         heartbeat=settings.signals_heartbeat_seconds,
@@ -225,6 +227,7 @@ def _closed(why: BaseException | None) -> str:
 
 
 def _received(queue: str, message: AbstractIncomingMessage, waited_s: float) -> Received:
+    """Describe an AMQP delivery as the door judges it."""
     return Received(
         queue=queue,
         body=message.body,

@@ -91,9 +91,9 @@ def _known(messages: Iterable[Accepted], outcome: str) -> Iterator[tuple[Receive
 
 def _why(one: Refused) -> dict[str, Any]:
     said: dict[str, Any] = {"manifold.code": one.refusal.code.value, "manifold.reason": one.refusal.message}
-    if one.claims.devices:
-        said["manifold.device_id"] = ",".join(one.claims.devices)
-    return said | ({CONVERSATION: one.claims.correlation_id} if one.claims.correlation_id else {})
+    if one.stated.devices:
+        said["manifold.device_id"] = ",".join(one.stated.devices)
+    return said | ({CONVERSATION: one.stated.correlation_id} if one.stated.correlation_id else {})
 
 
 def _about(received: Received) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from manifold.contracts.signals.signing import signed_headers
 from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.settings import Settings
 from manifold.signals._checks import Checks
-from manifold.signals._claimed_identity import claims_of, readable
 from manifold.signals._received import ERROR, QUEUE, ROUTING_HEADERS, Accepted, Judged, Received
+from manifold.signals._stated_identity import readable, stated_identity_of
 from manifold.signals.compat import read_any_properties
 
 ACCEPTED = "accepted"
@@ -51,12 +51,12 @@ class DeadLetter:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for the console."""
-        claims = claims_of(_received(self))
+        stated = stated_identity_of(_received(self))
         return {
             "place": self.place,
             "code": self.code,
-            "device_id": claims.devices[0] if claims.devices else None,
-            "correlation_id": claims.correlation_id,
+            "device_id": stated.devices[0] if stated.devices else None,
+            "correlation_id": stated.correlation_id,
             "error": self.error,
             "bytes": len(self.body),
             "headers": self._headers(),
@@ -81,7 +81,7 @@ class DeadLetters:
 
     def would_be(self, letter: DeadLetter) -> str:
         """Return the result of the server-less checks now: a refusal code, or `accepted`."""
-        judged = self._judged(letter, self._checks)
+        judged = self._judge(letter, self._checks)
         return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
 
     def is_only_old(self, letter: DeadLetter) -> bool:
@@ -91,13 +91,13 @@ class DeadLetters:
     async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
         """Delete the letters of a device, one in memory at a time; return how many.
 
-        A letter belongs to the device if it claims its id, or if `is_in` finds the device in a header or the body.
+        A letter belongs to the device if it states its id, or if `is_in` finds the device in a header or the body.
         """
         gone = 0
         while found := await self.oldest(1):
             received = _received(found[0])
             texts: list[bytes | str] = [*(str(value) for value in received.headers.values()), received.body, readable(received)]
-            if device_id in claims_of(received).devices or any(is_in(text) for text in texts):
+            if device_id in stated_identity_of(received).devices or any(is_in(text) for text in texts):
                 await found[0].message.ack()
                 gone += 1
         return gone
@@ -125,9 +125,9 @@ class DeadLetters:
         await old.ack()
 
     def _ageless(self, letter: DeadLetter) -> Judged:
-        return self._judged(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
+        return self._judge(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
 
-    def _judged(self, letter: DeadLetter, checks: Checks) -> Judged:
+    def _judge(self, letter: DeadLetter, checks: Checks) -> Judged:
         received = _received(letter)
         return checks.judge(received, received.at)
 

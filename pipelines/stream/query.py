@@ -197,7 +197,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
         raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
     export_expiry(settings)
-    metrics = serve_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
+    metrics = serve_metrics(settings.host, settings.stream_port, token=token, tls_files=settings.http_tls_files)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:

@@ -93,28 +93,33 @@ class Active:
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
+        """Read the record and brakes, then decide the oldest `campaigns_open` campaigns that have something to decide.
+
+        The others wait.
+        """
         began = time.monotonic()
         await asyncio.to_thread(self._book.refresh)
         _metrics.READ_SECONDS.set(time.monotonic() - began)
         now_ms = await self._now_ms()
         await self._brakes.read()
-        known = list(self._book.proposed())
-        self.open_campaigns = len(known)
-        _metrics.OPEN.set(len(known))
-        known = [(name, campaign) for name, campaign in known if campaign.decided.may_go_on(now_ms)]
+        not_over = list(self._book.proposed())
+        self.open_campaigns = len(not_over)
+        _metrics.OPEN.set(len(not_over))
+        undecided = [(name, campaign) for name, campaign in not_over if campaign.decided.may_go_on(now_ms)]
         limit = self._settings.campaigns_open
         self.waiting = dict.fromkeys(
-            (name for name, _ in known[limit:]), f"campaigns_open={limit} others were proposed before it"
+            (name for name, _ in undecided[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
-        CAMPAIGNS.show(known, self._sweep.counts)
-        for name, campaign in known[:limit]:
+        CAMPAIGNS.show(undecided, self._sweep.counts)
+        for name, campaign in undecided[:limit]:
             await self._act(publisher, name, campaign, now_ms)
-        names = {name for name, _ in known[:limit]}
+        names = {name for name, _ in undecided[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)
         self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
+        """Decide one campaign and publish the decisions and releases; note how long it may be left alone."""
         plan = campaign.decided.plan
         if campaign.decided.epoch > self._policy.epoch:
             self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
@@ -162,8 +167,8 @@ class Active:
     async def _publish(self, publisher: Publisher, name: str, effects: Iterable[Decide | Release], plan: Plan) -> bool:
         """Publish effects; False if one of them may be on record or not."""
         for effect in effects:
-            await self._lead.held()
-            log.info("publishes", campaign=name, **_named(effect))
+            await self._lead.wait_until_held()
+            log.info("publishes", campaign=name, **_log_fields(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
@@ -172,11 +177,11 @@ class Active:
             except Retryable as exc:
                 log.warning("no receipt", campaign=name, reason=str(exc))
                 return False
-            if not self._noted(name, effect, receipt):
+            if not self._await_record(name, effect, receipt):
                 return True
         return True
 
-    def _noted(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
+    def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
         """Wait from now on for the record that the receipt names; False: there is none."""
         if receipt.status is ReceiptStatus.REFUSED:
             log.error("refused", campaign=name, reason=receipt.reason)
@@ -186,8 +191,8 @@ class Active:
         if isinstance(effect, Release):
             _metrics.RELEASED.inc(len(effect.vins))
         else:
-            _metrics.DECISIONS.labels(_named(effect)["do"]).inc()
-        log.info("campaign decision recorded", campaign=name, seq=receipt.seq, **_named(effect))
+            _metrics.DECISIONS.labels(_log_fields(effect)["do"]).inc()
+        log.info("campaign decision recorded", campaign=name, seq=receipt.seq, **_log_fields(effect))
         return True
 
     async def _now_ms(self) -> int:
@@ -225,7 +230,7 @@ class Active:
         _metrics.STUCK.set(problem is not None)
 
 
-def _named(effect: Decide | Release) -> dict[str, Any]:
+def _log_fields(effect: Decide | Release) -> dict[str, Any]:
     """The effect for the log."""
     if isinstance(effect, Decide):
         return {"do": effect.command.__struct_config__.tag}

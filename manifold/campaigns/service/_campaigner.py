@@ -39,7 +39,9 @@ class Campaigner:
         settings, token = self._settings, self._settings.http_token.get_secret_value()
         export_expiry(settings, settings.mqtt_username_campaigns)
         try:
-            async with serve(settings.host, settings.campaigner_port, self.health, token=token, shown=settings.http_shows):
+            async with serve(
+                settings.host, settings.campaigner_port, self.health, token=token, tls_files=settings.http_tls_files
+            ):
                 work = asyncio.create_task(self._work(), name="campaigner.work")
                 told = asyncio.create_task(stop.wait(), name="campaigner.stop")
                 await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
@@ -60,6 +62,7 @@ class Campaigner:
         return Health(problem is None, details)
 
     async def _work(self) -> None:
+        """Take the lead and decide until it is lost or fails; then try again, forever."""
         while True:
             await self._lead.take()
             self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")

@@ -56,10 +56,10 @@ class Lead:
                 self._set_standby("")
                 return
 
-    async def held(self) -> None:
+    async def wait_until_held(self) -> None:
         """Return while the lease is held; never, once it is lost."""
         assert self._lease is not None
-        await self._lease.held()
+        await self._lease.wait_until_held()
 
     async def keep(self) -> None:
         """Renew the lease until it is lost."""

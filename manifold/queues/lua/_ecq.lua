@@ -35,8 +35,8 @@ local function is_ready()
     and redis.call('EXISTS', PENDING) == 1
 end
 
--- As `claim` of _owner.lua, with these differences: a message past its retention must end ('must_end') instead of being sent;
--- 'claimed' includes the message (key, NUL, payload), or '' if it is large or missing.
+-- As `claim` of _owner.lua, but no entry is marked to end, and 'claimed' includes the message (key, NUL, payload), or '' if it is
+-- large or missing.
 function claim()
   local now = tonumber(ARGV[1])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')

@@ -38,8 +38,8 @@ class MustEnd(NamedTuple):
 class ClaimReply(NamedTuple):
     """The result of a claim. `seq`, `attempts` and `deadline_ms` (Unix ms) describe the entry in flight; 0 if there is none.
 
-    `message` is a small message of a compacted queue (key, NUL, payload); if empty, read the message separately. `takes`, set if
-    something was claimed, is the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown.
+    `message` is a small message of a compacted queue (key, NUL, payload); if empty, read the message separately. If
+    something was claimed, `max_packet_bytes` is the largest packet that the vehicle accepts; 0: no limit, or unknown.
     """
 
     word: ClaimWord

@@ -39,12 +39,13 @@ def main(
 
 
 async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> None:
+    """Let the vehicles drive for `for_s` seconds, or until a signal, and show what they receive."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with Fleet(settings, vins(vehicles, seed), seed=seed, behaviour=DRIVING) as fleet:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            coming = asyncio.create_task(_come(fleet, stopped), name="fleet.come")
+            bringing = asyncio.create_task(_bring_online(fleet, stopped), name="fleet.bring_online")
             ends_at = time.monotonic() + for_s
             while not stopped.is_set() and (left_s := ends_at - time.monotonic()) > 0:
                 live.update(Text(f"{_line(fleet)}, {left_s:.0f} s left"))
@@ -53,15 +54,15 @@ async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> 
                         await stopped.wait()
                 except TimeoutError:
                     continue
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        if coming.done() and not coming.cancelled() and (problem := coming.exception()):
+            bringing.cancel()
+            await asyncio.gather(bringing, return_exceptions=True)
+        if bringing.done() and not bringing.cancelled() and (problem := bringing.exception()):
             raise problem
         console.print(_summary(fleet), highlight=False)
 
 
-async def _come(fleet: Fleet, stopped: asyncio.Event) -> None:
-    """Bring all vehicles online once; from then on their behaviour model decides."""
+async def _bring_online(fleet: Fleet, stopped: asyncio.Event) -> None:
+    """Connect all vehicles once; later their behaviour model decides. If connecting fails, stop the run and re-raise."""
     try:
         await fleet.connect()
     except ManifoldError:

@@ -145,6 +145,7 @@ class SignalMix:
         return SignalMessage(kind, device, body, self._headers(device, body, at) | key)
 
     def _bad(self, kind: Kind, device: str, at: datetime) -> SignalMessage:
+        """Build a signal that the door must refuse for the reason that `kind` names."""
         body, _ = self._body(device, at)
         match kind:
             case Kind.FORGED:

@@ -147,6 +147,7 @@ class Vehicle:
             self._acknowledge(connection, message, got)
 
     def _received(self, message: MQTTMessage) -> Received:
+        """Describe an MQTT message as listeners get it."""
         of, of_ecq = request_of(self._endpoint.prefix, message.topic), ecq_of(message.topic)
         seq_text = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
         payload = bytes(message.payload)

@@ -69,7 +69,8 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    address, certificate = url(settings), settings.http_shows.certificate
+    """Airflow's options, each as SECTION__NAME."""
+    address, certificate = url(settings), settings.http_tls_files.certificate
     shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
     return {
         **{f"API__SSL_{name}": file for name, file in shown.items()},  # also trusted by tasks, which connect to it
@@ -165,7 +166,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _renewed_at(settings: Settings) -> int:
     """Return when the certificate was written; 0: there is none, or it cannot be read."""
     try:
-        certificate = settings.http_shows.certificate
+        certificate = settings.http_tls_files.certificate
         return written_at(certificate) if certificate else 0
     except OSError:
         return 0

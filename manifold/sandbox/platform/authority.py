@@ -103,6 +103,7 @@ def _builder(
     *,
     is_ca: bool,
 ) -> x509.CertificateBuilder:
+    """A certificate before it is signed, with the extensions that all of ours have."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -53,6 +53,7 @@ def write_config(settings: Settings) -> Path:
 
 
 def _config(settings: Settings, outer_acl: Path, inner_acl: Path) -> str:
+    """The broker's configuration file."""
     return f"""\
 # Written by Manifold at each start; edits are lost.
 {"user root" if os.geteuid() == 0 else "# user: the one that starts it"}

@@ -115,6 +115,7 @@ def pids(layout: HomeLayout) -> dict[str, list[int]]:
 
 
 def _check(program: Program, settings: Settings) -> Check:
+    """Check a program in the way that its kind allows: a query, its health page, its port, or whether it runs."""
     if program.kind == "redis":
         return _ask_redis(settings)
     if program.kind == "broker" and settings.tls:

@@ -99,6 +99,7 @@ def _start(
     progress: Progress,
     within_s: float,
 ) -> None:
+    """Make up missing secrets, start the wanted programs, and wait until the awaited ones are healthy."""
     from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
 
     fresh = nothing_recorded(settings)

@@ -158,6 +158,7 @@ def configuration(layout: HomeLayout, settings: Settings, programs: list[Program
 
 
 def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[str]:
+    """The lines of a program's section in the supervisor's configuration."""
     launch = [
         sys.executable,
         "-m",

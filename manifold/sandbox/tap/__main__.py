@@ -28,8 +28,8 @@ async def _main(settings: Settings, emit_delivered: bool) -> None:
     tap = Tap(settings, emit_delivered=emit_delivered)
     REGISTRY.register(TapMetrics(tap))
     export_expiry(settings, others=_nobody_elses(settings))
-    token, shown = settings.http_token.get_secret_value(), settings.http_shows
-    async with serve(settings.host, settings.tap_port, tap.health, token=token, shown=shown):
+    token, tls_files = settings.http_token.get_secret_value(), settings.http_tls_files
+    async with serve(settings.host, settings.tap_port, tap.health, token=token, tls_files=tls_files):
         await tap.run(stop_event())
 
 
@@ -38,8 +38,8 @@ def _nobody_elses(settings: Settings) -> dict[str, Kind]:
     if not settings.tls:
         return {}
     users = settings.mqtt_username_publisher, settings.mqtt_username_campaigns
-    shown = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in users))
-    kinds = dict.fromkeys(shown, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
+    tls_files = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in users))
+    kinds = dict.fromkeys(tls_files, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
     return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
 
 

@@ -77,6 +77,7 @@ class ProxiedConnection:
         self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
 
     def _from_client(self, data: bytes) -> None:
+        """Observe bytes of the client and pass them on; its first packet decides whether the broker is dialled."""
         proxy, observer = self._proxy, self.observer
         self._heard_at = self._loop.time()
         proxy.bytes_up += len(data)
@@ -192,6 +193,7 @@ class ProxiedConnection:
             self._release()
 
     def _release(self) -> None:
+        """Pass on the held CONNACK, then what came behind it in both directions."""
         if not self._opening:
             return
         self._opening = False

@@ -78,7 +78,7 @@ class EventPublisher:
                 await self._dial_once()
                 attempt.retry_state.attempt_number = 0  # the connection had worked: retry without a pause
 
-    async def drained(self, within_s: float) -> bool:
+    async def drain(self, within_s: float) -> bool:
         """Return whether everything is confirmed; waits up to `within_s` seconds."""
         try:
             async with asyncio.timeout(within_s):
@@ -88,6 +88,7 @@ class EventPublisher:
         return True
 
     async def _dial_once(self) -> None:
+        """Connect, publish what waits, and keep the connection alive; raises ConnectionError when it ends."""
         wire = _Wire(self._confirmed)
         await self._dial(lambda: wire)
         try:

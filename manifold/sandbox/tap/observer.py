@@ -84,6 +84,7 @@ class SessionObserver:
         self._all.register(self)
 
     def _accepted(self, body: bytes) -> None:
+        """Take in the CONNACK: whether the session is open, the client's id, and what to observe from now on."""
         asked = self.asked
         self._broker.stop()
         if asked is None or self.stage is not Stage.ASKED:

@@ -152,6 +152,7 @@ class Scanner:
         return stop
 
     def _publish(self, data: bytes, at: int, body: int, stop: int, end: int) -> int:
+        """Scan a PUBLISH up to its payload; returns where to go on, or minus the number of bytes needed from `at`."""
         assert self.wanted is not None
         first, head_end = data[at], body + 2
         if head_end > end:

@@ -73,7 +73,7 @@ class Tap:
                     server.close()
                 self.listening = False
                 self.proxy.close()
-                drained = await self.publisher.drained(DRAIN_S)
+                drained = await self.publisher.drain(DRAIN_S)
                 log.info("tap stopping", unconfirmed_events=0 if drained else self.publisher.backlog)
                 publisher.cancel()
                 sweeper.cancel()

@@ -83,7 +83,7 @@ def test_a_plan_that_is_refused_says_field_value_and_remedy(campaign: Run, comma
     ("rows", "header", "says"),
     [
         (["A B"], "vin", 'list.csv: vin "A B" in row 1 must be 1 to 64 printable ASCII characters'),
-        (["A", "", "B,x"], "vin", "list.csv is no such list"),
+        (["A", "", "B,x"], "vin", "list.csv cannot be read as a list of targets"),
         (["A"], "id", "list.csv has the columns id; name a CSV file with a header"),
         ([], "vin", "list.csv lists no vehicle; a campaign needs at least one"),
         (["A,,second"], "vin,zone,wave", 'targets: A is listed for wave "second"; name one of all'),

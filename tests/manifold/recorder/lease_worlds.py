@@ -104,7 +104,7 @@ class World:
                 seqs = await lease.take(self._last[host])
                 keeping = asyncio.create_task(lease.keep())
                 for _ in range(rng.randrange(30)):
-                    await lease.held()
+                    await lease.wait_until_held()
                     self._give(host, seqs)
                     await asyncio.sleep(rng.choice((0, 0.001, 0.5, 3, 20, 70)))
                     self._give(host, seqs)  # as a process that was paused after its check

@@ -202,9 +202,9 @@ def test_a_message_in_hand_when_the_recorder_was_killed_is_still_accepted(tmp_pa
     after.hold(other)
     after.release()
     for later in (after, poison_guard()):
-        assert later.knows(innocent)
-        assert later.knows(other)
-        assert not later.knows(Message(topics.TRIGGER, trigger(["V1"], "r3")))
+        assert later.is_suspect(innocent)
+        assert later.is_suspect(other)
+        assert not later.is_suspect(Message(topics.TRIGGER, trigger(["V1"], "r3")))
     assert asyncio.run(after.parse(innocent)) == (Stream.TRIGGER, Trigger(("V1",), "r1", "d"))  # type: ignore[arg-type]
     write = Message("$ECQ/w/V1/a", b"x")
     assert asyncio.run(after.parse(write)) == (Stream.ECQ, Append("V1", "a", b"x"))  # type: ignore[arg-type]

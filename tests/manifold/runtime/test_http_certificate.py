@@ -34,7 +34,7 @@ def test_only_https_is_served_and_addresses_show_it(mounted: Settings) -> None:
     port, url = mounted.recorder_port, mounted.recorders[0]
 
     async def scenario() -> None:
-        async with serve("127.0.0.1", port, HEALTHY, shown=mounted.http_shows):
+        async with serve("127.0.0.1", port, HEALTHY, tls_files=mounted.http_tls_files):
             async with httpx.AsyncClient(verify=verified(mounted, url)) as client:
                 assert (await client.get(f"{url}/healthz")).json() == {"healthy": True}
                 with pytest.raises(httpx.RemoteProtocolError):
@@ -54,7 +54,7 @@ def test_plain_http_reads_no_ca() -> None:
 
 def test_metrics_only_are_served_over_https_too(mounted: Settings) -> None:
     port = mounted.recorder_port
-    with serve_metrics("127.0.0.1", port, shown=mounted.http_shows):
+    with serve_metrics("127.0.0.1", port, tls_files=mounted.http_tls_files):
         url = f"https://127.0.0.1:{port}/metrics"
         assert "python_info" in httpx.get(url, verify=verified(mounted, url)).text
 
@@ -66,7 +66,7 @@ def test_certificate_and_key_are_renewed_while_serving(
     url = mounted.recorders[0]
 
     async def scenario() -> None:
-        async with serve("127.0.0.1", mounted.recorder_port, HEALTHY, shown=mounted.http_shows):
+        async with serve("127.0.0.1", mounted.recorder_port, HEALTHY, tls_files=mounted.http_tls_files):
             second = new_identity("second")
             second.write(tmp_path / "tls.crt", tmp_path / "tls.key")
             second.write_authority(tmp_path / "ca.crt")
@@ -90,7 +90,7 @@ def test_the_emqx_api_is_called_over_https_and_verified_by_the_settings(mounted:
 
     async def ask(settings: Settings) -> object:
         async with (
-            serve("127.0.0.1", port, HEALTHY, [web.get("/api/v5/clients/V", nobody)], shown=mounted.http_shows),
+            serve("127.0.0.1", port, HEALTHY, [web.get("/api/v5/clients/V", nobody)], tls_files=mounted.http_tls_files),
             BrokerApi(settings) as api,
         ):
             return await api.session("V")

@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 
 from manifold.contracts.signals import topology
 from manifold.settings import Settings
-from manifold.signals._claimed_identity import Claims
 from manifold.signals._disposition import EXPIRED, Disposition, Refused
 from manifold.signals._outcome_log import log_outcomes
 from manifold.signals._received import Accepted, Received
+from manifold.signals._stated_identity import StatedIdentity
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_checks import CHECKS, NOW, received
 from tests.support.servers import Server, wait_until
@@ -84,7 +84,7 @@ def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 400, 400), (0.5, 120, 280), (0.0, 0, 0)])
 def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
     """With a share of one half, a count outside these bounds occurs once in 10^15 runs."""
-    good, bad = _accepted(), Refused(received(), EXPIRED, Claims(), "")
+    good, bad = _accepted(), Refused(received(), EXPIRED, StatedIdentity(), "")
     disposition = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
     found = [line["status"] for line in _told(disposition, [good.received] * 402, share)]
 

@@ -28,7 +28,7 @@ def test_a_flood_of_events_pauses_the_readers_and_arrives_complete(mosquitto: Se
         for n in range(total):
             it.publish(b"flood/events", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy sees no default here
         running = asyncio.create_task(it.run())
-        assert await it.drained(WITHIN_S)
+        assert await it.drain(WITHIN_S)
         running.cancel()
 
     with RawConnection(mosquitto.port) as listener:
@@ -51,9 +51,9 @@ def test_events_wait_for_an_unreachable_broker(tmp_path: Path) -> None:
         running = asyncio.create_task(it.run())
         for n in range(50):
             it.publish(b"away", b"%d" % n, lambda n=n: done.append(n))  # type: ignore[misc]  # mypy does not see the default
-        assert not await it.drained(0.3)
+        assert not await it.drain(0.3)
         with stopping(await asyncio.to_thread(start_mosquitto, tmp_path, port=port)):
-            assert await it.drained(WITHIN_S)
+            assert await it.drain(WITHIN_S)
             running.cancel()
 
     asyncio.run(tell())
@@ -70,12 +70,12 @@ def test_unconfirmed_events_are_resent_after_a_broker_kill(tmp_path: Path) -> No
         running = asyncio.create_task(it.run())
         broker = await asyncio.to_thread(start_mosquitto, tmp_path, port=port, extra=kept)
         it.publish(b"again", b"before")
-        assert await it.drained(WITHIN_S)
+        assert await it.drain(WITHIN_S)
         broker.kill()
         for n in range(20):
             it.publish(b"again", b"%d" % n)
         with stopping(await asyncio.to_thread(start_mosquitto, tmp_path, port=port, extra=kept)):
-            assert await it.drained(WITHIN_S)
+            assert await it.drain(WITHIN_S)
             assert (it.confirmed, it.backlog) == (21, 0)
             running.cancel()
 

@@ -1,6 +1,6 @@
-"""Device ids and correlation id that a refused message claims. Pure; the claims are not authenticated.
+"""Device ids and correlation id that a refused message states. Pure; what it states is not authenticated.
 
-Erasing a device finds refused messages by the claimed device ids. The correlation id appears in logs and error reports.
+Erasing a device finds refused messages by the stated device ids. The correlation id appears in logs and error reports.
 """
 
 import re
@@ -18,22 +18,22 @@ LOOKED_AT = 1 << 20  # bytes of an inflated body that are searched
 _NAMES = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
 
 
-class Claims(NamedTuple):
+class StatedIdentity(NamedTuple):
     """Device ids and correlation id named by a message."""
 
     devices: tuple[str, ...] = ()
     correlation_id: str | None = None
 
 
-def claims_of(received: Received) -> Claims:
-    """Return the claims in the headers and the body, even if the body is malformed; only its first MiB is searched."""
+def stated_identity_of(received: Received) -> StatedIdentity:
+    """Return what the headers and the body state, even if the body is malformed; only its first MiB is searched."""
     body = readable(received)
     said = _json(body)
     devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
     own = said.get("correlationId")
     if isinstance(own, str) and UUID_4.fullmatch(own):
-        return Claims(tuple(devices)[:MAX_DEVICES], own)
-    return Claims(tuple(devices)[:MAX_DEVICES], received.correlation_id)
+        return StatedIdentity(tuple(devices)[:MAX_DEVICES], own)
+    return StatedIdentity(tuple(devices)[:MAX_DEVICES], received.correlation_id)
 
 
 def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[str]:

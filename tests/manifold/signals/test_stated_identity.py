@@ -1,4 +1,4 @@
-"""What a refused message claims: its devices, for lookups, and its correlation id."""
+"""What a refused message states: its devices, for lookups, and its correlation id."""
 
 import gzip
 import uuid
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from manifold.contracts.signals import topology
-from manifold.signals._claimed_identity import Claims, claims_of
 from manifold.signals._received import Received
+from manifold.signals._stated_identity import StatedIdentity, stated_identity_of
 from tests.manifold.signals.gateway import body_of
 
 ID = str(uuid.UUID(int=7, version=4))
@@ -40,16 +40,16 @@ def received(body: bytes, headers: dict[str, Any] | None = None, **more: Any) ->
         pytest.param(received(b""), (), id="empty"),
     ],
 )
-def test_a_refused_message_names_its_claimed_devices(message: Received, devices: tuple[str, ...]) -> None:
-    assert claims_of(message).devices == devices
+def test_a_refused_message_names_its_stated_devices(message: Received, devices: tuple[str, ...]) -> None:
+    assert stated_identity_of(message).devices == devices
 
 
 def test_the_correlation_id_comes_from_the_body_then_the_headers() -> None:
     headers = {"x-correlation-id": "of a header"}
 
-    assert claims_of(received(body_of(correlationId=ID), headers)) == Claims(("device-1",), ID)
-    assert claims_of(received(body_of(correlationId="no UUID"), headers)).correlation_id == "of a header"
-    assert claims_of(received(b"{}")).correlation_id is None
+    assert stated_identity_of(received(body_of(correlationId=ID), headers)) == StatedIdentity(("device-1",), ID)
+    assert stated_identity_of(received(body_of(correlationId="no UUID"), headers)).correlation_id == "of a header"
+    assert stated_identity_of(received(b"{}")).correlation_id is None
 
 
 def test_a_delivery_digest_covers_content_and_not_routing() -> None:
