@@ -43,7 +43,7 @@ with DAG(
     params={
         "campaign": Param("", type="string", description="id of the campaign; empty: look through all"),
         "wave": Param(
-            None, type=["null", "integer"], minimum=0, description="place of the wave whose gate it is; empty: the plan"
+            None, type=["null", "integer"], minimum=0, description="number of the wave whose gate it is; empty: the plan"
         ),
     },
     # Runs wait for people: many at once, and none is late.

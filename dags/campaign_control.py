@@ -29,7 +29,7 @@ with DAG(
         "campaign": Param("", type="string", description="id of the campaign"),
         "do": Param("pause", type="string", enum=["pause", "resume", "cancel", "pass", "retry"], description="the order"),
         "why": Param("", type="string", maxLength=1000, description="why; it is kept on record"),
-        "wave": Param(None, type=["null", "integer"], minimum=0, description="of pass: place of the open wave, from 0"),
+        "wave": Param(None, type=["null", "integer"], minimum=0, description="of pass: number of the open wave, from 0"),
         "accept": Param([], type="array", items={"type": "string"}, description="of resume: the rules that tripped"),
         "ended": Param(["failed"], type="array", items={"type": "string"}, description="of retry: how the targets had ended"),
     },

@@ -90,11 +90,11 @@ def make_parser() -> argparse.ArgumentParser:
     stages = parser.add_subparsers(dest="stage", required=True)
     for name in STAGES:
         stage = stage_of(name)
-        says = (stage.__doc__ or "").partition("\n")[0]
-        taken = stages.add_parser(name, help=says, description=says)
-        taken.add_argument(
-            "--result", metavar="FILE", help="a file, or its URL (file://, s3://), that gets the result too, also a bad one"
+        summary = (stage.__doc__ or "").partition("\n")[0]
+        subparser = stages.add_parser(name, help=summary, description=summary)
+        subparser.add_argument(
+            "--result", metavar="FILE", help="also write the result to this file or URL (file://, s3://), even if the job fails"
         )
-        taken.add_argument("--lineage-parent", metavar="RUN", help="the run that starts this one: <namespace>/<job>/<run id>")
-        stage.options(taken)
+        subparser.add_argument("--lineage-parent", metavar="RUN", help="the run that starts this one: <namespace>/<job>/<run id>")
+        stage.options(subparser)
     return parser

@@ -32,7 +32,7 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
         raise Permanent("no user triggered the run; trigger it as a user of Airflow, whose name is recorded with the order")
     wave = fields.get("wave")
     if do == "pass" and wave is None:
-        raise Permanent("wave is missing; name the place of the open wave, from 0, whose gate is to be passed")
+        raise Permanent("wave is missing; give the number of the open wave whose gate is to be passed (the first is 0)")
     if do == "refuse" and wave is not None:
         log.info("gate not approved; it stays held", campaign=campaign, wave=wave)
         return {"campaign": campaign, "do": do, "by": by, "seq": None, "effect": "the gate stays held"}

@@ -49,11 +49,6 @@ class Attempt:
         """The table on main at snapshot `base`."""
         return self.spark.read.option("versionAsOf", base).table(self.name(table))
 
-    def added(self, table: Table, base: int) -> DataFrame:
-        """The rows that this attempt appended to the table's branch."""
-        between = {"start-snapshot-id": str(base), "end-snapshot-id": str(self.snapshots[table.name])}
-        return self.spark.read.options(**between).table(self.name(table))
-
     def write(self, table: Table, base: int, how: Change) -> None:
         """Commit one snapshot to the table's branch."""
         create_branch(self.catalog, table, self.run_id, base)

@@ -131,8 +131,8 @@ def _remove_properties(catalog: Catalog, branch: str) -> None:
 def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     """Drop the branches of runs that began more than a day ago and were never published; return the branch names.
 
-    Branches of committed runs are gone by then, because `finish` comes first. A run published at this very moment is the newest
-    one, and is finished from its pins.
+    Branches of committed runs are gone by then, because `finish_committed_runs` comes first. A run published at this very
+    moment is the newest one, and is finished from its pins.
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
     began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}

@@ -20,29 +20,29 @@ SELDOM = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # streams that many lakes n
 log = structlog.get_logger(__name__)
 
 
-def close_segments(run: Attempt, todo: Plan) -> Ingested:
+def close_segments(attempt: Attempt, plan: Plan) -> Ingested:
     """Write the run's rows of `ingested_segments`, last of all, and return its counts."""
-    read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SELDOM or todo.of(stream)}
-    written = run.written | {SEGMENTS.name: len(todo.segments)}
-    skipped = sum(map(len, todo.skips.values()))
-    result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
-    refused = _refused_files(run)
-    rows = [segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
-    run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
+    read = {stream.value: plan.messages(stream) for stream in Stream if stream not in SELDOM or plan.of(stream)}
+    written = attempt.written | {SEGMENTS.name: len(plan.segments)}
+    skipped = sum(map(len, plan.skips.values()))
+    result = Ingested(attempt.run_id, len(plan.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
+    refused = _refused_files(attempt)
+    rows = [segment_row(attempt, plan.probes[segment.path], segment, refused.get(segment.path)) for segment in plan.segments]
+    attempt.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, plan.base[SEGMENTS.name])
     log.info("run written, not yet published", **asdict(result))
     return result
 
 
-def _refused_files(run: Attempt) -> dict[str, str]:
+def _refused_files(attempt: Attempt) -> dict[str, str]:
     """By path, why this run refused files that are not valid segments. Only their quarantine rows have a negative seq."""
-    if QUARANTINE.name not in run.snapshots:
+    if QUARANTINE.name not in attempt.snapshots:
         return {}
-    table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]
+    table, snapshot_id = attempt.catalog.load_table(QUARANTINE.identifier), attempt.snapshots[QUARANTINE.name]
     rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
     return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
 
 
-def segment_row(run: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
     """A row of `ingested_segments`."""
     if refused_because is not None:
         probe = Probe()
@@ -52,8 +52,8 @@ def segment_row(run: Attempt, probe: Probe, segment: Segment, refused_because: s
         "messages": probe.messages,
         "first_seq": probe.first_seq,
         "last_seq": probe.last_seq,
-        "run_id": run.run_id,
-        "ingested_at": run.now,
+        "run_id": attempt.run_id,
+        "ingested_at": attempt.now,
         "refused_because": refused_because,
         "began_at": segment.began_at,
     }

@@ -13,7 +13,7 @@ from manifold.archive.store import Archive
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.publish import finish
+from pipelines.ingest.publish import finish_committed_runs
 from pipelines.populate.ids_news import is_behind
 from pipelines.spark.conf import java_options
 
@@ -40,7 +40,8 @@ def discover(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
 ) -> Discovered:
     """Compare the archive with `ingested_segments`, and the queues with the lake; with `dry_run`, no stage follows."""
-    finish(catalog)  # a run that crashed half published is committed; if nothing is new, nothing else would finish it
+    # a run that crashed half published is committed; if nothing is new, nothing else would finish it
+    finish_committed_runs(catalog)
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
         new, size = new + 1, size + segment.size

@@ -111,7 +111,7 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Exclusions | None = None) -> Plan:
+def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Exclusions | None = None) -> Plan:
     """Plan the new segments in this part of the archive.
 
     `base` is read first and includes every committed run; a run published later overtakes this one, which then starts again.

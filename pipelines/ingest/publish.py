@@ -71,14 +71,17 @@ class PinnedSnapshot:
     snapshot_id: int
 
 
-def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False) -> bool:
+def publish(
+    catalog: Catalog, run_id: str, passed_audit: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False
+) -> bool:
     """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
 
-    `may` is called with the very snapshot that would be committed. `must`: the caller has written the run, so there is something.
+    `passed_audit` is called with the very snapshot that would be committed. `must`: the caller has written the run, so there is
+    something.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began, `may` refused the snapshot on the branch, or, with
-            `must`, another job has closed the run.
+        ConcurrentPublish: another run was published since this one began, `passed_audit` refused the snapshot on the branch,
+            or, with `must`, another job has closed the run.
         LeaseLost: another job has taken the lease of this job, which rewrites tables. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
@@ -90,17 +93,17 @@ def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lam
             raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
         log.info("nothing to publish", run_id=run_id)
         return False
-    elif not may(written):
+    elif not passed_audit(written):
         raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fence=fence):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
-    finish(catalog)
+    finish_committed_runs(catalog)
     return True
 
 
-def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
+def finish_committed_runs(catalog: Catalog, segments: IcebergTable | None = None) -> None:
     """Bring every run committed (in `segments` as loaded, or by now) to every main, and drop its branches."""
     table = segments or catalog.load_table(SEGMENTS.identifier)
     for run in unfinished(table):
@@ -111,7 +114,7 @@ def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
     """Consistent snapshots of main, by table name: that of `segments` as loaded, the others with every run committed in it."""
-    finish(catalog, segments)
+    finish_committed_runs(catalog, segments)
     return current_snapshots(catalog, segments)
 
 

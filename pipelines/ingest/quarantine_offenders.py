@@ -32,7 +32,7 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.populate.snapshot_range import SnapshotRange
 
-MAX_AUDIT_ATTEMPTS = 4  # removing offenders may reveal another broken rule
+MAX_AUDIT_ROUNDS = 4  # removing offenders may reveal another broken rule
 MAX_OFFENDERS = 10  # messages that may be set aside, however small the run
 MAX_OFFENDER_SHARE = 0.1  # of the run's messages; above this, the run is held back
 MAX_NAMES_IN_ALERT = 5  # messages that an alert names
@@ -55,16 +55,16 @@ def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
         AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
     aside = Exclusions()
-    for attempt in range(MAX_AUDIT_ATTEMPTS):
-        # A distinct instant, so that rows of `quality_results` distinguish the attempts.
-        once = replace(run, now=run.now + timedelta(milliseconds=attempt))
+    for round_ in range(MAX_AUDIT_ROUNDS):
+        # A distinct instant, so that rows of `quality_results` distinguish the rounds.
+        once = replace(run, now=run.now + timedelta(milliseconds=round_))
         written = ingest(once, aside)
         try:
             judged = audit_run(once)
         except AuditFailed as exc:
             more = aside | offenders(run, exc.result)
             if (
-                attempt + 1 == MAX_AUDIT_ATTEMPTS
+                round_ + 1 == MAX_AUDIT_ROUNDS
                 or len(more) == len(aside)
                 or len(more) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
             ):

@@ -63,30 +63,23 @@ class Source:
         return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path), node)
 
 
-def source_of(run: "Attempt", todo: "Plan", stream: Stream) -> Source:
+def source_of(attempt: "Attempt", plan: "Plan", stream: Stream) -> Source:
     """The source to read for one stream."""
-    limits = Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
-    archive = Archive(run.settings.archive, run.settings.s3)
-    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
+    limits = Limits(attempt.settings.max_ids, attempt.settings.max_data_bytes, attempt.settings.inline_encoding)
+    archive = Archive(attempt.settings.archive, attempt.settings.s3)
+    return Source(archive, plan.of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.aside)
 
 
-def parsed(source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
+def read_and_parse(
+    source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True
+) -> DataFrame:
     """The parsed messages, and one refused row per unreadable file with the file's bytes as its message."""
-    places, read = spread(source, spark, parser, schema if with_unreadable else None)
-    return places.mapInArrow(read, from_arrow_schema(schema))
-
-
-def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.Schema | None) -> tuple[DataFrame, Reader]:
-    """A DataFrame of part numbers, one per partition, and the function that reads and parses those parts on a worker.
-
-    `unreadable` is as in `read_files`.
-    """
     wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
     parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_PER_CORE))
     files = [[source.file(segment) for segment in part] for part in parts]
-    # A range needs no Python worker to create and no shuffle to distribute.
-    places = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return places, _reader(files, dict(source.aside), source.archive, parser, source.limits, unreadable)
+    read = _reader(files, dict(source.aside), source.archive, parser, source.limits, schema if with_unreadable else None)
+    # A range of part numbers, one per partition, needs no Python worker to create and no shuffle to distribute.
+    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, from_arrow_schema(schema))
 
 
 def _reader(

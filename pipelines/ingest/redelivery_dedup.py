@@ -32,7 +32,7 @@ STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen
 REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
 
 
-def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
+def new_rows(attempt: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
     """Keep the first row of each message, by seq, and none if the table already has the message."""
     there = " and ".join(f"{key} is not null" for key in of.keys)
     brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(there).persist()
@@ -42,7 +42,7 @@ def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFram
         if bounds["first"] is None:
             return rows
         near = sf.col(of.at).between(sf.lit(bounds["first"] - of.apart), sf.lit(bounds["last"] + of.apart))
-        before = run.main(of.table, base)
+        before = attempt.main(of.table, base)
         known = (
             before.where(near).select(*of.keys).distinct() if _is_asked(of, before.columns) else brief.select(*of.keys).limit(0)
         )

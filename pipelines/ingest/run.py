@@ -21,7 +21,7 @@ class Run:
     catalog: Catalog  # the same catalog in PyIceberg
     settings: Settings
     run_id: str
-    now: datetime  # when this attempt began, timezone-aware; differs between attempts
+    now: datetime  # when this try or audit round began, timezone-aware; each has its own
     part: Selection = None  # of the archive; None: everything new
 
     @property

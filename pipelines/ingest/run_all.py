@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -24,8 +25,8 @@ from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.lineage import emit_lineage
-from pipelines.ingest.publish import finish, is_published, publish
+from pipelines.ingest.lineage import emit_held_back, emit_lineage
+from pipelines.ingest.publish import finish_committed_runs, is_published, publish
 from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
@@ -139,6 +140,23 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
     return Published(done.ingested + written, report, done.warnings + warnings, done.runs + [run.run_id] * bool(last.part))
 
 
+def ingest_to_branches(run: Run) -> Ingested:
+    """Publish every chunk but the last; write the last to its branches, audit it, and return its counts.
+
+    That its audit failed is no error here: the stage `audit` reports it, and holds the rows back.
+
+    Raises:
+        AuditFailed, Retryable: as `ingest_in_chunks`, of an earlier chunk.
+    """
+    _, last = ingest_before_last(run)
+    try:
+        return ingest_and_audit(last)[0]
+    except AuditFailed as exc:
+        sys.stderr.write(f"{exc}\n")
+        emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
+        return written_result(run.catalog, run.run_id)
+
+
 def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
     """Publish every chunk but the last; return the totals, and the run for the last chunk, which may be empty.
 
@@ -148,7 +166,7 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
         AuditFailed, Retryable: as `ingest_in_chunks`.
     """
     ensure_tables(run.catalog)
-    finish(run.catalog)
+    finish_committed_runs(run.catalog)
     began, at = time.monotonic(), run.now
     done = Published(Ingested(run.run_id))
     again = is_published(run.catalog, run.run_id, run.now)
@@ -171,7 +189,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     Returns the run's counts, the address of its report, and the number of its warnings.
     """
     ensure_tables(run.catalog)
-    again = Retrying(
+    tries = Retrying(
         retry=retry_if_exception_type(ConcurrentPublish),
         stop=stop_after_attempt(MAX_ATTEMPTS),
         wait=wait_random(0, 2),
@@ -182,9 +200,9 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     )
     began = time.monotonic()
     try:
-        for attempt in again:
-            with attempt:
-                # A distinct instant: the audit result of an earlier attempt is not about this one.
+        for each in tries:
+            with each:
+                # A distinct instant: the audit result of an earlier try is not about this one.
                 mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
                 written, judged = ingest_and_audit(mine)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)

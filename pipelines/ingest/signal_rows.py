@@ -15,7 +15,7 @@ from pipelines.ingest.transforms import instant_of
 _OF_MICROS: Mapping[str, str] = {"captured_at": "captured_us", "seen_at": "seen_us"}
 
 
-def rows_of(table: Table, parsed: DataFrame) -> DataFrame:
+def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
     """One row per accepted message."""
     columns = [_column(column.name) for column in table.columns]
     return parsed.where("reason is null").select(*columns)

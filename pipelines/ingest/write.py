@@ -17,9 +17,9 @@ from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
 from pipelines.ingest.close_run import close_segments
-from pipelines.ingest.planning import Exclusions, Plan, plan
-from pipelines.ingest.publish import finish, is_published
-from pipelines.ingest.reading import parsed, source_of
+from pipelines.ingest.planning import Exclusions, Plan, make_plan
+from pipelines.ingest.publish import finish_committed_runs, is_published
+from pipelines.ingest.reading import read_and_parse, source_of
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_campaigns import write_answers, write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
@@ -42,11 +42,11 @@ def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
     """
     if older := ensure_tables(run.catalog):
         log.warning("tables of an earlier release; some queries are slower", tables=older, remedy="manifold lake migrate")
-    todo = begin(run, aside)
-    if todo is None:
+    plan = begin(run, aside)
+    if plan is None:
         counts = is_published(run.catalog, run.run_id, run.now)
         return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
-    return _write(Attempt(run), todo)
+    return _write(Attempt(run), plan)
 
 
 def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
@@ -55,19 +55,19 @@ def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
     What an earlier attempt at this run left is dropped.
     """
     catalog, run_id, now = run.catalog, run.run_id, run.now
-    finish(catalog)
+    finish_committed_runs(catalog)
     if is_published(catalog, run_id, now):
         log.info("run already committed", run_id=run_id)
         return None
     close_run(catalog, branch_of(run_id))
     for branch in close_abandoned(catalog, now):
         log.warning("dropped branches of an abandoned run", branch=branch)
-    todo = plan(catalog, run.archive, run.part, aside)
-    if not todo.segments:
+    plan = make_plan(catalog, run.archive, run.part, aside)
+    if not plan.segments:
         log.info("nothing new in the archive", run_id=run_id)
         return None
-    open_run(catalog, run_id, todo.base[SEGMENTS.name], now)
-    return todo
+    open_run(catalog, run_id, plan.base[SEGMENTS.name], now)
+    return plan
 
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
@@ -79,43 +79,45 @@ def written_result(catalog: Catalog, run_id: str) -> Ingested:
     return Ingested(run_id)
 
 
-def _write(run: Attempt, todo: Plan) -> Ingested:
+def _write(attempt: Attempt, plan: Plan) -> Ingested:
     refused: list[DataFrame] = []
-    has_data = _write_ids(run, todo, refused)
-    conflicting = _write_data(run, todo, refused) if has_data or todo.of(Stream.DATA) else []
+    has_data = _write_ids(attempt, plan, refused)
+    conflicting = _write_data(attempt, plan, refused) if has_data or plan.of(Stream.DATA) else []
     if conflicting:  # rare: a trigger's inline data has a data_id that was published with other bytes
-        run.undo(IDS)
-        _write_ids(run, todo, [], but=conflicting)
-    _write_outcomes(run, todo, refused)
-    if todo.of(Stream.ECQ):
-        write_ecq(run, source_of(run, todo, Stream.ECQ), todo.base, refused)
-    if todo.of(Stream.CAMPAIGN):
-        write_campaigns(run, source_of(run, todo, Stream.CAMPAIGN), todo.base, refused)
-    if todo.of(Stream.ANSWER):
-        write_answers(run, source_of(run, todo, Stream.ANSWER), todo.base, refused)
-    if todo.of(Stream.XRAY_RAW):
-        write_signals(run, source_of(run, todo, Stream.XRAY_RAW), todo.base, refused)
-    if todo.of(Stream.XRAY_STATUS):
-        write_status(run, source_of(run, todo, Stream.XRAY_STATUS), todo.base, refused)
+        attempt.undo(IDS)
+        _write_ids(attempt, plan, [], but=conflicting)
+    _write_outcomes(attempt, plan, refused)
+    if plan.of(Stream.ECQ):
+        write_ecq(attempt, source_of(attempt, plan, Stream.ECQ), plan.base, refused)
+    if plan.of(Stream.CAMPAIGN):
+        write_campaigns(attempt, source_of(attempt, plan, Stream.CAMPAIGN), plan.base, refused)
+    if plan.of(Stream.ANSWER):
+        write_answers(attempt, source_of(attempt, plan, Stream.ANSWER), plan.base, refused)
+    if plan.of(Stream.XRAY_RAW):
+        write_signals(attempt, source_of(attempt, plan, Stream.XRAY_RAW), plan.base, refused)
+    if plan.of(Stream.XRAY_STATUS):
+        write_status(attempt, source_of(attempt, plan, Stream.XRAY_STATUS), plan.base, refused)
     if refused:
-        run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
-    return close_segments(run, todo)
+        attempt.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), plan.base[QUARANTINE.name])
+    return close_segments(attempt, plan)
 
 
-def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]:
+def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[int]:
     """Write payloads and their index; return the seqs of triggers whose inline data is refused."""
     streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
     brought = {
-        stream: parsed(source_of(run, todo, stream), run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
+        stream: read_and_parse(
+            source_of(attempt, plan, stream), attempt.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA
+        )
         for stream, parser in streams.items()
-        if todo.of(stream)
+        if plan.of(stream)
     }
     if not brought:
         return []
     light = [frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in brought.items()]
     seen = transforms.all_of(light).persist()
     accepted = seen.where("reason is null")
-    judgement = transforms.classify(accepted, _known_data(run, todo, accepted)).persist()
+    judgement = transforms.classify(accepted, _known_data(attempt, plan, accepted)).persist()
     try:
         bad = seen.where("reason is not null").count()
         count = judgement.agg(
@@ -126,85 +128,85 @@ def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]
             refused.append(transforms.refused_rows(brought[Stream.DATA], Stream.DATA))
         if count["is_new"]:
             rows = transforms.all_of([transforms.data_rows(frame, judgement) for frame in brought.values()])
-            run.append(DATA, rows, todo.base[DATA.name])
+            attempt.append(DATA, rows, plan.base[DATA.name])
         if count["all"] > count["is_conflict"]:
-            run.append(META, transforms.sightings_of(judgement), todo.base[META.name])
+            attempt.append(META, transforms.sightings_of(judgement), plan.base[META.name])
         if not count["is_conflict"]:
             return []
         conflicts = judgement.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
     finally:
         seen.unpersist()
         judgement.unpersist()
-    named = run.spark.createDataFrame([(r["seq"], r["stored_sha1"]) for r in conflicts], "seq bigint, stored_sha1 string")
+    named = attempt.spark.createDataFrame([(r["seq"], r["stored_sha1"]) for r in conflicts], "seq bigint, stored_sha1 string")
     refused += [transforms.conflict_rows(frame, named, stream) for stream, frame in brought.items()]
     return [r["seq"] for r in conflicts if r["stream"] == Stream.TRIGGER]
 
 
-def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
+def _known_data(attempt: Attempt, plan: Plan, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1, stored_at) of stored payloads, only for the run's data ids if those are few."""
-    known = transforms.folded(run.main(META, todo.base[META.name])).select("data_id", "sha1", "stored_at")
+    known = transforms.folded(attempt.main(META, plan.base[META.name])).select("data_id", "sha1", "stored_at")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
     return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 
 
-def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
+def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
     """Write the entries of all triggers except those with seqs in `but`; whether any trigger has data.
 
     The worker returns one row per trigger with a list of VINs, and Spark explodes it: a row per VIN in Python takes ten times
     the CPU.
     """
-    if not todo.of(Stream.TRIGGER):
+    if not plan.of(Stream.TRIGGER):
         return False
-    source, seen = source_of(run, todo, Stream.TRIGGER), Observation()
-    triggers = parsed(source, run.spark, parsing.triggers, parsing.TRIGGERS)
+    source, seen = source_of(attempt, plan, Stream.TRIGGER), Observation()
+    triggers = read_and_parse(source, attempt.spark, parsing.triggers, parsing.TRIGGERS)
     if but:
         triggers = triggers.where(~sf.col("seq").isin(list(but)))
     triggers = triggers.observe(seen, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
-    run.append(IDS, transforms.ids_rows(triggers), todo.base[IDS.name])
+    attempt.append(IDS, transforms.ids_rows(triggers), plan.base[IDS.name])
     if seen.get["refused"]:
-        bad = parsed(source, run.spark, parsing.refused_triggers, parsing.TRIGGERS)
+        bad = read_and_parse(source, attempt.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
     return bool(seen.get["with_data"])
 
 
-def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
-    if not todo.of(Stream.OUTCOME):
+def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> None:
+    if not plan.of(Stream.OUTCOME):
         return
-    found = parsed(source_of(run, todo, Stream.OUTCOME), run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
+    found = read_and_parse(source_of(attempt, plan, Stream.OUTCOME), attempt.spark, parsing.outcomes, parsing.OUTCOMES).persist()
     try:
         rows = transforms.outcome_rows(found)
         facts = found.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
         assert facts is not None  # an aggregation has one row
         if facts["first"] is not None:
-            known = _known_outcomes(run, todo, facts["first"], facts["last"])
-            run.append(
-                OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), todo.base[OUTCOMES.name]
+            known = _known_outcomes(attempt, plan, facts["first"], facts["last"])
+            attempt.append(
+                OUTCOMES, _unknown(rows, known, few=plan.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), plan.base[OUTCOMES.name]
             )
         bad = transforms.refused_rows(found, Stream.OUTCOME)
         if bad.count():
-            refused.append(transforms.not_in(bad, _known_refusals(run, todo), list(QUARANTINE.key)))
+            refused.append(transforms.not_in(bad, _known_refusals(attempt, plan), list(QUARANTINE.key)))
     finally:
         found.unpersist()
 
 
-def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
+def _known_outcomes(attempt: Attempt, plan: Plan, first: int, last: int) -> DataFrame:
     """(vin, seq, outcome) of outcomes in the lake for seqs in [first, last]; prunes files by day and by seq."""
-    of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(
+    of_days = attempt.main(OUTCOMES, plan.base[OUTCOMES.name]).where(
         sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
     )
     return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq", "outcome")
 
 
-def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
+def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
     """(seq) of earlier refusals in the time range of the run's outcomes, which have not been compared with them yet."""
-    known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), _bounds_of_refusals(todo)
+    known, bounds = attempt.main(QUARANTINE, plan.base[QUARANTINE.name]), _bounds_of_refusals(plan)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")
 
 
-def _bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:
+def _bounds_of_refusals(plan: Plan) -> tuple[datetime, datetime] | None:
     """Receive times of the run's outcomes, widened by a day, to prune the files read; None if the outcomes have no seqs."""
-    probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
+    probes = [plan.probes[segment.path] for segment in plan.of(Stream.OUTCOME)]
     seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
     return (datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY) if seqs else None
 

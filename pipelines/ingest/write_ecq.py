@@ -11,15 +11,15 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
 from pipelines.ingest import ecq_rows, transforms
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.reading import Source, parsed
+from pipelines.ingest.reading import Source, read_and_parse
 
 
-def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_ecq(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
     """Write the stream `ecq`; append its refused rows to `refused`.
 
     Payload bytes are read once, on their way into `ecq_payload`; everything else is built from the other columns.
     """
-    brief = parsed(source, run.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
+    brief = read_and_parse(source, attempt.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
     try:
         written = (sf.col("kind") == EcqKind.WRITE.value) & sf.col("reason").isNull()
         counted = brief.agg(
@@ -29,13 +29,13 @@ def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: li
         ).first()
         assert counted is not None  # an aggregation has one row
         if counted["writes"]:
-            whole = parsed(source, run.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
-            run.append(ECQ_PAYLOAD, ecq_rows.payload_rows(whole), base[ECQ_PAYLOAD.name])
-            run.append(ECQ_INDEX, ecq_rows.index_rows(brief), base[ECQ_INDEX.name])
-            run.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief), base[ECQ_SEQNO.name])
+            whole = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
+            attempt.append(ECQ_PAYLOAD, ecq_rows.payload_rows(whole), base[ECQ_PAYLOAD.name])
+            attempt.append(ECQ_INDEX, ecq_rows.index_rows(brief), base[ECQ_INDEX.name])
+            attempt.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief), base[ECQ_SEQNO.name])
         if counted["states"]:
-            run.append(ECQ_STATE, ecq_rows.state_rows(brief), base[ECQ_STATE.name])
+            attempt.append(ECQ_STATE, ecq_rows.state_rows(brief), base[ECQ_STATE.name])
         if counted["refused"]:
-            refused.append(transforms.refused_rows(parsed(source, run.spark, parsing.ecq, parsing.ECQ), Stream.ECQ))
+            refused.append(transforms.refused_rows(read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ), Stream.ECQ))
     finally:
         brief.unpersist()

@@ -45,7 +45,7 @@ from manifold.settings import Settings
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.campaign_check import found_of_campaigns
-from pipelines.maintenance.check_plan import Disagreement, ExpectedKeys, Finding, Found, brought, judge
+from pipelines.maintenance.check_plan import Disagreement, ExpectedKeys, Finding, Found, expected_keys_of, judge
 from pipelines.maintenance.ecq_check import FoundInQueues, stored_keys
 from pipelines.maintenance.garbage_history import history_cut
 from pipelines.maintenance.garbage_signals import signals_cut
@@ -119,6 +119,11 @@ def _groups(segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> Ite
         yield from grouped(of_stream, lambda segment: int(rows[segment.path]["messages"]), MESSAGE_BATCH_SIZE)
 
 
+def _of_refused_file(segment: Segment) -> ExpectedKeys:
+    own = segment.own_seq
+    return ExpectedKeys(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
+
+
 class Comparison:
     """Compares the tables, as of one moment, with what segments should have brought."""
 
@@ -138,19 +143,18 @@ class Comparison:
 
     def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
         """Findings about these segments, which are in the ledger."""
-        group = [self.brought(segment, refused=rows[segment.path]["refused_because"] is not None) for segment in segments]
+        group = [self.expected_keys(segment, refused=rows[segment.path]["refused_because"] is not None) for segment in segments]
         found = self.found(group)
         return [finding for one in group for finding in judge(one, found, **self._since)]
 
-    def brought(self, segment: Segment, *, refused: bool = False) -> ExpectedKeys:
+    def expected_keys(self, segment: Segment, *, refused: bool = False) -> ExpectedKeys:
         """The keys that a segment should have brought; for a file refused as a whole, one row in quarantine."""
+        if refused:
+            return _of_refused_file(segment)
         try:
-            if refused:
-                raise Unreadable
-            return brought(segment, decode(segment.path, self.archive.read(segment.path)).messages, self._limits)
+            return expected_keys_of(segment, decode(segment.path, self.archive.read(segment.path)).messages, self._limits)
         except Unreadable:
-            own = segment.own_seq
-            return ExpectedKeys(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
+            return _of_refused_file(segment)
 
     def found(self, group: Sequence[ExpectedKeys]) -> Found:
         """The rows in the tables that these segments should have brought."""

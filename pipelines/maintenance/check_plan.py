@@ -73,7 +73,7 @@ class ExpectedKeys:
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
 
 
-def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> ExpectedKeys:
+def expected_keys_of(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> ExpectedKeys:
     """The keys of the rows that ingest makes of these messages."""
     of = ExpectedKeys(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):

@@ -39,7 +39,7 @@ from manifold.lake.catalog import ensure_tables, tables_of
 from manifold.settings import Settings
 from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.lease import check
-from pipelines.ingest.publish import finish
+from pipelines.ingest.publish import finish_committed_runs
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, note_compacted
@@ -94,20 +94,23 @@ class Compacted:
 
 
 def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
-    """Rewrite what pays, by the settings `compact_…`; `now` decides which days are settled. Idempotent.
+    """Rewrite files where the settings `compact_…` make it worthwhile. Idempotent.
 
-    Without Spark (None) nothing is rewritten; the result has the shape of each table.
+    `now` decides which days are old enough to sort (`compact_settled_days`). Without Spark (None), nothing is rewritten, and
+    the result only describes each table's files.
     """
     ensure_tables(catalog)
     policy = compaction_policy(settings)
     if spark is not None:
-        finish(catalog)
+        finish_committed_runs(catalog)
     with_queues = spark is not None and has_queue_work(catalog)
     queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
     result = Compacted(queues=queues)
     for table in tables_of(catalog):
-        fold = partial(fold_sightings, spark, catalog, settings, now=now) if spark is not None and table is META else None
-        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date(), fold)
+        merge_rows = partial(fold_sightings, spark, catalog, settings, now=now) if spark is not None and table is META else None
+        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(
+            now.date(), merge_rows
+        )
         result.tables[table.name] = done
         log.info("table compacted", table=table.name, **asdict(done))
     if with_queues:
@@ -116,7 +119,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
 
 
 def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
-    """Whether any rewrite pays; otherwise Spark need not be started."""
+    """Whether any rewrite is worthwhile; otherwise Spark need not be started."""
     ensure_tables(catalog)
     policy = compaction_policy(settings)
     tables = (
@@ -141,15 +144,15 @@ class _Compaction:
         self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
 
     def has_work(self, today: date) -> bool:
-        """Whether any rewrite of this table pays."""
+        """Whether any rewrite of this table is worthwhile."""
         groups, shape = self._discover()
         if self._table is SEGMENTS and self._open_run():
             return False
         work = self._plan_work(groups, today)
         return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
 
-    def run(self, today: date, fold: Callable[[], int] | None = None) -> TableResult:
-        """Rewrite what pays; before rows are sorted, call `fold`, which returns the number of rows that it removed."""
+    def run(self, today: date, merge_rows: Callable[[], int] | None = None) -> TableResult:
+        """Rewrite files where it is worthwhile; before rows are sorted, call `merge_rows`, which returns how many it removed."""
         began = time.monotonic()
         groups, before = self._discover()
         result = TableResult(before, before)
@@ -158,8 +161,8 @@ class _Compaction:
         if self._spark is None or result.left_alone:
             return result
         work = self._plan_work(groups, today)
-        if fold is not None and work.cluster:
-            result.folded_rows = fold()
+        if merge_rows is not None and work.cluster:
+            result.folded_rows = merge_rows()
         self._rewrite(work, result)
         if before.delete_files:
             self._apply_deletes(result)

@@ -26,18 +26,18 @@ def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, no
     return Attempt(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
 
 
-def write_and_publish(run: Attempt, base: Mapping[str, int], write: Callable[[], object]) -> None:
+def write_and_publish(attempt: Attempt, base: Mapping[str, int], write: Callable[[], object]) -> None:
     """Open the run on `base`, let `write` change its branches, and publish it.
 
     Raises:
         ConcurrentPublish: another run was published since `base`; nothing happened.
         LeaseLost: another job has taken this job's lease; nothing happened.
     """
-    open_run(run.catalog, run.run_id, base[SEGMENTS.name], run.now)
+    open_run(attempt.catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
     try:
         write()
-        run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
-        publish(run.catalog, run.run_id, must=True)
+        attempt.close(SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
+        publish(attempt.catalog, attempt.run_id, must=True)
     except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
-        close_run(run.catalog, branch_of(run.run_id))
+        close_run(attempt.catalog, branch_of(attempt.run_id))
         raise

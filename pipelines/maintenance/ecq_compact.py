@@ -68,33 +68,33 @@ def note_compacted(catalog: Catalog) -> None:
 
 
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
-    run = compaction_run(spark, catalog, settings, now)
+    attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    changes = planned(run, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
-    seqnos = _older_seqnos(run.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
+    changes = planned(attempt, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
+    seqnos = _older_seqnos(attempt.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
     try:
         counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}
         done = QueuesCompacted(counts.get(SUPERSEDED, 0), counts.get(STATE, 0), counts.get(POSITION, 0), seqnos.count())
         if done == QueuesCompacted():
             return done
-        write_and_publish(run, base, lambda: _write(run, base, changes, seqnos, done))
+        write_and_publish(attempt, base, lambda: _write(attempt, base, changes, seqnos, done))
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues compacted in the lake", run_id=run.run_id, messages=done.messages, states=done.states)
+    log.info("compacted queues compacted in the lake", run_id=attempt.run_id, messages=done.messages, states=done.states)
     return done
 
 
-def _write(run: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, done: QueuesCompacted) -> None:
+def _write(attempt: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, done: QueuesCompacted) -> None:
     if done.messages:
         superseded = changes.where(sf.col("what") == SUPERSEDED).select("seq")
         for table in (ECQ_INDEX, ECQ_PAYLOAD):
-            remove(run, table, superseded, base[table.name])
+            remove(attempt, table, superseded, base[table.name])
     if done.states or done.positions:
         states = folded_rows(changes.where(sf.col("what").isin([STATE, POSITION])), is_new=sf.col("what") == POSITION)
-        replace_rows(run, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
+        replace_rows(attempt, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
     if done.seqnos:
-        remove(run, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])
+        remove(attempt, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])
 
 
 def _older_seqnos(seqnos: DataFrame) -> DataFrame:

@@ -27,7 +27,7 @@ from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.maintenance.delete_collected import remove
-from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, overdue
+from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 from pipelines.populate.lock import populate_lock
@@ -48,36 +48,38 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
     """
     if dry_run:
         base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
-        return _removal(_overdue(Attempt(run), base).persist())
+        return _removal(_past_retention(Attempt(run), base).persist())
     with connect(run.settings.redis) as redis, populate_lock(redis):
         return until_not_overtaken()(lambda: _drop(Attempt(run)))
 
 
-def _drop(run: Attempt) -> Removal:
+def _drop(attempt: Attempt) -> Removal:
     """Remove from Redis first: if the run dies in between, the next one finds the same messages, and Redis answers the same."""
-    catalog, settings = run.catalog, run.settings
+    catalog, settings = attempt.catalog, attempt.settings
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    found = _overdue(run, base).persist()
-    expired = _expired(run, found.where(sf.col("what") == EXPIRING)).persist()
+    found = _past_retention(attempt, base).persist()
+    expired = _expired(attempt, found.where(sf.col("what") == EXPIRING)).persist()
     try:
-        prune = _pruner(settings.redis, Policy.of(settings), _unix_ms(_cut(settings, run.now)), _unix_ms(run.now))
+        prune = _pruner(settings.redis, Policy.of(settings), _unix_ms(_cut(settings, attempt.now)), _unix_ms(attempt.now))
         ended = found.where(sf.col("what") == OVERDUE)
         counted(ended.select("client_id").distinct(), prune, ("pruned",))
         gone = ended.select("client_id", "seq").unionByName(expired.select("client_id", "seq"))
         removal = _removal(gone)
         if not removal.count:
             return removal
-        close_run(catalog, branch_of(run.run_id))
-        open_run(catalog, run.run_id, base[SEGMENTS.name], run.now)
+        close_run(catalog, branch_of(attempt.run_id))
+        open_run(catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
-                remove(run, table, gone.select("seq"), base[table.name])
+                remove(attempt, table, gone.select("seq"), base[table.name])
             if expired.count():
-                run.append(ECQ_STATE, expired_rows(expired, at=run.now), base[ECQ_STATE.name])
-            run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), base[SEGMENTS.name])
-            publish(catalog, run.run_id, must=True)
+                attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now), base[ECQ_STATE.name])
+            attempt.close(
+                SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name]
+            )
+            publish(catalog, attempt.run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
-            close_run(catalog, branch_of(run.run_id))
+            close_run(catalog, branch_of(attempt.run_id))
             raise
         return removal
     finally:
@@ -85,16 +87,16 @@ def _drop(run: Attempt) -> Removal:
         found.unpersist()
 
 
-def _overdue(run: Attempt, base: dict[str, int]) -> DataFrame:
-    """(what, client_id, seq, epoch) of the messages to remove."""
-    pending_from = Policy.of(run.settings).ecq_pending_from(_unix_ms(run.now))
-    cut = Cut(first_seq_at(_cut(run.settings, run.now)), pending_from)
-    return planned(run, base, partial(overdue, cut=cut)).select("what", "client_id", "seq", "epoch")
+def _past_retention(attempt: Attempt, base: dict[str, int]) -> DataFrame:
+    """(what, client_id, seq, epoch) of messages past their retention; `what` is OVERDUE, or EXPIRING if still pending."""
+    pending_from = Policy.of(attempt.settings).ecq_pending_from(_unix_ms(attempt.now))
+    cut = Cut(first_seq_at(_cut(attempt.settings, attempt.now)), pending_from)
+    return planned(attempt, base, partial(past_retention, cut=cut)).select("what", "client_id", "seq", "epoch")
 
 
-def _expired(run: Attempt, pending: DataFrame) -> DataFrame:
+def _expired(attempt: Attempt, pending: DataFrame) -> DataFrame:
     """(client_id, seq, epoch) of the pending messages that Redis, too, finds expired. Redis forgets them."""
-    expire = _expirer(run.settings.redis, Policy.of(run.settings), _unix_ms(run.now))
+    expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), _unix_ms(attempt.now))
     columns = "client_id string, seq bigint, epoch bigint"
     return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)
 

@@ -52,7 +52,7 @@ class Cut(NamedTuple):
     pending: int  # 0: pending messages are kept
 
 
-def overdue(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
+def past_retention(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
     """Yield messages past their retention: `EXPIRING` if they are pending, else `OVERDUE`."""
     latest = max(cut)
     messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])

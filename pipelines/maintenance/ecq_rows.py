@@ -17,11 +17,11 @@ ROWS_PER_PARTITION = 400_000
 Plan = Callable[[pa.Table], Iterator[pa.Table]]
 
 
-def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
+def planned(attempt: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
     """Apply `plan` to index and state as of `base`; the result has the columns of `ecq_plan.CHANGES`."""
-    rows = united(run.main(ECQ_INDEX, base[ECQ_INDEX.name]), run.main(ECQ_STATE, base[ECQ_STATE.name]))
-    count = sum(_total(run, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
-    parts = max(parallelism(run.spark), -(-count // ROWS_PER_PARTITION))
+    rows = united(attempt.main(ECQ_INDEX, base[ECQ_INDEX.name]), attempt.main(ECQ_STATE, base[ECQ_STATE.name]))
+    count = sum(_total(attempt, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
+    parts = max(parallelism(attempt.spark), -(-count // ROWS_PER_PARTITION))
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
@@ -32,6 +32,6 @@ def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
     return rows.repartition(parts, "client_id").mapInArrow(work, CHANGES_IN_SPARK)
 
 
-def _total(run: Attempt, identifier: str, snapshot_id: int) -> int:
-    snapshot = run.catalog.load_table(identifier).snapshot_by_id(snapshot_id)
+def _total(attempt: Attempt, identifier: str, snapshot_id: int) -> int:
+    snapshot = attempt.catalog.load_table(identifier).snapshot_by_id(snapshot_id)
     return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

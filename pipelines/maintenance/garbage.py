@@ -17,7 +17,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lease import check
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import finish
+from pipelines.ingest.publish import finish_committed_runs
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
 from pipelines.maintenance.ecq_garbage import drop_messages
@@ -90,7 +90,7 @@ def collect_garbage(
             populate(spark, catalog, settings, now=now)  # entries of this ingest must not wait for the next populate
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
             messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
-            finish(catalog)
+            finish_committed_runs(catalog)
     check(catalog)
     result = Collected(
         dry_run,

@@ -30,12 +30,12 @@ ONE_DAY = timedelta(days=1)
 class Rows:
     """Overdue entries and unneeded data, in main as of construction."""
 
-    def __init__(self, run: Attempt, *, cut: datetime) -> None:
-        self._run, self._cut = run, cut.astimezone(UTC)
-        self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
+    def __init__(self, attempt: Attempt, *, cut: datetime) -> None:
+        self._run, self._cut = attempt, cut.astimezone(UTC)
+        self.base = main_snapshots(attempt.catalog, attempt.catalog.load_table(SEGMENTS.identifier))
         self._entries = self._counts(IDS)
-        self._days = days_to_read(self._entries, days_over(run.catalog, self.base), before=self._cut.date())
-        self._parts = max(parallelism(run.spark), -(-sum(self._entries.values()) // ROWS_PER_PARTITION))
+        self._days = days_to_read(self._entries, days_over(attempt.catalog, self.base), before=self._cut.date())
+        self._parts = max(parallelism(attempt.spark), -(-sum(self._entries.values()) // ROWS_PER_PARTITION))
 
     def overdue(self) -> DataFrame:
         """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""

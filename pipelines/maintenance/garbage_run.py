@@ -19,7 +19,7 @@ from manifold.queues import DELETE_KEYS, Loader, Policy
 from manifold.runtime.redis import connect
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
-from pipelines.ingest.publish import finish, publish
+from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import expired_rows
 from pipelines.maintenance.delete_collected import remove
@@ -42,9 +42,9 @@ class Removal:
     kept_because: str | None = None  # why nothing was removed, although something might have been
 
 
-def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
+def discover(attempt: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
     """The entries that would expire, and the data that would be removed, if nothing new has been recorded."""
-    rows = Rows(run, cut=cut)
+    rows = Rows(attempt, cut=cut)
     unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
     try:
         return _entries(rows.overdue()), _data(rows, unneeded)
@@ -52,29 +52,33 @@ def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
         unneeded.unpersist()
 
 
-def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
+def collect(attempt: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
     """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish the run.
 
     Raises:
         ConcurrentPublish: another run was published in the meantime; the lake is unchanged, run it again.
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
-    finish(run.catalog)
-    close_run(run.catalog, branch_of(run.run_id))
-    rows = Rows(run, cut=cut)
-    open_run(run.catalog, run.run_id, rows.base[SEGMENTS.name], run.now)
-    expired = _write_expired(run, rows)
-    ended = run.spark.table(run.name(OUTCOMES, on_branch=True)) if OUTCOMES.name in run.snapshots else rows.main(OUTCOMES)
-    data = Removal(kept_because=keep_data_because) if keep_data_because else _remove_data(run, rows, ended)
-    if not run.snapshots:
-        close_run(run.catalog, branch_of(run.run_id))
+    finish_committed_runs(attempt.catalog)
+    close_run(attempt.catalog, branch_of(attempt.run_id))
+    rows = Rows(attempt, cut=cut)
+    open_run(attempt.catalog, attempt.run_id, rows.base[SEGMENTS.name], attempt.now)
+    expired = _write_expired(attempt, rows)
+    ended = (
+        attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if OUTCOMES.name in attempt.snapshots else rows.main(OUTCOMES)
+    )
+    data = Removal(kept_because=keep_data_because) if keep_data_because else _remove_data(attempt, rows, ended)
+    if not attempt.snapshots:
+        close_run(attempt.catalog, branch_of(attempt.run_id))
         return expired, data
-    run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), rows.base[SEGMENTS.name])
-    publish(run.catalog, run.run_id, must=True)
+    attempt.close(
+        SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), rows.base[SEGMENTS.name]
+    )
+    publish(attempt.catalog, attempt.run_id, must=True)
     return expired, data
 
 
-def _write_expired(run: Attempt, rows: Rows) -> Removal:
+def _write_expired(attempt: Attempt, rows: Rows) -> Removal:
     """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
 
     The queues come first: if the run dies in between, the same entries are overdue again, and the queues answer the same.
@@ -84,14 +88,14 @@ def _write_expired(run: Attempt, rows: Rows) -> Removal:
     try:
         if not rows.remember(overdue):
             return Removal()
-        end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
-        reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"
+        end = _ender(attempt.settings.redis, Policy.of(attempt.settings), round(attempt.now.timestamp() * 1000))
+        reason = f"its retention of {attempt.settings.retention_days:g} days passed while it was pending"
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
-        run.append(OUTCOMES, expired_rows(ended, at=run.now, reason=reason), rows.base[OUTCOMES.name])
+        attempt.append(OUTCOMES, expired_rows(ended, at=attempt.now, reason=reason), rows.base[OUTCOMES.name])
         sample = _entries(overdue).sample
     finally:
         overdue.unpersist()
-    return Removal(run.written[OUTCOMES.name], sample)
+    return Removal(attempt.written[OUTCOMES.name], sample)
 
 
 def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -111,14 +115,14 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
     return end
 
 
-def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Removal:
+def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
     unneeded = rows.unneeded(ended).persist()
     try:
         removed = _data(rows, unneeded)
         if removed.count:
             for table in (DATA, META):
                 if rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count():
-                    remove(run, table, unneeded, rows.base[table.name])
+                    remove(attempt, table, unneeded, rows.base[table.name])
         return removed
     finally:
         unneeded.unpersist()

@@ -78,7 +78,7 @@ def _to_remove(
     messages refused because their data_id had other bytes stay refused (`conflict_history`), and a payload that only they would
     bring again is not removed.
     """
-    all_brought = [comparison.brought(segment) for segment in segments]
+    all_brought = [comparison.expected_keys(segment) for segment in segments]
     found = Found()
     for one in all_brought:
         found.add(comparison.found([one]))

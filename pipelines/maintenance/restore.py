@@ -24,7 +24,7 @@ from pipelines.ingest.branches import EVERYTHING, UNDOES
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import current_snapshots, finish
+from pipelines.ingest.publish import current_snapshots, finish_committed_runs
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
@@ -87,7 +87,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:
-        finish(catalog, segments)
+        finish_committed_runs(catalog, segments)
     except OutcomeUnknown as exc:
         log.warning("committed run lost its snapshots; restoring from the archive", reason=str(exc))
     base = current_snapshots(catalog, segments)

@@ -26,11 +26,11 @@ def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *,
 
 
 def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
-    run = compaction_run(spark, catalog, settings, now)
+    attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    sightings = run.main(META, base[META.name])
+    sightings = attempt.main(META, base[META.name])
     removed = sightings.count() - sightings.select("data_id").distinct().count()
     if removed:
-        write_and_publish(run, base, lambda: run.overwrite(META, folded(sightings), base[META.name]))
-        log.info("sightings folded", run_id=run.run_id, removed=removed)
+        write_and_publish(attempt, base, lambda: attempt.overwrite(META, folded(sightings), base[META.name]))
+        log.info("sightings folded", run_id=attempt.run_id, removed=removed)
     return removed

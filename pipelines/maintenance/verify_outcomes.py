@@ -21,8 +21,8 @@ from manifold.contracts.outcomes import OutcomeRecord
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.publish import finish
-from pipelines.ingest.reading import Source, parsed
+from pipelines.ingest.publish import finish_committed_runs
+from pipelines.ingest.reading import Source, read_and_parse
 
 RECORDS_PER_PAGE = 5000
 ROWS = "vin string, seq bigint"
@@ -42,14 +42,14 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
     if not flush(settings):
         log.warning("recorder not flushed; skipping the check for unrecorded outcomes")
         return None
-    finish(catalog)
+    finish_committed_runs(catalog)
     archive = Archive(settings.archive, settings.s3)
     new = [each for each in new_segments(catalog, archive) if each.stream is Stream.OUTCOME]
     source = Source(archive, new, {}, {}, parsing.Limits(settings.max_ids, settings.max_data_bytes))
     found = spark.createDataFrame(waiting, ROWS)
     if not new:
         return found
-    archived = parsed(source, spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
+    archived = read_and_parse(source, spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
     return found.unionByName(archived.selectExpr("vin", "entry_seq as seq"))
 
 

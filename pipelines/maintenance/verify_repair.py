@@ -66,13 +66,16 @@ def _repairer(url: str, policy: Policy, now_ms: int) -> Batches:
 
 
 def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
+    """Queue missing entries; return how many were queued or superseded."""
     owners: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
         owners.setdefault(row["vin"], []).append((int(row["seq"]), row["request_id"]))
-    # A dispatcher that finds no trigger reads it from the lake, which also knows whether it is a campaign's.
+    # Only seq and request id are queued; the dispatcher reads the rest of the trigger, also whether it is a campaign's, from
+    # the lake.
     done = loader.enqueue(((owner, sorted(entries)) for owner, entries in owners.items()), now_ms)
-    superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
-    loader.add_outcomes(superseded)
+    loader.add_outcomes(
+        OutcomeRecord(owner, seq, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for owner, seq in done.superseded
+    )
     return done.queued + len(done.superseded)
 
 

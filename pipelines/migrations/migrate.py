@@ -24,7 +24,7 @@ from manifold.lake.commits import MAIN, append_nothing, retry_conflicts
 from manifold.lake.compat import require
 from manifold.lake.versions import FIRST, require_not_newer, version_of
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import finish, main_snapshots
+from pipelines.ingest.publish import finish_committed_runs, main_snapshots
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import Step
 
@@ -114,7 +114,7 @@ def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
 
 
 def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
-    finish(catalog)  # committed runs are best brought to the old table
+    finish_committed_runs(catalog)  # committed runs are best brought to the old table
     _begin(catalog, table, version, step)
     _fence(catalog, table)
     _settle(catalog, table, step)

@@ -19,7 +19,7 @@ from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, I
 from manifold.queues import Loader, LoadResult, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.ingest.publish import finish
+from pipelines.ingest.publish import finish_committed_runs
 from pipelines.lineage import emits_lineage
 from pipelines.populate import ecq, ecq_news
 from pipelines.populate.brakes import load_brakes
@@ -102,7 +102,8 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
         taken, taken_ecq = (newest_seqs(catalog, stream=s) if everything else {} for s in (Stream.TRIGGER, Stream.ECQ))
         if everything:
             load_brakes(settings, redis, now)
-            finish(catalog)  # a segment is committed before its rows are in every table: those in `taken` must be there
+            # a segment is committed before its rows are in every table: those in `taken` must be there
+            finish_committed_runs(catalog)
         ids, ended = unpopulated(redis, catalog, everything=everything)
         waiting, gone = _pending_and_ended(spark, settings, ids, ended, now, everything=everything)
         compacted = ecq.load_queues(spark, catalog, settings, redis, now=now, everything=everything)

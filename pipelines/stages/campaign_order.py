@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--do", required=True, help="pause, resume, cancel, pass, retry, approve, refuse")
     parser.add_argument("--by", default="", help="the user who gives it")
     parser.add_argument("--why", default="", help="why; it is kept on record")
-    parser.add_argument("--wave", default="", help="place of a wave, from 0: of approve, refuse, pass")
+    parser.add_argument("--wave", default="", help="number of a wave, from 0: of approve, refuse, pass")
     parser.add_argument("--plan-sha256", default="", help="the plan that was read: of approve; empty: the one on record")
     parser.add_argument("--accept", default="", help="the rules that tripped, with commas between: of resume")
     parser.add_argument("--ended", default="", help="how targets had ended, with commas between: of retry; default: failed")
@@ -29,7 +29,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     if do not in ORDERS:
         raise Permanent(f"--do {options.do!r} must be one of {', '.join(ORDERS)}")
     if options.wave and not options.wave.isdecimal():
-        raise Permanent(f"--wave {options.wave!r} must be the place of a wave, a whole number from 0")
+        raise Permanent(f"--wave {options.wave!r} must be the number of a wave, a whole number from 0")
     fields: dict[str, object] = {"why": options.why}
     if do in ("approve", "refuse", "pass"):
         fields["wave"] = int(options.wave) if options.wave else None

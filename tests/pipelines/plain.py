@@ -44,7 +44,7 @@ from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, c
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
-from pipelines.ingest.publish import finish, main_snapshots, publish
+from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import begin
 
@@ -134,7 +134,7 @@ def _replace(catalog: Catalog, settings: Settings, run_id: str, now: datetime, r
     """Run that gives tables the rows that `replaced` returns; if it returns none, there is no run."""
     for attempt in _again():
         with attempt:
-            finish(catalog)
+            finish_committed_runs(catalog)
             close_run(catalog, branch_of(run_id))
             base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
             tables = replaced(base)

@@ -6,7 +6,7 @@ from manifold.contracts.tables import OUTCOMES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import branch_of, create_branch, open_run
 from pipelines.ingest.delete_rows import remove_rows
-from pipelines.ingest.publish import finish, main_snapshots, publish
+from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at
@@ -33,7 +33,7 @@ def test_rows_are_removed_by_all_columns_and_again_on_a_rewritten_main(lake: Lak
     run.close(SEGMENTS.arrow_schema.empty_table(), Ingested("run"), base[SEGMENTS.name])
     compact(catalog, OUTCOMES)
     publish(catalog, "run")
-    finish(catalog)
+    finish_committed_runs(catalog)
     assert sorted((row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)) == [("V1", seq_at(2)), ("V2", seq_at(1))]
 
 

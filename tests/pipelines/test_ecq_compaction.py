@@ -15,7 +15,7 @@ from manifold.queues import EcqLoader, Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append
 from pipelines.ingest import publish as publication
-from pipelines.ingest.publish import finish, main_snapshots
+from pipelines.ingest.publish import finish_committed_runs, main_snapshots
 from pipelines.maintenance import ecq_compact
 from pipelines.maintenance.compact import compact, has_work
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
@@ -112,7 +112,7 @@ def test_files_rewritten_meanwhile_revive_nothing(lake: SparkLake, monkeypatch: 
     before = queues(lake)
     monkeypatch.setattr(publication, "_move_main", move)
     compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
-    finish(lake.catalog)
+    finish_committed_runs(lake.catalog)
     assert queues(lake) == before
     assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (2, 3, 4, 39 * DAY_MS)]
     assert compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS)) == QueuesCompacted()

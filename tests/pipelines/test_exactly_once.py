@@ -115,7 +115,7 @@ class Death:
 
 
 WRITING = {
-    "before the first write": Death(write, "parsed"),
+    "before the first write": Death(write, "read_and_parse"),
     "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
     "before payloads are written": Death(Attempt, "append", DATA),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),

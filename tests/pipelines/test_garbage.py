@@ -18,7 +18,7 @@ from manifold.queues import Loader, Policy
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, open_run
-from pipelines.ingest.publish import finish, main_snapshots, publish
+from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.maintenance import garbage_run
 from pipelines.maintenance.garbage import UNASKED, collect_garbage
@@ -141,7 +141,7 @@ def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
                 collect(history)
         assert len(history.rows(DATA)) == 4
         assert history.rows(OUTCOMES, "vin") == ["V2"]
-    finish(history.catalog)  # committed before it died, so the next run completes it
+    finish_committed_runs(history.catalog)  # committed before it died, so the next run completes it
     assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
     assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
 
@@ -200,7 +200,7 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
     later = datetime.now(UTC) + timedelta(days=21)  # snapshots have wall-clock times
     assert expire_snapshots(home.spark, home.catalog, home.settings, now=later, dry_run=False)[IDS.name].count >= 1
     assert home.rows(IDS, "vin") == ["V1", "V3"]
-    finish(home.catalog)
+    finish_committed_runs(home.catalog)
     assert home.ingest("afterwards").segments == 0
 
 

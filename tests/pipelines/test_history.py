@@ -8,7 +8,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest.publish import finish
+from pipelines.ingest.publish import finish_committed_runs
 from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_history import drop_history
 from tests.pipelines.lakes import Lake
@@ -71,7 +71,7 @@ def test_a_concurrent_compaction_revives_nothing_and_a_kill_is_all_or_nothing(da
     player.go(1).go(until="commit sdv.ingested_segments")  # about to commit
     compact(open_catalog(days.settings), IDS)
     player.go(1).kill()  # commits and dies
-    finish(open_catalog(days.settings))
+    finish_committed_runs(open_catalog(days.settings))
     assert left(days) in (([1, 50], [1, 50]), (list(DAYS), list(DAYS))), player.steps
     drop_history(open_catalog(days.settings), settings, now=NOW, dry_run=False)
     assert left(days) == ([1, 50], [1, 50])

@@ -23,7 +23,7 @@ from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.lease import LeaseLost, rewriting
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import committed_runs, finish, main_snapshots
+from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots
 from tests.pipelines.lakes import Lake, keep, new_lake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import collect, compact, fold, ingest, read, sightings
@@ -128,7 +128,7 @@ CUT = at(YOUNG_MS - 10 * 86_400_000)
 
 def compacting(catalog: Catalog, _: Settings) -> None:
     """Compact as `compact` does: first complete unfinished work of others."""
-    finish(catalog)
+    finish_committed_runs(catalog)
     for table in (DATA, META, IDS):
         compact(catalog, table)
 

@@ -18,7 +18,7 @@ from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_
 from manifold.lake.catalog import ensure_tables, open_catalog, where
 from manifold.lake.reads import read_trigger
 from pipelines.ingest.branches import ConcurrentPublish
-from pipelines.ingest.publish import finish, publish
+from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.maintenance.compact_discover import discover
 from pipelines.maintenance.compact_plan import CompactionPolicy
 from pipelines.migrations.migrate import migrate, plan
@@ -171,7 +171,7 @@ def test_a_newer_table_is_refused_with_name_versions_and_remedy(lake: Lake, cata
     ):
         with pytest.raises(Permanent, match=rf"sdv\.{IDS.name} .*version {newer}.*version {IDS.version}: install the newer"):
             work()
-    finish(catalog)  # a committed run may be finished: it changes no meaning
+    finish_committed_runs(catalog)  # a committed run may be finished: it changes no meaning
 
 
 def test_a_table_too_old_is_refused_and_the_remedy_works(catalog: Catalog, next_release: releases.NextRelease) -> None:

@@ -11,7 +11,7 @@ from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.tables import IDS, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest import planning
-from pipelines.ingest.planning import Plan, plan
+from pipelines.ingest.planning import Plan, make_plan
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
@@ -36,7 +36,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def planned(lake: Lake) -> Plan:
-    return plan(open_catalog(lake.settings), Archive(lake.settings.archive))
+    return make_plan(open_catalog(lake.settings), Archive(lake.settings.archive))
 
 
 def of(ms: int, node: int) -> Envelope:

@@ -24,7 +24,7 @@ from pipelines.ingest import run_all
 from pipelines.ingest.audit_result import append_audit_result
 from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, close_run, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
-from pipelines.ingest.publish import committed_runs, finish, main_snapshots, publish
+from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import begin
 from pipelines.maintenance.rollback import rollback
@@ -71,7 +71,7 @@ def about_to_count(lake: Lake, run_id: str, n: int) -> Player:
 
 def test_a_finisher_that_was_paused_until_history_expired_repeats_nothing(one_run: Lake) -> None:
     """An open run keeps the snapshot that the finisher looks for, but main's history does not reach it any more."""
-    paused = one_run.player(finish).go(until=f"read {IDS.identifier}")
+    paused = one_run.player(finish_committed_runs).go(until=f"read {IDS.identifier}")
     about_to_count(one_run, "open", 50)
     for n in range(2, 7):
         bring(one_run, n)

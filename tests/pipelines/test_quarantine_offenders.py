@@ -159,7 +159,7 @@ def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch:
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(seq,)]} for seq in range(9)])
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == quarantine_offenders.MAX_AUDIT_ATTEMPTS
+    assert len(lake.asides) == quarantine_offenders.MAX_AUDIT_ROUNDS
 
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):

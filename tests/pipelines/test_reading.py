@@ -5,7 +5,7 @@ import pytest
 from manifold.archive import parsing
 from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
-from pipelines.ingest.reading import Source, parsed
+from pipelines.ingest.reading import Source, read_and_parse
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at, trigger
 
@@ -19,5 +19,5 @@ def test_lists_larger_than_a_task_limit_reach_the_workers(spark_lake: SparkLake)
     aside = dict.fromkeys(range(MANY), "other") | {seq_at(2): "set aside"}
     segments = [Segment(path, Stream.TRIGGER, 100, at(0))]
     source = Source(spark_lake.run("run").archive, segments, {}, {}, LIMITS, aside=aside)
-    rows = parsed(source, spark_lake.spark, parsing.triggers, parsing.TRIGGERS).select("seq", "reason").collect()
+    rows = read_and_parse(source, spark_lake.spark, parsing.triggers, parsing.TRIGGERS).select("seq", "reason").collect()
     assert {row["seq"]: row["reason"] for row in rows} == {seq_at(1): None, seq_at(2): "set aside"}

@@ -7,7 +7,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import RUN_ID, properties_of
-from pipelines.ingest.publish import committed_runs, finish, is_published
+from pipelines.ingest.publish import committed_runs, finish_committed_runs, is_published
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -107,7 +107,7 @@ def test_concurrent_completions_and_ingests_do_not_revive_the_run(three_runs: La
     for steps in range(8):
         name = properties_of(committed_runs(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
         player = lake.player(lambda c, name=name: rollback(c, lake.settings, run_id=name, now=at(0))).go(steps)  # type: ignore[misc]
-        finish(open_catalog(lake.settings))
+        finish_committed_runs(open_catalog(lake.settings))
         lake.archive(Stream.TRIGGER, [trigger(100 + steps, [f"W{steps}"])])
         take_in(lake, f"again_{steps}")
         if steps % 2:

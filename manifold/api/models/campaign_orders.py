@@ -44,7 +44,7 @@ class Approve(Order):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"wave": 0, "why": "the canary is good"}})
 
     wave: int | None = Field(
-        default=None, ge=0, le=10_000, description="place of the wave whose gate is approved; null: the plan"
+        default=None, ge=0, le=10_000, description="number of the wave whose gate is approved; null: the plan"
     )
     plan_sha256: str = Field(
         default="",
@@ -58,7 +58,7 @@ class Pass(Order):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"wave": 0, "why": "the others are in garages"}})
 
-    wave: int = Field(ge=0, le=10_000, description="place of the open wave, whose gate is passed")
+    wave: int = Field(ge=0, le=10_000, description="number of the open wave, whose gate is passed")
     why: str = Field(min_length=1, max_length=MAX_WHY, description="why; it is kept on record")
 
 

@@ -27,7 +27,7 @@ class Ask(BaseModel):
     model_config = example(what="plan", wave=None, plan_sha256="0" * 64, approved_by=["ben"], needed=2, answers=1)
 
     what: str = Field(description="what is to be approved: `plan`, `amendment`, `gate`")
-    wave: Count | None = Field(description="place of the wave whose gate it is")
+    wave: Count | None = Field(description="number of the wave whose gate it is")
     plan_sha256: str = Field(description="identity of the plan")
     approved_by: list[str] = Field(description="who has approved it so far")
     needed: Count = Field(description="how many people have to")

@@ -106,7 +106,7 @@ class CampaignState(BaseModel):
     approvals_needed: Count = Field(description="how many people have to approve the plan")
     targets: Count = Field(description="vehicles; of a proposal: those listed")
     states: States
-    wave: Count = Field(description="place of the open wave")
+    wave: Count = Field(description="number of the open wave")
     waves: list[WaveState] = Field(description="in their order; none before the first approval")
     rate: Rate
     tripped: list[str] = Field(description="the rules that a resume has to accept")
@@ -128,7 +128,7 @@ class Target(BaseModel):
     model_config = example(**TARGET)
 
     vin: Vin
-    wave: Count = Field(description="place of its wave")
+    wave: Count = Field(description="number of its wave")
     wave_name: str = Field(description="name of its wave")
     zone: str | None = Field(description="its time zone, as the list has it")
     state: str = Field(description="`waiting`, `released`, or how it has settled")

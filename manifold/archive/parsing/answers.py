@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
 from manifold.contracts.answers import VehicleAnswer, parse_answer
 from manifold.contracts.messages import Refused
 
@@ -22,7 +22,7 @@ ANSWERS = pa.schema(
 
 def answers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each answer, accepted or refused."""
-    return parsed(messages, ANSWERS, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, ANSWERS, lambda row: [_row(row, validated(_content, row, limits))])
 
 
 def _content(row: Row, _limits: Limits) -> VehicleAnswer | Refused:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
 from manifold.contracts.campaigns import AddTargets, Amend, Command, Propose, Target, decode
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.names import is_vin
@@ -40,7 +40,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 def campaigns(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each order, accepted or refused."""
-    return parsed(messages, CAMPAIGNS, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, CAMPAIGNS, lambda row: [_row(row, validated(_content, row, limits))])
 
 
 def _content(row: Row, _limits: Limits) -> Command | Refused:

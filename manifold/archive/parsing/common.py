@@ -68,7 +68,7 @@ def batches(messages: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from messages.to_batches(max_chunksize=rows)
 
 
-def parsed(messages: pa.Table, schema: pa.Schema, rows_of: Callable[[Row], Iterable[Row]]) -> Iterator[pa.RecordBatch]:
+def rows_of_messages(messages: pa.Table, schema: pa.Schema, rows_of: Callable[[Row], Iterable[Row]]) -> Iterator[pa.RecordBatch]:
     """Yield the rows that `rows_of` makes of each message, in batches of some megabytes of messages."""
     for batch in batches(messages):
         yield _batch_of([made for row in batch.to_pylist() for made in rows_of(row)], schema)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
 from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import Refused
@@ -42,7 +42,7 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the stream into one row per message, accepted or refused."""
-    return parsed(messages, ECQ, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, ECQ, lambda row: [_row(row, validated(_content, row, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:

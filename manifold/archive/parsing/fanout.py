@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, parsed, refused, text, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, text, validated
 from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.outcomes import OutcomeRecord
@@ -51,7 +51,7 @@ def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
     A duplicate yields no VINs, and a row only if it has data, which was published again.
     """
-    return map(_counted, parsed(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))))
+    return map(_counted, rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))))
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -65,17 +65,17 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     payload = messages["payload"]
     # The JSON key "data" is written literally, or with an escape.
     perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
-    return parsed(messages.filter(perhaps), DATA, lambda row: _inline_rows(row, validated(_trigger, row, limits)))
+    return rows_of_messages(messages.filter(perhaps), DATA, lambda row: _inline_rows(row, validated(_trigger, row, limits)))
 
 
 def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the data stream into one row per message, accepted or refused."""
-    return parsed(messages, DATA, lambda row: [_data_row(row, validated(_data, row, limits))])
+    return rows_of_messages(messages, DATA, lambda row: [_data_row(row, validated(_data, row, limits))])
 
 
 def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the outcome stream into one row per message, accepted or refused."""
-    return parsed(messages, OUTCOMES, lambda row: [_outcome_row(row, validated(_outcome, row, limits))])
+    return rows_of_messages(messages, OUTCOMES, lambda row: [_outcome_row(row, validated(_outcome, row, limits))])
 
 
 def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
