@@ -192,6 +192,7 @@ def test_concurrent_first_runs_keep_one_ca(made: Made) -> None:
     assert made.secrets() == before
 
 
+@pytest.mark.slow
 def test_a_rotated_ca_is_trusted_until_its_last_certificate_has_expired(tmp_path: Path) -> None:
     made, new = made_up(tmp_path / "kept", SCRIPT), made_up(tmp_path / "another", SCRIPT).secret("ca")
     before = {name: keys["tls.crt"] for name, keys in leaves(made)}

@@ -51,6 +51,7 @@ class Signs:
         return sorted(at_s for (request, _), times in self.got.items() if request == name for at_s in times)
 
 
+@pytest.mark.slow
 def test_600_that_come_at_once_get_60_a_minute_while_the_campaigner_is_killed(world: World) -> None:
     """One minute and the next burst of ten minutes, which `test_acceptance` plays to their end with time as a number.
 

@@ -147,6 +147,7 @@ def test_a_campaigner_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) ->
         wait_until(lambda: health(second.port).get("active"))
 
 
+@pytest.mark.slow
 def test_a_campaigner_goes_on_when_the_broker_answers_again(tmp_path: Path) -> None:
     with a_world(tmp_path) as world:
         with world.platform.tap.standing_still():
@@ -169,6 +170,7 @@ def test_clocks_that_differ_too_much_let_campaigns_wait(tmp_path: Path) -> None:
         wait_until(lambda: world.campaign(NAME).total(Status.RELEASED) == 2, what="both to be released")
 
 
+@pytest.mark.slow
 def test_what_a_dead_campaigner_had_published_is_on_record_before_another_decides(tmp_path: Path) -> None:
     here, comes, too = targets = vins(3, seed=35)
     held = tmp_path / "held"
