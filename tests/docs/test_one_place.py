@@ -18,7 +18,7 @@ WRITERS = ("append", "overwrite", "replace_rows")  # methods of an attempt, and 
 REFUSED = "refused"  # the frames that become rows of quarantine
 ADDS_TO_LIST = "append"
 OTHER_FRAMES = ("join", "where", "filter")  # methods whose arguments choose rows, and give them no values
-NO_FRAMES = {"run", "table", *TABLES}  # arguments before the rows
+NO_FRAMES = {"attempt", "run", "table", *TABLES}  # arguments before the rows
 
 
 @dataclass(frozen=True)
