@@ -1,6 +1,7 @@
 """JSON Lines in the archive, as written by other programs and by EMQX's object storage sink."""
 
 import base64
+from codecs import BOM_UTF8
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -14,7 +15,6 @@ from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LOST = "\ufffd"  # EMQX's replacement for bytes that are not UTF-8
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,13 +73,13 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
 
 def lines_of(text: bytes) -> list[bytes]:
     """Split the text into lines; a JSON array, which some programs write one element a line, into elements."""
-    text = text.removeprefix(BYTE_ORDER_MARK)
+    text = text.removeprefix(BOM_UTF8)
     if text.lstrip().startswith(b"["):
         try:
             return [bytes(element) for element in _array.decode(text)]
         except (ValueError, RecursionError):  # no whole array: each line is judged by itself
             pass
-    return [line.removeprefix(BYTE_ORDER_MARK) for line in text.splitlines()]  # files with marks may have been joined
+    return [line.removeprefix(BOM_UTF8) for line in text.splitlines()]  # files with marks may have been joined
 
 
 def plain(path: str, content: bytes) -> bytes:

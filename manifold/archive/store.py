@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
 
+from manifold.archive.ignored_files import name_ignored
 from manifold.archive.segment import Interval, Segment, day_folder
 from manifold.contracts.archive_files import SUFFIXES, is_data_file, is_finished
 from manifold.contracts.envelope import Stream
@@ -71,7 +71,7 @@ class Archive:
             if is_data_file(file.path):
                 yield Segment(file.path, stream, file.size, file.modified_at)
             elif is_finished(file.path):
-                _name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
+                name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
 
     def days(self, stream: Stream) -> list[str]:
         """The names of a stream's day folders (`dt=2026-03-01`), unordered.
@@ -230,19 +230,12 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
     try:
         entry.name.encode()
     except UnicodeEncodeError:
-        _name_ignored(url, ascii(path), "its name is not UTF-8")
+        name_ignored(url, ascii(path), "its name is not UTF-8")
         return False
     if entry.is_symlink():
-        _name_ignored(url, path, "it is a link")
+        name_ignored(url, path, "it is a link")
         return False
     if not entry.is_file() and not entry.is_dir():  # whoever reads a pipe waits for its writer
-        _name_ignored(url, path, "it is neither a file nor a folder")
+        name_ignored(url, path, "it is neither a file nor a folder")
         return False
     return True
-
-
-@lru_cache(maxsize=10_000)  # logs each file once per process, however often the archive is listed
-def _name_ignored(url: str, path: str, reason: str) -> None:
-    import structlog  # here, because listing an archive without problems must not wait for the import
-
-    structlog.get_logger(__name__).warning("file in the archive ignored", archive=url, path=path, reason=reason)

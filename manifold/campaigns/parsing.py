@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from codecs import BOM_UTF8
 from typing import Any, get_args
 
 import msgspec
@@ -34,7 +35,7 @@ def parse_plan(payload: bytes) -> Plan | Refused:
     if len(payload) > MAX_PLAN_BYTES:
         return Refused(f"plan of {len(payload)} bytes is over {MAX_PLAN_BYTES}; name a file of vehicles instead of listing them")
     try:
-        return plan_of(_decode(payload))
+        return plan_of(_decode(payload.removeprefix(BOM_UTF8)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         return Refused(f"plan is not JSON ({exc}); send an object with campaign, data_id, targets and ends")
 

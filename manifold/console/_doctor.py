@@ -18,6 +18,7 @@ from sqlalchemy.exc import DatabaseError
 
 from manifold.console._broker_probe import probe
 from manifold.console._diagnostic import Diagnostic
+from manifold.console._doctor_archive import archive
 from manifold.console._doctor_certificates import certificates
 from manifold.console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, rabbitmq, ring, signatures
 from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
@@ -64,6 +65,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only knows the default settings
     yield Diagnostic("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
     yield _home(settings)
+    yield archive(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
     yield _tables(settings)
     yield _attempt("redis", lambda: _redis(settings), "make up; else correct MANIFOLD_REDIS_URL")

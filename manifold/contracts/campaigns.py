@@ -4,6 +4,7 @@ A record has no seq of its own: the recorder assigns one, and the pair is a `Rec
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -227,7 +228,7 @@ def build_order(kind: type[Order], fields: Mapping[str, Any]) -> Command:
 def decode(payload: bytes) -> Command | Refused:
     """Return the record in `payload`, or why it is invalid."""
     try:
-        command: Command = _decode(payload)
+        command: Command = _decode(payload.removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         return Refused(
             f"not a record of a campaign: {exc}; send an object with do, campaign and by, and the fields of that order"

@@ -1,5 +1,6 @@
 """States and outcomes of entries, and the outcome record."""
 
+from codecs import BOM_UTF8
 from enum import StrEnum
 
 import msgspec
@@ -78,7 +79,7 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
             ValueError: `payload` is not such a record; the message names the problem.
         """
         try:
-            fields = msgspec.json.decode(payload)
+            fields = msgspec.json.decode(payload.removeprefix(BOM_UTF8))
             optional = {name: fields.get(name) for name in ("dispatched_ms", "attempts", "reason")}
             record = cls(fields["vin"], fields["seq"], Outcome(fields["outcome"]), fields["ended_ms"], **optional)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:

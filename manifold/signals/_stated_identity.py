@@ -5,6 +5,7 @@ Erasing a device finds refused messages by the stated device ids. The correlatio
 
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ def readable(received: Received) -> bytes:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        said = msgspec.json.decode(body)
+        said = msgspec.json.decode(body.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}

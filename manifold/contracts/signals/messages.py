@@ -5,6 +5,7 @@ Any bytes parse to a message or a refusal.
 
 import binascii
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -143,6 +144,7 @@ def parse_status(body: bytes) -> DeviceStatus | Refusal:
 
 
 def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
+    body = body.removeprefix(BOM_UTF8)
     try:
         return msgspec.json.decode(body, type=model)
     except msgspec.ValidationError as exc:

@@ -4,6 +4,7 @@
 """
 
 import re
+from codecs import BOM_UTF8
 from functools import lru_cache
 from typing import Any
 
@@ -69,7 +70,7 @@ NO_DATA = ProcessedData([], [])
 def process(payload: bytes, bounds: Bounds) -> ProcessedData:
     """Return readings and anomalies of a decoded payload; empty for an unknown format."""
     try:
-        said = msgspec.json.decode(payload)
+        said = msgspec.json.decode(payload.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
         return NO_DATA
     if not isinstance(said, dict):

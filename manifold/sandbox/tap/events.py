@@ -36,6 +36,7 @@ _REASONS = {
     0x8B: "server_shutting_down",
     0x8D: "keepalive_timeout",
     0x8E: "takenover",
+    0x8F: "topic_filter_invalid",
     0x90: "topic_name_invalid",
     0x93: "receive_maximum_exceeded",
     0x94: "topic_alias_invalid",

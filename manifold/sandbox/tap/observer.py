@@ -29,14 +29,15 @@ from manifold.sandbox.tap.scanner import (
 )
 from manifold.sandbox.tap.sessions import Sessions, session_expiry_s
 from manifold.sandbox.tap.subscription_rights import SubscriptionRights
+from manifold.sandbox.tap.topic_syntax import fault_of_name
 from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
 KEEPALIVE_SHARE = 1.5  # multiple of the keep-alive after which a silent client is disconnected
 
 _GOODBYES = {"takenover": 0x8E, "discarded": 0x8E, "keepalive_timeout": 0x8D}  # DISCONNECTs of EMQX that Mosquitto does not send
 
-_FROM_SERVICE = frozenset({SUBSCRIBE})
-_TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK})
+_FROM_SERVICE = frozenset({SUBSCRIBE, UNSUBSCRIBE})
+_TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 _FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
 _TO_VEHICLE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 
@@ -80,7 +81,7 @@ class SessionObserver:
         self.client_id = self._messages.client_id = asked.client_id
         self._client.version = self._broker.version = asked.version
         self._client.stop()
-        self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
+        self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._publishes_to, True
         self._all.register(self)
 
     def _accepted(self, body: bytes) -> None:
@@ -146,6 +147,8 @@ class SessionObserver:
         return _GOODBYES.get(self._ended_by or "") if told else None
 
     def _guess(self, silent_for_s: float) -> str:
+        if self._rights.fault is not None:
+            return events.reason_name(self._rights.fault)
         if self.up.unobserved:
             return "protocol_error"
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
@@ -178,36 +181,39 @@ class SessionObserver:
             return
         elif kind in (PUBACK, PUBREC):
             self._messages.acknowledged(body)
-        elif kind == SUBSCRIBE:
-            self._subscribes(body)
-        elif kind == UNSUBSCRIBE:
-            self._messages.asks(kind, body)
+        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+            self._subscribes(kind, body)
         elif kind == DISCONNECT:
             self._says_goodbye(body)
 
-    def _subscribes(self, body: bytes) -> None:
-        """Forward only the granted filters of a SUBSCRIBE."""
+    def _publishes_to(self, topic: bytes) -> object:
+        self._rights.fault = fault_of_name(topic, self._messages.version) or self._rights.fault
+        return self._all.is_request(topic)
+
+    def _subscribes(self, kind: int, body: bytes) -> None:
+        """Forward only the granted filters of a SUBSCRIBE or UNSUBSCRIBE."""
         username = (self.asked.username if self.asked else None) or ""
-        decision = self._rights.decide(body, self._messages.version, self.client_id, username)
-        if decision is None:
-            return
+        decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username)
         if decision.instead is not None:
-            self.up.instead = len(packet(0x82, body)), decision.instead
+            self.up.instead = len(packet(kind << 4 | 2, body)), decision.instead
             self._client.stop()
         if decision.granted is not None and not self.silent:
-            self._messages.asks(SUBSCRIBE, decision.granted)
+            self._messages.asks(kind, decision.granted)
 
     def _answered_filters(self, kind: int, body: bytes) -> None:
+        self._complete(kind, body)
+        if self.stage is Stage.OPEN and not self.silent:
+            self._messages.subscribed(body) if kind == SUBACK else self._messages.unsubscribed(body)
+
+    def _complete(self, kind: int, body: bytes) -> None:
         completed = self._rights.complete(kind, body, self._messages.version)
         if completed is not None:
             self.down.instead = len(packet(kind << 4, body)), completed
             self._broker.stop()
-        if self.stage is Stage.OPEN and not self.silent:
-            self._messages.subscribed(body) if kind == SUBACK else self._messages.unsubscribed(body)
 
     @property
     def completes(self) -> bool:
-        """Whether an answer of the broker must be completed."""
+        """Whether a packet of the broker must be completed."""
         return self._rights.is_pending
 
     def _says_goodbye(self, body: bytes) -> None:
@@ -232,4 +238,5 @@ class SessionObserver:
         elif self.stage is not Stage.OPEN:
             return
         elif kind == DISCONNECT:
-            self._said = events.reason_name(read_disconnect(body, self._messages.version)[0])
+            self._complete(kind, body)
+            self._said = events.reason_name(self._rights.fault or read_disconnect(body, self._messages.version)[0])

@@ -80,15 +80,15 @@ def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int,
     return mid, filters
 
 
-def read_subscribe(body: bytes, version: int) -> tuple[bytes, list[tuple[bytes, int]]]:
-    """Parse a SUBSCRIBE into the bytes before the filters (packet id and properties), and each filter with its options."""
+def read_subscribe(body: bytes, version: int, *, with_options: bool) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """Parse a SUBSCRIBE or UNSUBSCRIBE into the bytes before the filters (id, properties), and each filter with its options."""
     read = Reader(body)
     read.integer(2)
     if version >= 5:
         read.properties()
     head, wanted = body[: read.at], []
     while read.more:
-        wanted.append((read.binary(), read.integer(1)))
+        wanted.append((read.binary(), read.integer(1) if with_options else 0))
     return head, wanted
 
 

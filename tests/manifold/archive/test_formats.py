@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from codecs import BOM_UTF8
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 
 from manifold.archive.content import DERIVED, Unreadable
 from manifold.archive.formats import ENDS, decode
-from manifold.archive.lines import BYTE_ORDER_MARK
 from manifold.contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from manifold.contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from manifold.contracts.topics import TRIGGER
@@ -141,7 +141,7 @@ def test_a_first_line_that_begins_like_an_array_stops_no_other() -> None:
 
 def test_files_with_byte_order_marks_may_be_joined() -> None:
     one, two = lines(message()), lines(message(seq=seq_at(2)))
-    found = rows_of(BYTE_ORDER_MARK + one + b"\n" + BYTE_ORDER_MARK + two)
+    found = rows_of(BOM_UTF8 + one + b"\n" + BOM_UTF8 + two)
     assert [(row["seq"], row["refused_because"]) for row in found] == [(seq_at(1), None), (seq_at(2), None)]
 
 

@@ -8,16 +8,19 @@ import socket
 import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.probing import probe, seqs_of
 from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
+from manifold.contracts.archive_files import SUFFIXES
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.storage import S3
@@ -271,13 +274,23 @@ def hour_of(root: Path) -> Path:
     return folder
 
 
-def test_a_file_name_that_is_not_text_is_skipped_and_the_rest_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def ignored(lines: list[Any]) -> dict[str, str]:
+    """The reason for each ignored file, by its name."""
+    return {line["path"].rpartition("/")[2]: line["reason"] for line in lines if line["event"] == "file in the archive ignored"}
+
+
+INT96 = {"use_deprecated_int96_timestamps": True}  # as Spark and Impala write
+
+
+def test_a_file_name_that_is_not_text_is_skipped_and_the_rest_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, trigger(1, ["V1"]))
     (hour_of(tmp_path) / os.fsdecode(b"r\xfcck.txt")).touch()
     (tmp_path / "trigger" / os.fsdecode(b"\xff")).mkdir()
     archive = Archive(f"file://{tmp_path}")
 
-    assert [segment.path for segment in archive.segments()] == [path]
+    with capture_logs() as lines:
+        assert [segment.path for segment in archive.segments()] == [path]
+    assert ignored(lines) == {"r\\udcfcck.txt'": "its name is not UTF-8", "\\udcff'": "its name is not UTF-8"}
     assert archive.present([path]) == {path}
 
 
@@ -286,7 +299,9 @@ def test_links_multiply_no_message(tmp_path: Path) -> None:
     (hour_of(tmp_path) / "latest").symlink_to(".", target_is_directory=True)
     (hour_of(tmp_path) / "copy.parquet").symlink_to(tmp_path / path)
 
-    assert [segment.path for segment in Archive(f"file://{tmp_path}").segments()] == [path]
+    with capture_logs() as lines:
+        assert [segment.path for segment in Archive(f"file://{tmp_path}").segments()] == [path]
+    assert ignored(lines) == {"latest": "it is a link", "copy.parquet": "it is a link"}
 
 
 @pytest.mark.parametrize("name", ["pipe.jsonl", "dt=2026-03-01/pipe.jsonl"])
@@ -352,11 +367,17 @@ def test_foreign_file_names_are_read(tmp_path: Path, name: str) -> None:
     assert len(decode(segment.path, content).messages) == 1
 
 
-@pytest.mark.parametrize("name", ["_SUCCESS", "part-0", "sink.csv", ".hidden.parquet"])
-def test_other_files_are_not_segments(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"), [("_SUCCESS", False), (".hidden.parquet", False), ("part-0", True), ("sink.csv", True)]
+)
+def test_other_files_are_not_segments_and_are_named(tmp_path: Path, name: str, told: bool) -> None:
     (hour_of(tmp_path) / name).write_bytes(b"x")
 
-    assert Archive(f"file://{tmp_path}").segments() == []
+    with capture_logs() as lines:
+        assert Archive(f"file://{tmp_path}").segments() == []
+        assert Archive(f"file://{tmp_path}").segments() == []  # is told once
+    assert len(lines) == told
+    assert ignored(lines) == ({name: f"its name ends in none of {', '.join(SUFFIXES)}"} if told else {})
 
 
 LINE = b'{"topic": "$SDV-FANOUT/trigger", "seq": %d, "payload": "{}"%s}'
@@ -408,11 +429,13 @@ def test_a_probe_counts_no_messages_if_seq_is_not_an_integer(tmp_path: Path) -> 
     assert (probed.messages, "column seq is of type double" in str(probed.problem)) == (0, True), probed
 
 
-def test_nanoseconds_are_truncated() -> None:
+@pytest.mark.parametrize(("how", "tz"), [({"version": "2.6"}, "UTC"), ({"version": "2.6"}, None), (INT96, "UTC"), (INT96, None)])
+def test_nanoseconds_are_truncated(how: dict[str, Any], tz: str | None) -> None:
     rows = to_arrow([trigger(1, ["V1"])])
     place = rows.schema.get_field_index("received_at")
-    instants = pa.array([1_772_366_400_123_456_789], pa.timestamp("ns", tz="UTC"))
+    instants = pa.array([1_772_366_400_123_456_789], pa.timestamp("ns", tz=tz))
+    pq.write_table(rows.set_column(place, "received_at", instants), into := io.BytesIO(), **how)
 
-    found = decode("trigger/a.parquet", content_of(rows.set_column(place, "received_at", instants))).messages
+    found = decode("trigger/a.parquet", into.getvalue()).messages
 
     assert found["received_at"].cast(pa.int64()).to_pylist() == [1_772_366_400_123_456]

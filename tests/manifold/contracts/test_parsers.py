@@ -1,6 +1,7 @@
 """Every pure parser: any bytes give a value or the declared refusal, and the same each time."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 
 import pytest
@@ -11,9 +12,14 @@ from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.campaigns.parsing import parse_plan
 from manifold.contracts import campaigns
+from manifold.contracts.answers import parse_answer
 from manifold.contracts.ecq import EcqAck, parse_ecq
+from manifold.contracts.messages import parse_trigger
 from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.signals.bounds import DEFAULT_BOUNDS, read_bounds
 from manifold.contracts.signals.messages import parse_raw, parse_status
+from manifold.contracts.signals.processing import process
+from tests.manifold.campaigns.plans import document
 
 FIELDS = [
     "ids",
@@ -87,6 +93,36 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "lines": (lambda payload: decode("trigger/x.jsonl", payload).messages.to_pylist(), (Unreadable,)),
     "Parquet": (lambda payload: decode("trigger/x.parquet", payload).messages.to_pylist(), (Unreadable,)),
 }
+
+
+FROM_OTHERS: dict[str, Callable[[bytes], object]] = {
+    "a record of a campaign": campaigns.decode,
+    "a plan": parse_plan,
+    "a trigger": lambda payload: parse_trigger(payload, max_ids=9, max_data_bytes=99),
+    "an answer": lambda payload: parse_answer("agent/V1/proxy/response/r", payload),
+    "a signal": parse_raw,
+    "a signal's payload": lambda payload: process(payload, read_bounds(DEFAULT_BOUNDS)),
+    "a device": parse_status,
+    "an outcome": OutcomeRecord.from_wire,
+}
+VALID = {
+    "a record of a campaign": {"do": "pause", "campaign": "maps", "by": "anna"},
+    "a plan": document(),
+    "a trigger": {"ids": ["V1"], "request_id": "r", "data_id": "d"},
+    "an answer": {"seq": 7, "status": "done"},
+    "a signal": {"deviceId": "d", "capturedAt": "2024-01-01T00:00:00Z", "payload": "YQ==", "schemaVersion": "v1"},
+    "a signal's payload": {"readings": [{"type": "temperature", "value": 1, "unit": "C"}]},
+    "a device": {"deviceId": "d", "status": "online", "lastSeen": "2024-01-01T00:00:00Z"},
+    "an outcome": {"vin": "V1", "seq": 7, "outcome": "delivered", "ended_ms": 8},
+}
+
+
+@pytest.mark.parametrize("name", FROM_OTHERS)
+def test_a_byte_order_mark_before_json_changes_nothing(name: str) -> None:
+    parse, payload = FROM_OTHERS[name], json.dumps(VALID[name]).encode()
+
+    assert "Refus" not in repr(parse(payload))
+    assert repr(parse(BOM_UTF8 + payload)) == repr(parse(payload))
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -64,6 +64,10 @@ def test_age_is_that_of_the_oldest_recent_segment_and_replays_count_from_creatio
         record(settings, timedelta(hours=hours), stream)
     record(settings, timedelta(minutes=5))
     take_in(settings, known)
+    for other in ("_SUCCESS", ".hidden.parquet", "_temporary/0/part-0.parquet", "notes.txt"):
+        file = (settings.home / "archive" / known).parent / other
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     replay = settings.home / "archive" / record(settings, timedelta())
     replay.rename(replay.with_name(f"{first_seq_at(NOW - timedelta(days=6))}-0.replay.parquet"))
 

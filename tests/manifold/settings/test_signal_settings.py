@@ -1,6 +1,7 @@
 """Settings of the signals service: contract names, no default secret, no placeholder, no secret shown."""
 
 import pytest
+from pydantic import SecretStr
 
 from manifold.contracts.errors import SettingsError
 from manifold.contracts.signals.messages import MAX_PAYLOAD
@@ -85,11 +86,24 @@ def test_no_payload_limit_may_exceed_the_contract() -> None:
         load_settings(signals_max_payload=MAX_PAYLOAD + 1)
 
 
-def test_the_trailing_newline_of_a_file_is_not_part_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orchestrators write secrets with a newline, which would invalidate every signature."""
-    monkeypatch.setenv("MANIFOLD_SIGNALS_HMAC_SECRET", "a-secret-of-the-site\r\n")
-    monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "token\n")
-    settings = load_settings()
+EVERY_SECRET = {name for name, field in Settings.model_fields.items() if field.annotation is SecretStr}
+FORMS = {
+    "catalog_properties": '{"credential": "id:secret"}',
+    "catalog_uri": "postgresql://user:password@host/database",
+    "lineage_url": "https://host/lineage",
+    "redis_url": "redis://:password@host:6379",
+    "signals_amqp_url": "amqp://user:password@host:5672",
+    "signals_hmac_accepted": '["a-former-secret-of-the-site"]',
+    "signals_operator_url": "amqp://user:password@host:5672",
+    "signals_redis_url": "redis://:password@host:6379",
+}
 
-    assert hmac_secrets(settings) == ("a-secret-of-the-site",)
-    assert settings.http_token.get_secret_value() == "token"
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", sorted(EVERY_SECRET))
+def test_a_line_end_is_no_part_of_any_secret(monkeypatch: pytest.MonkeyPatch, name: str, end: str) -> None:
+    """Orchestrators write a file's line end into the variable, which would invalidate every signature."""
+    secret = FORMS.get(name, "a-secret-of-the-site")
+    monkeypatch.setenv(f"MANIFOLD_{name.upper()}", secret + end)
+
+    assert getattr(load_settings(), name).get_secret_value() == secret

@@ -562,3 +562,58 @@ def test_packets_after_the_connect_wait_for_the_connected_event(tap_server: TapS
                 assert set(heard[1:]) == {"subscribed", own}
                 assert vehicle.next().kind == CONNACK
             dispatcher.until("disconnected")
+
+
+_INVALID_FILTERS = (b"", b"agent/#/b", b"a+/b", b"a\0b", b"a\xff", b"$share/g", b"$share/+/agent/#")
+_INVALID_TOPICS = (
+    *((0x82, b"\0\1", it, 0x8F, "topic_filter_invalid") for it in _INVALID_FILTERS),
+    (0xA2, b"\0\1", b"agent/#/b", 0x8F, "topic_filter_invalid"),
+    *((0x32, b"", it, 0x90, "topic_name_invalid") for it in (b"agent/+/b", b"agent/#", b"a\0b", b"a\xff")),
+    (0x32, b"", b"", 0x82, "protocol_error"),
+)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(("first", "head", "topic", "code", "reason"), _INVALID_TOPICS)
+def test_for_an_invalid_topic_a_client_is_disconnected_as_by_emqx(
+    tap_server: TapServer, vin: str, version: int, first: int, head: bytes, topic: bytes, code: int, reason: str
+) -> None:
+    no_properties = b"\0" if version == 5 else b""
+    tails = {0x82: b"\1", 0xA2: b"", 0x32: b"\0\1" + no_properties}
+    asked = packet(first, head + (no_properties if head else b"") + string(topic) + tails[first])
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=version) as vehicle:
+        vehicle.open(vin)
+        dispatcher.until("connected")
+        vehicle.send(publish(f"ecp/{vin}/online", version=version, mid=7), asked)  # the first is answered before
+
+        assert vehicle.next().kind == PUBACK
+        if version == 5:
+            assert vehicle.next().body == bytes((code,))
+        with pytest.raises(EOFError):
+            vehicle.next()
+        assert dispatcher.until("disconnected")["reason"] == reason
+
+
+def test_a_service_is_disconnected_for_an_invalid_topic_as_by_emqx(tap_server: TapServer, vin: str) -> None:
+    for asked, code in ((publish("agent/+/b"), b"\x90"), (subscribe("$share/+/agent/#"), b"\x8f")):
+        with RawConnection(tap_server.port) as service:
+            service.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+            service.send(asked)
+
+            assert service.expect(DISCONNECT).body == code
+
+
+@pytest.mark.parametrize(("client_id", "code"), [("+", b"\x87"), ("a+b", b"\x8f"), ("#", b"\x8f"), ("a#b", b"\x8f")])
+def test_a_client_id_with_a_wildcard_causes_no_event_and_has_no_rights(
+    tap_server: TapServer, vin: str, client_id: str, code: bytes
+) -> None:
+    with RawConnection(tap_server.port) as listener, RawConnection(tap_server.port) as odd:
+        listener.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        listener.listen("$SDV-EVT/connected/#")
+        assert odd.open(client_id).reason == 0
+        odd.send(subscribe(f"agent/{client_id}/#"))
+        assert odd.next().body[-1:] == code
+        with RawConnection(tap_server.port) as vehicle:
+            vehicle.open(vin)
+
+        assert listener.expect(PUBLISH).topic == f"$SDV-EVT/connected/{vin}"

@@ -80,11 +80,6 @@ ALLOWED = (
         "Mosquitto takes no publish to a topic with a wildcard character in it, so there is nowhere to tell it",
     ),
     Allowed(
-        r"client_ids\.5|publish_to_wildcard\.5",
-        r"(vehicle|publisher)-\d+ received: DISCONNECT: reason: (143|144) -> (129|130)",
-        "Mosquitto has other reason codes for a topic that is none",
-    ),
-    Allowed(
         r"dispatcher_311\.\w+|publish_to_nobody\.\w+",
         r"watch events of (sdv-dispatcher-2|<assigned>): - event dropped \S+",
         "a publisher on MQTT 3.1.1, or with QoS 0, is not told that nobody subscribes; so neither is the tap",
