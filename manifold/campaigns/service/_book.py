@@ -54,8 +54,7 @@ class Book:
         over = [name for name, campaign in self._campaigns.items() if campaign.decided.stage in OVER]
         for name in over:
             if not self.is_behind(name):
-                del self._campaigns[name]
-                self._record.forget(name)
+                self._record.forget(name, self._campaigns.pop(name).newest)
 
     def proposed(self) -> Iterator[tuple[str, Campaign]]:
         """The campaigns that have a plan, oldest proposal first."""
