@@ -69,8 +69,7 @@ class Campaigns:
             for name in [
                 name for name, each in campaigns.items() if each.decided.stage in OVER and max(each.orders) < self._since()
             ]:
-                del campaigns[name]
-                self._record.forget(name)
+                self._record.forget(name, campaigns.pop(name).newest)
         finally:
             self._campaigns = campaigns
 

@@ -50,7 +50,8 @@ def forecast(
     """The forecast of a campaign that starts at `now_ms`.
 
     `absences_ms` are observed times until a vehicle was seen, None where it was not seen at all. It is assumed that a vehicle
-    stays once it has come and acknowledges after `ack_ms`, and that people approve at once.
+    stays once it has come and acknowledges after `ack_ms`, and that people approve at once. What is queued for a vehicle that
+    comes after its window is withdrawn and released again in the next one.
     """
     plan = campaign.decided.plan
     assert plan is not None

@@ -18,13 +18,14 @@ from manifold.archive.store import Archive
 from manifold.archive.tail import Page, decode_page, may_be_fact
 from manifold.campaigns import wire
 from manifold.campaigns.beginnings import beginnings
+from manifold.campaigns.decided import OVER
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts.answers import parse_answer
-from manifold.contracts.campaigns import Command, decode
+from manifold.contracts.campaigns import Command, Propose, decode
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
-from manifold.contracts.messages import Refused, Trigger, parse_trigger
+from manifold.contracts.messages import Refused
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, node_of
 from manifold.runtime.tls import web_context
@@ -32,20 +33,10 @@ from manifold.settings import Settings
 
 WAIT_S = 10.0
 BATCH = 50_000  # messages
-NO_LIMIT = 1 << 62
 Facts = dict[str, list[Fact]]  # by campaign
 ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
 _Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
-
-
-class _Released(msgspec.Struct):
-    """The seq of the release that an outcome belongs to. Most outcomes concern no campaign, so no more is decoded."""
-
-    seq: int
-
-
-_decode_released = msgspec.json.Decoder(_Released).decode
 
 
 class CampaignRecord:
@@ -59,7 +50,8 @@ class CampaignRecord:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
         self._settings, self._names, self._over_since = settings, frozenset(names), over_since
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
-        self._over: set[str] = set()
+        self._over: dict[str, int] = {}  # campaign → its newest seq when it was over
+        self._anew: set[str] = set()  # campaigns that were over and are proposed after that
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
         self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
         self._campaign_of: dict[int, str] = {}  # release → campaign
@@ -95,10 +87,13 @@ class CampaignRecord:
         yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
         self._known = known
         self._unplaced = [message for message in self._unplaced if message[0] not in waited]  # vehicles may answer to any seq
+        while self._anew:
+            yield from self._revived(name := min(self._anew))
+            self._anew.discard(name)
 
-    def forget(self, name: str) -> None:
-        """Stop following a campaign: it is over."""
-        self._over.add(name)
+    def forget(self, name: str, newest: int) -> None:
+        """Stop following a campaign: it is over. `newest` is the newest seq that is known of it."""
+        self._over[name] = newest
         self._campaign_of = {seq: campaign for seq, campaign in self._campaign_of.items() if campaign != name}
         self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
         self._first_of = {digest: first for digest, first in self._first_of.items() if first in self._campaign_of}
@@ -138,7 +133,7 @@ class CampaignRecord:
         """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
         found = beginnings(lambda: self._orders(recent))
         if not self._names:
-            self._over = {name for name, each in found.items() if each.is_over and each.newest < self._over_since}
+            self._over = {name: each.newest for name, each in found.items() if each.is_over and each.newest < self._over_since}
         return min((campaign.seq for name, campaign in found.items() if self._is_wanted(name)), default=MAX_SEQ), None
 
     def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
@@ -150,6 +145,13 @@ class CampaignRecord:
             order = decode(payload)
             if not isinstance(order, Refused):
                 yield seq, order
+
+    def _revived(self, name: str) -> Iterator[Facts]:
+        """Yield what is on record of a campaign that was over, if that is gone and its name is used again."""
+        facts = read_facts(self._settings, name)
+        if fold(Campaign(), facts).decided.stage not in OVER:
+            self._over.pop(name, None)
+            yield {name: facts}
 
     def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
         """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
@@ -181,9 +183,13 @@ class CampaignRecord:
                 yield from self._about_entry(message)
             elif stream == Stream.CAMPAIGN:
                 order = decode(payload)
-                if not isinstance(order, Refused) and self._is_wanted(order.campaign):
+                if isinstance(order, Refused):
+                    continue
+                if isinstance(order, Propose) and seq > self._over.get(order.campaign, MAX_SEQ):
+                    self._anew.add(order.campaign)
+                if self._is_wanted(order.campaign):
                     yield order.campaign, Recorded(seq, order)
-            elif (trigger := _trigger(payload)) is not None and self._is_wanted(trigger.request_id):
+            elif (trigger := wire.trigger(payload)) is not None and self._is_wanted(trigger.request_id):
                 release = wire.released(seq, trigger)
                 if release is not None:
                     self._campaign_of[seq] = trigger.request_id
@@ -197,7 +203,7 @@ class CampaignRecord:
         if isinstance(answer, Refused):
             return
         try:
-            release = _decode_released(payload).seq if answer is None else answer.release
+            release = wire.release_of(payload) if answer is None else answer.release
             name = self._campaign_of.get(release)
             if name is None:
                 if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
@@ -242,9 +248,3 @@ def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
     """Fold facts into the campaigns that they concern."""
     for name, of_campaign in facts.items():
         campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
-
-
-def _trigger(payload: bytes) -> Trigger | None:
-    """A trigger that was accepted when it was recorded: limits that were lowered since do not undo it."""
-    trigger = parse_trigger(payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT, is_release=True)
-    return trigger if isinstance(trigger, Trigger) else None

@@ -1,12 +1,13 @@
 """Runs a campaign in virtual time with the functions that run it in earnest: the dry run.
 
 The presence of the fleet is given; what is assumed beside it is that people approve each gate at once, and that a vehicle which
-is here acknowledges after a fixed time.
+is here acknowledges after a fixed time. What a vehicle is not here for before its window ends is withdrawn then.
 """
 
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Decide, Policy, Release, Wake, step
 from manifold.campaigns.warnings import warnings_of
+from manifold.campaigns.windows import is_sent
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.seq import SeqSource, unix_ms_of
@@ -63,7 +65,8 @@ class Simulation:
         self.fleet, self.policy, self.now_ms = fleet, policy, now_ms
         self.campaign, self.facts = Campaign(), list[Fact]()
         self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
-        self._to_come: list[tuple[int, str, int, Ending | Answer]] = []  # words: when, vehicle, release
+        self._to_come: list[tuple[int, int, str, int, Ending | Answer]] = []  # words: when, number, vehicle, release
+        self._numbers = count()  # of words: those of one instant keep their order
         visits = [(vin, start, end) for vin, spans in fleet.visits.items() for start, end in spans if start < end]
         leaves, comes = [(end, False, vin) for vin, _, end in visits], [(start, True, vin) for vin, start, _ in visits]
         self._moves = sorted(leaves + comes, reverse=True)  # the next is the last; who leaves, leaves first
@@ -112,8 +115,10 @@ class Simulation:
                 released = Released(self._seqs.next(), wave, number, vins, until_ms)
                 for vin in vins:
                     comes_ms = self.fleet.comes_after(vin, self.now_ms)
-                    if comes_ms is not None:
-                        heapq.heappush(self._to_come, (comes_ms + self.fleet.ack_ms, vin, released.seq, self.fleet.ending(vin)))
+                    if comes_ms is not None and is_sent(comes_ms, until_ms):
+                        self._expect(comes_ms + self.fleet.ack_ms, vin, released.seq, self.fleet.ending(vin))
+                    elif until_ms is not None:
+                        self._expect(until_ms, vin, released.seq, Ending.WITHDRAWN)
                 yield released
 
     def _approvals(self, hold: r.Hold) -> Iterator[Fact]:
@@ -124,14 +129,17 @@ class Simulation:
 
     def _words(self) -> Iterator[Fact]:
         while self._to_come and self._to_come[0][0] <= self.now_ms:
-            at_ms, vin, release, word = heapq.heappop(self._to_come)
+            at_ms, _, vin, release, word = heapq.heappop(self._to_come)
             if isinstance(word, Answer):
                 yield Answered(self._seqs.next(), vin, release, word)
                 continue
             answer = self.fleet.answers.get(vin, Answer.DONE)
             if word is Ending.DELIVERED and self.campaign.decided.terms.by_answer and answer is not None:
-                heapq.heappush(self._to_come, (at_ms + self.fleet.answer_ms, vin, release, answer))
+                self._expect(at_ms + self.fleet.answer_ms, vin, release, answer)
             yield Ended(self._seqs.next(), vin, release, word)
+
+    def _expect(self, at_ms: int, vin: str, release: int, word: Ending | Answer) -> None:
+        heapq.heappush(self._to_come, (at_ms, next(self._numbers), vin, release, word))
 
     def _fold(self, facts: Iterable[Fact]) -> None:
         new = list(facts)

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from msgspec import Struct
 
 VEHICLE = "vehicle"
+UNSENT_MS = 1000  # at the end of a window, in which nothing is sent: the message would have to expire in whole seconds
 _WALL_TIME = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")  # one spelling for each minute
 _DAY_MS = 86_400_000
 _HORIZON_DAYS = 15  # a window of one weekday that the clock skips once opens within two weeks
@@ -77,6 +78,11 @@ def span_at(window: Window, zone: str, now_ms: int) -> Span:
             if at > now_ms and _is_open(window, zone, at) != is_open:
                 return Span(is_open, at)
     return Span(is_open, (first_day + _HORIZON_DAYS) * _DAY_MS)  # it is looked at again then
+
+
+def is_sent(at_ms: int, until_ms: int | None) -> bool:
+    """Whether what is released until the end of a window is sent to a vehicle that comes at this instant (Unix ms)."""
+    return until_ms is None or at_ms <= until_ms - UNSENT_MS
 
 
 def is_skipped(window: Window, zone: str, day: date) -> bool:

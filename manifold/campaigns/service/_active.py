@@ -22,7 +22,7 @@ from manifold.campaigns.step import Decide, Policy, Release, candidates, step
 from manifold.campaigns.wire import trigger_payload
 from manifold.contracts import campaigns as r
 from manifold.contracts import topics
-from manifold.contracts.errors import Retryable
+from manifold.contracts.errors import ManifoldError, Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.contracts.names import MAX_VIN
 from manifold.contracts.seq import wall_clock_ms
@@ -83,6 +83,7 @@ class Active:
                 group.create_task(self._decide(publisher), name="campaigner.decide")
         finally:
             CAMPAIGNS.show((), {})
+            _metrics.LEFT_ALONE.set(0)
 
     async def _decide(self, publisher: Publisher) -> None:
         while True:
@@ -107,12 +108,18 @@ class Active:
         _metrics.OPEN.set(len(not_over))
         undecided = [(name, campaign) for name, campaign in not_over if campaign.decided.may_go_on(now_ms)]
         limit = self._settings.campaigns_open
-        self.waiting = dict.fromkeys(
+        self.waiting = self._book.left_alone | dict.fromkeys(
             (name for name, _ in undecided[limit:]), f"campaigns_open={limit} others were proposed before it"
         )
         CAMPAIGNS.show(undecided, self._sweep.counts)
         for name, campaign in undecided[:limit]:
-            await self._act(publisher, name, campaign, now_ms)
+            try:
+                await self._act(publisher, name, campaign, now_ms)
+            except ManifoldError:
+                raise
+            except Exception as exc:  # noqa: BLE001  # one campaign must not stop the others
+                self._book.leave_alone(name, exc)
+                self.waiting |= self._book.left_alone
         names = {name for name, _ in undecided[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from time import monotonic
 
+import structlog
+
 from manifold.campaigns.decided import OVER
 from manifold.campaigns.facts import Fact
 from manifold.campaigns.fold import Campaign, fold
@@ -16,11 +18,14 @@ from manifold.settings import Settings
 # How long a refresh waits for its folds. To draw a million targets takes seconds, in which others may be paused.
 FOLD_S = 0.2
 
+log = structlog.get_logger(__name__)
+
 
 class Book:
     """Follows the record of all campaigns. `refresh` blocks: call it in a thread, and nothing else meanwhile."""
 
     def __init__(self, settings: Settings) -> None:
+        self.left_alone: dict[str, str] = {}  # campaign → why nothing of it is folded or decided any more
         self._record = CampaignRecord(settings)
         self._campaigns: dict[str, Campaign] = {}
         self._is_current = False  # whether everything that was on record at the start is folded
@@ -38,7 +43,8 @@ class Book:
         self._fold(0)
         for facts in self._record.read():
             for name, of_campaign in facts.items():
-                self._unfolded.setdefault(name, []).extend(of_campaign)
+                if name not in self.left_alone:
+                    self._unfolded.setdefault(name, []).extend(of_campaign)
             seqs = (fact.seq for of_campaign in facts.values() for fact in of_campaign)
             oldest_ms = min(oldest_ms, min(map(unix_ms_of, seqs), default=now_ms))
             self._fold(FOLD_S if self._is_current else None)
@@ -48,12 +54,20 @@ class Book:
         over = [name for name, campaign in self._campaigns.items() if campaign.decided.stage in OVER]
         for name in over:
             if not self.is_behind(name):
-                del self._campaigns[name]
-                self._record.forget(name)
+                self._record.forget(name, self._campaigns.pop(name).newest)
 
     def proposed(self) -> Iterator[tuple[str, Campaign]]:
         """The campaigns that have a plan, oldest proposal first."""
         return in_order(self._campaigns)
+
+    def leave_alone(self, name: str, exc: Exception) -> None:
+        """Forget a campaign after an unexpected error, so that the others go on."""
+        log.error("campaign left alone", campaign=name, exc_info=exc)
+        because = f"because of an unexpected {type(exc).__name__}; see the log"
+        self.left_alone[name] = f"left alone until the campaigner starts again, {because}"
+        self._campaigns.pop(name, None)
+        self._unfolded.pop(name, None)
+        _metrics.LEFT_ALONE.set(len(self.left_alone))
 
     def is_behind(self, name: str) -> bool:
         """Whether more of a campaign was read than is folded."""
@@ -74,4 +88,7 @@ class Book:
 
     def _take(self) -> None:
         for name in [name for name, folding in self._folds.items() if folding.done()]:
-            self._campaigns[name] = self._folds.pop(name).result()
+            try:
+                self._campaigns[name] = self._folds.pop(name).result()
+            except Exception as exc:  # noqa: BLE001  # one campaign must not stop the others
+                self.leave_alone(name, exc)

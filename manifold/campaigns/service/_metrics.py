@@ -11,4 +11,7 @@ READ_SECONDS = Gauge("manifold_campaigner_read_seconds", "how long it took last 
 FOLD_LAG_SECONDS = Gauge(
     "manifold_campaign_fold_lag_seconds", "age of the oldest fact in what was folded last; 0: nothing was new"
 )
+LEFT_ALONE = Gauge(
+    "manifold_campaigner_left_alone", "campaigns of which nothing is decided any more, because of an unexpected error"
+)
 STUCK = Gauge("manifold_campaigner_stuck", "1 while the active campaigner decides nothing because of a problem")

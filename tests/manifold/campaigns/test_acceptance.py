@@ -229,3 +229,39 @@ def test_who_leaves_before_the_window_ends_gets_it_in_the_next_one() -> None:
     world.campaign = fold(world.campaign, facts)
     assert releases(eight) == []
     assert [(again.step, again.vins) for again in releases(ten)] == [(2, (vin,))]
+
+
+def test_who_is_away_during_the_window_gets_what_was_queued_in_a_later_one() -> None:
+    """Withdrawn at five, and released again at ten; the vehicle that comes and goes meanwhile gets nothing until it is back."""
+    late, brief, last_second, in_time, never = vins(5)
+    first, again, back, eight, nine, five, forever = map(
+        instant_ms,
+        (
+            "2026-12-01T23:00:00Z",
+            "2026-12-02T22:00:00Z",
+            "2026-12-02T23:30:00Z",
+            "2026-12-02T08:00:00Z",
+            "2026-12-02T09:00:00Z",
+            "2026-12-02T05:00:00Z",
+            "2027-01-01T00:00:00Z",
+        ),
+    )
+    visits = {
+        late: ((eight, forever),),
+        brief: ((eight, nine), (back, forever)),
+        last_second: ((five - 500, forever),),
+        in_time: ((first, forever),),
+    }
+    world = proposed(document(number=5, away="queue", window={"from": "22:00", "to": "05:00"}), Fleet(visits))
+
+    world.run(instant_ms("2026-12-19T12:00:00Z"))
+
+    got = [
+        (unix_ms_of(fact.seq) - SECOND, fact.vin)
+        for fact in world.facts
+        if isinstance(fact, Ended) and fact.ending == "delivered"
+    ]
+    assert got == [(first, in_time), *sorted([(again, late), (again, last_second)]), (back, brief)]
+    assert [len(release.vins) for release in world.facts if isinstance(release, Released)] == [5, 4, *[1] * 16]
+    assert world.campaign.status_of(never) == "waiting"
+    assert verify(world.facts) == ()

@@ -17,6 +17,7 @@ from manifold.campaigns.standing import Status
 from manifold.campaigns.step import Release, Wake, step
 from manifold.contracts import campaigns as r
 from manifold.contracts.messages import Refused
+from manifold.contracts.seq import unix_ms_of
 from tests.manifold.campaigns.plans import POLICY, document, vins
 from tests.manifold.campaigns.test_windows import is_inside
 
@@ -114,6 +115,17 @@ def test_a_release_fits_the_window_of_its_vehicles_with_time_to_deliver(
                 assert is_inside(plan.window, zone, release.at_ms + POLICY.ack_deadline_ms - 1)
                 assert release.until_ms is not None
                 assert not is_inside(plan.window, zone, release.until_ms)
+
+
+@quick
+@given(runs())
+def test_a_vehicle_gets_its_message_while_its_window_is_open(run: Run) -> None:
+    plan, result = rehearsed(run)
+    zones = {target.vin: target.zone for target in run[1]}
+
+    for fact in result.facts:
+        if plan.window is not None and isinstance(fact, Ended) and fact.ending != "withdrawn":
+            assert is_inside(plan.window, plan.window.zone_of(zones[fact.vin]), unix_ms_of(fact.seq) - run[2].ack_ms)
 
 
 @quick

@@ -198,3 +198,33 @@ def test_a_release_that_two_recorders_have_recorded_is_one_whichever_was_queued(
 
     assert campaigns["c"].status_of("A") is Status.WAITING
     assert campaigns["c"].releases.keys() == {twin.seq for twin in twins}
+
+
+def test_the_name_of_a_campaign_whose_record_is_gone_can_be_used_again(tmp_path: Path) -> None:
+    def proposal(place: int) -> Envelope:
+        return recorded(place, 0, Stream.CAMPAIGN, r.encode(r.Propose("c", "ben", plan=plan_for("c", ["B"]))))
+
+    async def scenario() -> list[list[tuple[str, str]]]:
+        found: list[list[tuple[str, str]]] = []
+        async with two_journals(tmp_path) as (settings, journals):
+            book = Book(settings)
+
+            async def look() -> None:
+                await asyncio.to_thread(book.refresh)
+                found.append([(name, campaign.decided.because) for name, campaign in book.proposed()])
+
+            await journals[0].append(started())
+            await look()
+            await journals[0].append([recorded(10, 0, Stream.CAMPAIGN, r.encode(r.Cancel("c", "ann")))])
+            await look()
+            await journals[0].append([proposal(20)])
+            await look()
+            journals[0].rotate()
+            for file in list(journals[0].files):
+                await journals[0].finish_writing(file)
+                await journals[0].remove(file, [])
+            await journals[0].append([proposal(30)])
+            await look()
+        return found
+
+    assert asyncio.run(scenario()) == [[("c", "it is approved")], [], [], [("c", "ben proposed it")]]
