@@ -78,8 +78,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
     ports = {"recorder": settings.recorder_port}
     if settings.mqtt_url:
-        logging.getLogger("manifold").setLevel(logging.CRITICAL)  # here a refusal is a finding, not a log line
-        yield from asyncio.run(probe(settings))
+        yield from _probed(settings)
     else:
         ports["tap"] = settings.tap_port
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
@@ -108,6 +107,17 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     if settings.with_airflow:
         url = f"{airflow.url(settings)}{airflow.HEALTH}"
         yield _attempt("airflow", lambda: _get(settings, url), f"make up; its log is in {settings.home}/logs")
+
+
+def _probed(settings: Settings) -> list[Diagnostic]:
+    """What the broker does, without log lines: here a refusal is a finding."""
+    ours = logging.getLogger("manifold")
+    level = ours.level
+    ours.setLevel(logging.CRITICAL)
+    try:
+        return asyncio.run(probe(settings))
+    finally:
+        ours.setLevel(level)
 
 
 def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
