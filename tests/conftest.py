@@ -123,6 +123,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return _scope(nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            """Forget what a worker has done: if it crashed, xdist would assign that again, and wait for it for ever."""
+            self.assigned_work[node] = {
+                scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())
+            }
+            crashed: str | None = super().remove_node(node)
+            return crashed
+
     return ByGroup(config, log)
 
 
