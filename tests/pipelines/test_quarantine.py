@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -22,6 +21,7 @@ from manifold.lake.catalog import ensure_tables
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.support.lake_rows import append_payloads
+from tests.support.memory import counted_arrow_memory
 
 LATER = at(3_600_000)
 
@@ -205,15 +205,13 @@ def test_an_unknown_seq_cannot_be_dropped(spark_lake: SparkLake) -> None:
 
 def peak_of(spark_lake: SparkLake, before: Cursor | None) -> int:
     """Peak memory in bytes of Arrow and Python for a page of ten."""
-    pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    tracemalloc.start()
-    try:
-        assert len(page(spark_lake.catalog, RefusalFilter(), limit=10, before=before).refusals) == 10
-        return int(pool.max_memory() or 0) + tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        pa.set_memory_pool(usual)
+    with counted_arrow_memory() as pool:
+        tracemalloc.start()
+        try:
+            assert len(page(spark_lake.catalog, RefusalFilter(), limit=10, before=before).refusals) == 10
+            return int(pool.max_memory() or 0) + tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_page_uses_bounded_memory_for_any_number_of_refusals(spark_lake: SparkLake) -> None:

@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from manifold.contracts.tables import DATA, INSTANT, META
 from manifold.lake.payloads import PIECE_BYTES, StoredPayloads, read_payloads
 from tests.support.lake_rows import append_payloads
+from tests.support.memory import counted_arrow_memory
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB, MIB = 1 << 10, 1 << 20
@@ -23,12 +24,8 @@ Piece = Mapping[str, bytes | None]
 @contextmanager
 def taking_at_most(bytes_: int) -> Iterator[None]:
     """The peak of Arrow's memory during the block."""
-    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(pool)
-    try:
+    with counted_arrow_memory() as pool:
         yield
-    finally:
-        pa.set_memory_pool(before)
     assert 0 < pool.max_memory() <= bytes_
 
 
