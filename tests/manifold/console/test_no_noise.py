@@ -154,7 +154,7 @@ def manifold(*arguments: str, env: dict[str, str], within_s: int = SPARK_S) -> s
     """Run a command in a plain environment: without the developer's settings, with the tests' JVM options."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MANIFOLD_", "JDK_", "PYTHON"))}
     command = [sys.executable, "-m", "manifold.console", *arguments]
-    env = ours | {"COLUMNS": "200"} | env
+    env = ours | env | {"COLUMNS": "200"}  # wide enough for each step of the demo: a wrapped line looks like noise
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=ROOT, timeout=within_s)
 
 
