@@ -9,6 +9,8 @@ import schemathesis
 from hypothesis import given
 
 from manifold.contracts.signals import topology
+from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from manifold.signals._dead_letter_pages import MAX_BYTES
 from tests.manifold.api.desk import Desk, api_of, settings_at
 from tests.manifold.api.test_document import bounded
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
@@ -80,14 +82,15 @@ def test_a_dead_letter_is_shown_with_its_body_and_a_missing_one_is_reported(desk
 
 
 def test_a_truncated_dead_letter_page_says_so(desk: Desk, door: Door, gateway: Gateway) -> None:
-    for _ in range(9):
-        gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * (7 << 20), _about({}), mandatory=True)
-    gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * (7 << 20), _about({}), mandatory=True)
+    size = MESSAGE_BYTES - (64 << 10)
+    fit = MAX_BYTES // size
+    for _ in range(fit + 1):
+        gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * size, _about({}), mandatory=True)
 
-    page = desk.get("/dead-letters").json()
+    page = desk.get(f"/dead-letters?limit={fit + 1}").json()
 
-    assert ([one["bytes"] for one in page["dead_letters"]], page["whole"]) == ([7 << 20] * 9, False)
-    assert desk.get("/dead-letters/10").status_code == 404
+    assert ([one["bytes"] for one in page["dead_letters"]], page["whole"]) == ([size] * fit, False)
+    assert desk.get(f"/dead-letters/{fit + 1}").status_code == 404
 
 
 def test_keys_are_listed_by_id_without_showing_a_key(desk: Desk, door: Door, gateway: Gateway) -> None:
