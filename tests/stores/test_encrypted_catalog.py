@@ -9,11 +9,12 @@ from sqlalchemy.exc import OperationalError
 from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.catalog import CatalogAway, naming_the_catalog
-from pipelines.spark.conf import POSTGRESQL_JAR
-from pipelines.spark.session import session
+from pipelines.catalog import CatalogAway
 from tests.stores.identities import Identity, new_identity
-from tests.stores.servers import postgresql, require
+from tests.stores.own_jvm import Namespaces, namespaces
+from tests.stores.servers import postgresql
+
+__all__ = ["namespaces"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,7 +27,6 @@ def identity() -> Identity:
 @pytest.fixture(scope="module")
 def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that requires TLS; its address does not say so."""
-    require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path_factory.mktemp("postgresql") / "pg", identity) as uri:
         yield uri
 
@@ -36,20 +36,16 @@ def settings_of(uri: str, home: Path, **query: object) -> Settings:
     return Settings(home=home, catalog_uri=f"{uri}?{said}")
 
 
-def namespaces(settings: Settings) -> list[str]:
-    """The namespaces that Spark sees."""
-    with session(settings, "encrypted") as spark, naming_the_catalog(settings):
-        return [row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()]
-
-
-def test_both_engines_connect_with_the_right_ca(encrypted: str, identity: Identity, tmp_path: Path) -> None:
+def test_both_engines_connect_with_the_right_ca(
+    encrypted: str, identity: Identity, tmp_path: Path, namespaces: Namespaces
+) -> None:
     authority = identity.write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     ensure_tables(open_catalog(settings))
     assert NAMESPACE in namespaces(settings)
 
 
-def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path, namespaces: Namespaces) -> None:
     authority = new_identity("somebody else's authority").write_authority(tmp_path / "ca.pem")
     settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
     with pytest.raises(OperationalError, match="certificate verify failed"):
@@ -58,7 +54,7 @@ def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: 
         namespaces(settings)
 
 
-def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path) -> None:
+def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path, namespaces: Namespaces) -> None:
     settings = settings_of(encrypted, tmp_path, sslmode="disable")
     with pytest.raises(OperationalError, match="no encryption"):
         open_catalog(settings)

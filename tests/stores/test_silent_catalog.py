@@ -15,10 +15,11 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.catalog import UNAVAILABLE_ERRORS, CatalogAway, naming_the_catalog
-from pipelines.spark.conf import POSTGRESQL_JAR
-from pipelines.spark.session import session
-from tests.stores.servers import postgresql, require
+from pipelines.catalog import UNAVAILABLE_ERRORS, CatalogAway
+from tests.stores.own_jvm import Namespaces, namespaces
+from tests.stores.servers import postgresql
+
+__all__ = ["namespaces"]  # a fixture
 
 SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
 
@@ -59,15 +60,9 @@ def test_a_server_that_stops_responding_times_out_and_is_retried(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_spark_times_out_too(silent: str, tmp_path: Path) -> None:
-    require(Settings().jars / POSTGRESQL_JAR)
-    settings = settings_of(silent, tmp_path)
-    with (
-        session(settings, "silent") as spark,
-        pytest.raises(CatalogAway, match="is away or locked"),
-        naming_the_catalog(settings),
-    ):
-        spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
+def test_spark_times_out_too(silent: str, tmp_path: Path, namespaces: Namespaces) -> None:
+    with pytest.raises(CatalogAway, match=r"is away or locked.*(?i:timed out)"):
+        namespaces(settings_of(silent, tmp_path))
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "soon", ""])
