@@ -1,5 +1,6 @@
 """Opens the catalog for a job: waits while it is unavailable or locked, then raises an error with the remedy."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ AWAY_IN_JAVA = (
     "UncheckedSQLException",
     "ServiceUnavailableException",
 )
+_ROOT_CAUSE = re.compile("^Caused by: (.+)", re.MULTILINE)
 REFUSED_IN_JAVA = ("NotAuthorizedException", "iceberg.exceptions.ForbiddenException")
 LONGEST_PAUSE_S = 5
 
@@ -98,7 +100,7 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
 def _away(settings: Settings, exc: Exception) -> CatalogAway:
     name = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
     at = settings.catalog.split("@")[-1]  # without the password
-    why = " ".join(str(exc).split())[:200]
+    why = " ".join((_ROOT_CAUSE.findall(str(exc)) or [str(exc)])[-1].split())[:200]
     return CatalogAway(
         f"the catalog {at} is away or locked ({why}); see that it runs, that {name} names it and that no other program holds "
         f"its lock, then run this again; MANIFOLD_CATALOG_WAIT_SECONDS={settings.catalog_wait_seconds:g} is how long a job waits"
