@@ -104,14 +104,25 @@ class Place:
         return found
 
     def question(self, campaign: str) -> dict[str, Any]:
-        """The question about a campaign that waits under Required Actions."""
+        """The question about a campaign that waits under Required Actions, once it can be answered.
+
+        Airflow 3.3 loses an answer that comes before its scheduler knows that the task waits: within a second of the question.
+        """
 
         def asked() -> dict[str, Any] | None:
             found = self.api._ask("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")["hitl_details"]
-            return next((each for each in found if campaign in each["subject"]), None)
+            here = (each for each in found if campaign in each["subject"])
+            return next((each for each in here if each["task_instance"]["state"] == "awaiting_input"), None)
 
         found = wait_until(asked, within_s=RUN_S, what=f"the question about {campaign}")
         assert found is not None
+        heartbeats: set[str] = set()
+
+        def two_heartbeats_later() -> bool:
+            heartbeats.add(self.api._ask("GET", "/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
+            return len(heartbeats) > 2
+
+        wait_until(two_heartbeats_later, within_s=RUN_S, what="two rounds of the scheduler")
         return found
 
     def answer(self, question: dict[str, Any], option: str, why: str) -> str:
