@@ -120,6 +120,8 @@ class Active:
             except Exception as exc:  # noqa: BLE001  # one campaign must not stop the others
                 self._book.leave_alone(name, exc)
                 self.waiting |= self._book.left_alone
+        open_names = {name for name, _ in not_over}  # a campaign's last message ends it: nobody folds that record any more
+        self._awaited = {name: seqs for name, seqs in self._awaited.items() if name in open_names}
         names = {name for name, _ in undecided[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
         self._sweep.keep(names)
