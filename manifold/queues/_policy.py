@@ -19,7 +19,7 @@ class Policy:
     ack_deadline_max_ms: int
     wake_shards: int
     compaction: bool
-    ecq_retention_ms: int = 30 * 86_400_000  # how long an acknowledged message is kept
+    ecq_retention_ms: int = 30 * 86_400_000  # how long a message is kept that is not pending
     ecq_pending_retention_ms: int = 30 * 86_400_000  # how long a pending message is kept; 0: until it is delivered
 
     @classmethod
