@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.errors import Permanent, Retryable, message_of
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code
 from manifold.contracts.signals.messages import DEVICE_ID
@@ -204,7 +204,7 @@ def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
             f"RabbitMQ at {where} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
         ) from exc
     except (AMQPError, OSError, TimeoutError) as exc:
-        raise Retryable(f"RabbitMQ at {where}: {exc or type(exc).__name__}; see that it runs: make up") from exc
+        raise Retryable(f"RabbitMQ at {where}: {message_of(exc)}; see that it runs: make up") from exc
 
 
 def _bytes(data_from: str) -> bytes:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from manifold.contracts.errors import message_of
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url, shown_url
@@ -72,7 +73,7 @@ class Consumer:
                     await self._serve(session)
                     why = session.lost.result()
             except SESSION_ERRORS as exc:
-                why = str(exc) or type(exc).__name__
+                why = message_of(exc)
             if self._stopping.is_set():
                 return
             if self._settled > before:  # reset the backoff only after progress: a session may connect and fail again at once

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from manifold.contracts.errors import message_of
 from manifold.settings import Settings
 from manifold.signals._session import SESSION_ERRORS
 from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
@@ -75,7 +76,7 @@ def _unavailable_as_503(handler: Any) -> Any:
         try:
             made: web.Response = await handler(request)
         except SESSION_ERRORS as exc:
-            return web.json_response({"reason": f"RabbitMQ cannot be asked: {str(exc) or type(exc).__name__}"}, status=503)
+            return web.json_response({"reason": f"RabbitMQ cannot be asked: {message_of(exc)}"}, status=503)
         return made
 
     return answer

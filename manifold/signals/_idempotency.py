@@ -77,7 +77,9 @@ class IdempotencyStore:
         replies = await execute(self._redis, commands)
         for reply in replies:
             if isinstance(reply, Exception):
-                raise reply if isinstance(reply, RedisError) else RedisError(str(reply))
+                if isinstance(reply, RedisError):
+                    raise reply
+                raise RedisError(str(reply))
         return replies
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import RedisError
 
+from manifold.contracts.errors import message_of
 from manifold.contracts.signals import topology
 from manifold.signals import _metrics
 
@@ -33,7 +34,7 @@ class Retry:
             try:
                 done = await work()
             except (RedisError, OSError) as exc:
-                self.say(server, f"{server} unavailable ({exc}); paused; resumes automatically")
+                self.say(server, f"{server} unavailable ({message_of(exc)}); paused; resumes automatically")
                 await asyncio.sleep(RETRY_S)
             else:
                 self.say(server, None)
