@@ -164,7 +164,7 @@ async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool 
     async with open_dead_letters(settings) as letters:
         return [
             letter.to_json() | ({"body": letter.body.decode("utf-8", "replace")} if with_body else {})
-            for letter in await letters.oldest(count)
+            for letter in await letters.take_oldest(count)
         ]
 
 
@@ -174,15 +174,15 @@ async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry
 
     done = []
     async with open_dead_letters(settings) as letters:
-        for letter in await letters.oldest(count):
+        for letter in await letters.take_oldest(count):
             if code and letter.code != code:
                 continue
-            would_be, vouchable = letters.would_be(letter), letters.is_only_old(letter)
+            verdict, vouchable = letters.verdict_now(letter), letters.is_only_old(letter)
             named = letter.code == code or letter.code not in NOT_VOUCHED_FOR
-            replayed = not dry_run and (would_be == ACCEPTED or (vouch and vouchable and named))
+            replayed = not dry_run and (verdict == ACCEPTED or (vouch and vouchable and named))
             if replayed:
                 await letters.replay(letter)
-            said = {"place": letter.place, "code": letter.code, "would_be": would_be, "vouchable": vouchable}
+            said = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": vouchable}
             done.append(said | {"replayed": replayed})
     return done
 
