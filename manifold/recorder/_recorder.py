@@ -70,7 +70,7 @@ class Recorder:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_closed=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),
         )
         self._tail = Tail(self._journal, node)
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
@@ -210,7 +210,7 @@ class Recorder:
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
         file.unsettled -= 1
         self._answer(incoming)
-        if file.closed and file.unsettled == 0:
+        if file.is_ended and file.unsettled == 0:
             self._writer.wake()
 
     def _answer(self, incoming: Incoming) -> None:

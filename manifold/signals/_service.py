@@ -55,7 +55,7 @@ class Signals:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_closed=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),
         )
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._writer = SegmentWriter(self._journal, self._segments, self._state.remember_seq, node=node, retry_s=retry_s)
