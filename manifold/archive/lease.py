@@ -88,16 +88,17 @@ class Lease:
             if self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
                 await asyncio.sleep(RETRY_S)
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew until the lease is lost, or until cancelled."""
         while self.lost is None:
             await asyncio.sleep(self._range_ms / RENEWALS / 1000)
             await self._renew()
 
     async def release(self) -> None:
-        """Record the last seq, so that the next holder need not wait. Call after `keep` has ended; no seq is assigned afterwards.
+        """Record the last seq, so that the next holder need not wait. Afterwards no seq is assigned.
 
-        If the archive is unavailable, the number is kept: this folder can then continue without asking.
+        Call this once `renew_until_lost` has ended. If the archive is unavailable, the number is kept: this folder can
+        then continue without asking.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_has_claim:
