@@ -27,7 +27,7 @@ class Job:
 
     queue: QueueName
     event: Event
-    done: Done | None
+    done: Done | None  # None: came with QoS 0, nothing to acknowledge
 
 
 def enqueue_job(waiting: deque[Job], job: Job) -> None:
@@ -37,13 +37,13 @@ def enqueue_job(waiting: deque[Job], job: Job) -> None:
         earlier = next((each for each in waiting if type(each.event) is kind), None)
         if earlier is not None:
             waiting.remove(earlier)
-            _replace(earlier, job)
+            _settle_replaced(earlier, job)
             _metrics.MERGED.inc()
     elif kind in _CONNECTION:
         before = [each for each in waiting if type(each.event) in _CONNECTION]
         if len(before) >= CONNECTIONS_KEPT:
             waiting.remove(before[0])
-            _replace(before[0], job)
+            _settle_replaced(before[0], job)
             _metrics.SHED.inc()
     waiting.append(job)
 
@@ -54,8 +54,12 @@ def after_two_calls(done: Done) -> Done:
     return lambda: next(calls)()
 
 
-def _replace(earlier: Job, later: Job) -> None:
-    """Let `later` replace `earlier`. If `later` is never redelivered (QoS 0), the earlier message stays unacknowledged."""
+def _settle_replaced(earlier: Job, later: Job) -> None:
+    """Settle `earlier`, which `later` makes unnecessary.
+
+    If `later` has no `done` of its own (QoS 0: the broker would not redeliver it), it takes that of `earlier`, so the earlier
+    message is acknowledged only once `later` is carried out.
+    """
     if later.done is None:
         later.done = earlier.done
     elif earlier.done is not None:

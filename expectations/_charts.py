@@ -20,7 +20,7 @@ class Chart:
     suite: str
     rule: str | None  # None: the chart shows how many rows the table got
     severity: str  # in the newest audit; empty for row counts
-    values: Sequence[float | None]
+    values: Sequence[float | None]  # of a rule: the fraction of rows that broke it; otherwise: rows
     severities: Sequence[str]  # by value
     judged_now: bool = True  # whether the newest audit of the table has the rule
 
@@ -30,12 +30,12 @@ class Chart:
         return [place for place, value in enumerate(self.values) if value and self.rule]
 
     @property
-    def most(self) -> float:
+    def highest(self) -> float:
         """The highest value."""
         return max((value for value in self.values if value is not None), default=0)
 
-    def says(self, value: float | None) -> str:
-        """A value as text."""
+    def format_value(self, value: float | None) -> str:
+        """Format one of `values` for people."""
         if value is None:
             return "not judged"
         if self.rule is None:
@@ -47,7 +47,7 @@ class Chart:
         """The chart as text."""
         last = next((value for value in reversed(self.values) if value is not None), None)
         if self.rule is None:
-            return f"at most {self.says(self.most)} in a run, last {self.says(last)}"
+            return f"at most {self.format_value(self.highest)} in a run, last {self.format_value(last)}"
         asked = sum(value is not None for value in self.values)
-        summary = f"broken in {len(self.broken)} of {asked} judgements, by at most {self.says(self.most)} of the rows"
-        return f"{summary}, last {self.says(last)}" if self.judged_now else f"{summary}; not a rule any more"
+        summary = f"broken in {len(self.broken)} of {asked} judgements, by at most {self.format_value(self.highest)} of the rows"
+        return f"{summary}, last {self.format_value(last)}" if self.judged_now else f"{summary}; not a rule any more"

@@ -48,8 +48,10 @@ def picture_of(chart: Chart, judgements: Sequence[AuditPoint]) -> str:
         kept = [place for place, value in enumerate(chart.values) if value == 0]
         axes.plot(kept, [0] * len(kept), ".", color=QUIET, markersize=2, clip_on=False)
         axes.set_xlim(-0.7, last + 0.7)
-        axes.set_ylim(0, (chart.most or 1) * 1.02)
-        axes.set_yticks([0, chart.most] if chart.most else [0], ["0", _axis_label(chart, chart.most)] if chart.most else ["0"])
+        axes.set_ylim(0, (chart.highest or 1) * 1.02)
+        axes.set_yticks(
+            [0, chart.highest] if chart.highest else [0], ["0", _axis_label(chart, chart.highest)] if chart.highest else ["0"]
+        )
         ends = sorted({0, last})
         ticks = axes.set_xticks(ends, [f"{judgements[place].at:%Y-%m-%d %H:%M}" for place in ends])
         if last:  # keep the labels inside the chart

@@ -61,19 +61,20 @@ def application(settings: Settings) -> Any:
         app.include_router(routes(sources), prefix=PREFIX, dependencies=dependencies)
     for routes in (ecq_routes, campaign_order_routes):  # each route says which right it needs
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
-    _serve_itself(app, sources)
+    _add_service_routes(app, sources)
     register_problem_handlers(app)
     describe(app)
     app.add_middleware(RequestMiddleware, callers=callers)
     return app
 
 
-def _serve_itself(app: FastAPI, sources: Sources) -> None:
+def _add_service_routes(app: FastAPI, sources: Sources) -> None:
     """Add /healthz, /livez and /metrics, as in every service, and the documentation page."""
 
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(request: Request) -> Response:
         now = await sources.health()
+        # Details only for callers with a valid token.
         details = now.details if request.state.caller is not None else {}
         return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
 

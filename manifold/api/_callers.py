@@ -140,16 +140,18 @@ OnBehalfOf = Annotated[
 def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
     """Return a dependency that gives the caller, and refuses those without this right.
 
-    A system that orders for its own users is named before the user: `airflow/anna`.
+    If `On-Behalf-Of` names a user, the caller's name becomes `<token>/<user>`, for example `airflow/anna`; that needs the right
+    `delegate`.
     """
 
-    async def allowed(request: Request, on_behalf_of: OnBehalfOf = "") -> Caller:
+    async def caller_with_right(request: Request, on_behalf_of: OnBehalfOf = "") -> Caller:
         caller: Caller = request.state.caller
         if on_behalf_of and Right.DELEGATE not in caller.rights:
             raise HTTPException(403, "the header On-Behalf-Of needs a named token with the right delegate; leave it out")
         if right in caller.rights:
             return Caller(f"{caller.name}/{on_behalf_of}", caller.rights) if on_behalf_of else caller
-        who = f"that of {caller.name} has {', '.join(sorted(caller.rights))}" if caller.name else "this one has no name"
+        only = f"the token of {caller.name} has only {', '.join(sorted(caller.rights))}"
+        who = only if caller.name else "the token shown, if any, has no name"
         raise HTTPException(403, f"this needs a named token with the right {right}; {who}. See MANIFOLD_API_TOKENS_FILE")
 
-    return allowed
+    return caller_with_right

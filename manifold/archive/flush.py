@@ -48,7 +48,7 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
     asked = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):
         return
-    from manifold.archive.lease_holders import unqueried_holders  # here, as above
+    from manifold.archive.lease_holders import unqueried_holders  # here, because this import is slow
 
     try:
         found = unqueried_holders(settings, asked)
@@ -68,7 +68,7 @@ def _signals_url_if_leased(settings: Settings) -> list[str]:
     """The AMQP service's URL, in a list, if its node number is leased (for some time after a crash, too); else an empty list."""
     if not settings.with_signals:
         return []
-    from manifold.archive.lease_holders import unqueried_holders  # here, as above
+    from manifold.archive.lease_holders import unqueried_holders  # here, because this import is slow
 
     try:
         all_holders = unqueried_holders(settings, ())
@@ -80,7 +80,7 @@ def _signals_url_if_leased(settings: Settings) -> list[str]:
 def _ask(settings: Settings, url: str) -> Answer:
     try:
         request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
+        with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # settings: http(s)
             body = json.load(answer)
     except (OSError, HTTPException) as exc:  # urllib's errors are OSErrors
         return str(exc)

@@ -34,7 +34,7 @@ class Replayed:
 
     seq: int
     segment: str
-    sent: bool  # false: a trigger past its retention, which is recorded but never sent
+    will_be_sent: bool  # false: a trigger past its retention, which is recorded but never sent
 
 
 def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:

@@ -20,6 +20,6 @@ def last_seq(remembered: int, recovered: Recovered, archive: RecordedSegments, n
     try:
         archived = archive.last_seq(node)
     except (OSError, pa.ArrowException) as exc:  # the state has it too, unless the disk is new
-        log.warning("archive not readable at start", reason=str(exc))
+        log.warning("archive unreadable; its last seq is taken from the state and the journal", reason=str(exc))
         archived = 0
     return max(remembered, journaled, archived)

@@ -13,7 +13,7 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings
 
 MAX_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
-AHEAD = timedelta(days=1)  # a recorder's clock may be wrong
+AHEAD = timedelta(days=1)  # how far a recorder's clock, by which its segments are named, may be ahead
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
 _HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 _RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})")

@@ -35,8 +35,10 @@ class Page(msgspec.Struct, array_like=True):
 
 
 class _Place(NamedTuple):
+    """A position in a file of the journal."""
+
     path: Path
-    offset: int
+    offset: int  # bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,7 +51,7 @@ class Tail:
     def __init__(self, journal: Journal, node: int) -> None:
         self.recovered = False  # whether the journal is known to be complete; until then nothing is shown
         self._journal, self._node = journal, node
-        self._places: OrderedDict[int, _Place] = OrderedDict()  # seq → what follows it
+        self._places: OrderedDict[int, _Place] = OrderedDict()  # last seq of a page → where in the files the next page begins
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer `GET /journal?after=<seq>` with a `Page`; 503 until the journal is recovered."""
@@ -61,10 +63,11 @@ class Tail:
         return web.Response(body=_encode(await self.page(int(after))), content_type="application/msgpack")
 
     async def page(self, after: int) -> Page:
-        """What follows `after`, as far as one page goes."""
-        archived = self._journal.archived_seq  # before the files: what is gone from them by then counts as archived
+        """Return the records that follow `after`, at most `MAX_PAGE_BYTES` of the journal; `upto` is where to go on."""
+        # Both before the read in the thread: a file sealed meanwhile ends this page, and the next page counts it as archived.
+        archived = self._journal.archived_seq
         files = [(file.path, file.size) for file in self._journal.files if file.last_seq > after]
-        page = Page(self._node, wall_clock_ms(), after, archived, False, [])
+        page = Page(node=self._node, at_ms=wall_clock_ms(), upto=after, archived=archived, more=False, records=[])
         place = await asyncio.to_thread(_read, files, after, self._places.get(after), page)
         if place is not None:
             self._places[page.upto] = place

@@ -53,11 +53,11 @@ class CampaignRecord:
         self._over: dict[str, int] = {}  # campaign → its newest seq when it was over
         self._anew: set[str] = set()  # campaigns that were over and are proposed after that
         self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
-        self._upto: dict[int, int] = {}  # node → the same seq, of the journals read last
+        self._upto: dict[int, int] = {}  # node → the seq up to which its journal was read last
         self._campaign_of: dict[int, str] = {}  # release → campaign
         # A release that two recorders have recorded, because one died before it acknowledged it: only one of them was queued.
         self._first_of: dict[str, int] = {}  # digest of a release → the seq under which it was read first
-        self._same_as: dict[int, int] = {}  # seq of a release → the same
+        self._same_as: dict[int, int] = {}  # seq of a release → the seq under which it was read first
         # Outcomes and answers whose trigger was not read yet. It was on disk before them, so the read after theirs finds it.
         self._unplaced: list[Message] = []
 

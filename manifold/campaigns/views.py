@@ -22,7 +22,7 @@ from manifold.contracts.seq import datetime_of
 
 
 def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
-    """Where a campaign is, and why; its counts by wave and state; its rate."""
+    """The state of a campaign as JSON values: stage and reason, counts by wave and by status, and the current rate."""
     decided = campaign.decided
     plan = decided.plan
     waves = wave_counts(campaign)
@@ -40,11 +40,12 @@ def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
         "authors": sorted(decided.authors),
         "approved_by": sorted(decided.approved_by),
         "approvals_needed": plan.approve.people if plan else 0,
-        "targets": len(campaign.roster) or len(decided.targets),
+        "targets": len(campaign.roster) or len(decided.targets),  # a proposal has no roster yet
         "states": dict(sorted(states.items())),
         "wave": decided.wave,
         "waves": [wave | _gate(campaign, place) for place, wave in enumerate(waves)],
         "rate": {
+            # A rate may rise with the successes so far.
             "per_minute": None if plan is None or plan.rate is None else plan.per_minute(campaign.total(*SUCCESSES)),
             "last_60_s": sum(number for at_ms, _, number in campaign.recent if at_ms > now_ms - MINUTE_MS),
         },

@@ -188,7 +188,7 @@ class Demo:
         await platform.trigger(vins, request_id, data_id)
         await self._await_received(fleet, request_id, online)
         before = len(fleet.received)
-        await asyncio.to_thread(_demo_lake.wait_until_on_record, self.settings, online)
+        await asyncio.to_thread(_demo_lake.wait_until_outcomes_recorded, self.settings, online)
         pending = await asyncio.to_thread(_demo_lake.wipe_redis, self.settings)
         self.say("rebuilding the queues from the lake")
         queued, seconds = await asyncio.to_thread(_demo_lake.rebuild)
@@ -198,7 +198,7 @@ class Demo:
         self._check("nothing was lost with Redis", len(got) == len(later), f"{len(got)} of {len(later)} got the second batch")
         again = len(fleet.received) - before - len(got)
         self._check("nothing acknowledged came back", again == 0, f"{again} messages came again")
-        await asyncio.to_thread(_demo_lake.wait_until_on_record, self.settings, later)
+        await asyncio.to_thread(_demo_lake.wait_until_outcomes_recorded, self.settings, later)
 
     async def _await_received(self, fleet: Fleet, request_id: str, vins: list[Owner]) -> list[Received]:
         wanted = set(vins)

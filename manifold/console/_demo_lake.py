@@ -84,19 +84,20 @@ def spark_evidence(settings: Settings, run_id: str) -> tuple[str, str]:
     return batch_type, application_id
 
 
-def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
+def wait_until_outcomes_recorded(settings: Settings, vehicles: Sequence[Owner]) -> None:
     """Wait until all entries of these vehicles have ended and the recorder has their outcomes.
 
-    Outcomes move from Redis to the journal within a second; wiping one before that causes another delivery.
+    Outcomes move from Redis to the journal within a second. If `wipe_redis` came before that, the vehicle would get the message
+    again.
 
     Raises:
         Retryable: this has not happened within `RECORDED_WAIT_S`.
     """
     with connect(settings.redis) as redis:
 
-        def on_record() -> bool:
+        def are_recorded() -> bool:
             pipe = redis.pipeline(transaction=False)
-            for owner in ended:
+            for owner in vehicles:
                 pipe.exists(keys.pending(owner))
             return not any(pipe.execute()) and not redis.xlen(keys.OUTCOMES)
 
@@ -104,7 +105,7 @@ def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
             retry=retry_if_result(lambda done: not done), wait=wait_fixed(0.05), stop=stop_after_delay(RECORDED_WAIT_S)
         )
         try:
-            waits(on_record)
+            waits(are_recorded)
         except RetryError as exc:
             raise Retryable("the outcomes of what was delivered are not recorded; see `manifold status`") from exc
 

@@ -81,7 +81,10 @@ def replay(
     note: Note = "",
     as_json: AsJson = False,
 ) -> None:
-    """Judge messages by today's rules, and bring them in again under their own seq; `manifold ingest` does the rest."""
+    """Write refused messages into the archive again, with their own seq, if today's rules accept them.
+
+    The next `manifold ingest` loads them.
+    """
     settings = settings_or_fail()
     catalog = open_catalog(settings)
     named = _named(catalog, seqs, matching)
@@ -98,7 +101,7 @@ def replay(
     if as_json:
         print_json({"replayed": [asdict(one) for one in done], "problems": problems})
     elif done:
-        rows = [(one.seq, one.segment, "yes" if one.sent else "no: older than the retention") for one in done]
+        rows = [(one.seq, one.segment, "yes" if one.will_be_sent else "no: older than the retention") for one in done]
         out.print(table("replayed; `manifold ingest` takes them in", ("seq", "segment", "to be sent"), rows))
     if problems:
         fail("; ".join(problems))

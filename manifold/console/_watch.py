@@ -39,7 +39,7 @@ RATES: dict[str, tuple[str, dict[str, str]]] = {  # displayed rate → counter, 
     "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", {}),
     "parked": ("manifold_dispatcher_parked_total", {}),
 }
-OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # the same for the AMQP door
+OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # rates of the AMQP door, which is optional
     "signals processed": ("signals_messages_total", {"outcome": "processed"}),
     "signals repeated": ("signals_messages_total", {"outcome": "duplicate"}),
     "signals refused": ("signals_messages_total", {"outcome": "refused"}),
@@ -124,7 +124,7 @@ def page_of(settings: Settings, port: int) -> str:
     try:
         url = f"{settings.http(port)}/metrics"
         request = Request(url, headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=SCRAPE_WAIT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
+        with urlopen(request, timeout=SCRAPE_WAIT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # settings: http(s)
             return str(answer.read().decode())
     except (URLError, OSError):
         return ""

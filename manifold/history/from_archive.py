@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
-from manifold.archive.segment import Interval
+from manifold.archive.segment import AHEAD, Interval
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
 from manifold.contracts.messages import Trigger, parse_trigger, sha1_hex
@@ -105,10 +105,10 @@ def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
 
 
 def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set[str]) -> Iterator[Envelope]:
-    """Yield the messages that may contain one of `names`, reading a few segments at a time."""
+    """Yield the accepted messages that may contain one of `names`, without duplicates; reads a few segments at a time."""
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
-    segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + UNINGESTED_WINDOW)) if names else []
+    segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + AHEAD)) if names else []
     paths = [segment.path for segment in segments if segment.stream is stream and segment.path not in ingested]
     with ThreadPoolExecutor(READERS, "segments") as pool:
         for some in _in_groups(paths):
@@ -134,11 +134,11 @@ def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Itera
 def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
     """Yield the accepted messages selected by `choose` from the segments that are not in `ingested` (their paths).
 
-    Repeated triggers are included.
+    Duplicates are included.
     """
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
-    for segment in archive.segments(Interval(now - UNINGESTED_WINDOW, now + UNINGESTED_WINDOW)):
+    for segment in archive.segments(Interval(now - UNINGESTED_WINDOW, now + AHEAD)):
         if segment.stream is not stream or segment.path in ingested:
             continue
         try:
@@ -149,7 +149,7 @@ def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose:
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
-    """Return the accepted messages of a segment that contain one of `names`, and possibly others."""
+    """Return the accepted messages of a segment that contain one of `names`, and possibly others; without duplicates."""
     try:
         messages = decode(path, archive.read(path)).messages
     except (Unreadable, FileNotFoundError):  # ingest reports the problem

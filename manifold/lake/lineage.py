@@ -25,7 +25,7 @@ from manifold.settings import Settings
 FILE = "file://"
 TIMEOUT_S = 10.0
 MAX_BYTES = 256 << 10  # per event; ours have some ten thousand
-MAX_WAITING = 256  # calls of `tell` whose events are not sent yet
+MAX_WAITING = 256  # batches of events, one per call of `emit`, that are not sent yet
 
 log = logging.getLogger(__name__)
 Address = tuple[str, str, str]  # URL, token, and file of a CA
@@ -60,7 +60,7 @@ class _Emitter:
         try:
             self._waiting.put_nowait(events)
         except Full:
-            log.warning("lineage events dropped: %d others wait for MANIFOLD_LINEAGE_URL", MAX_WAITING)
+            log.warning("lineage events dropped: %d batches wait for MANIFOLD_LINEAGE_URL already", MAX_WAITING)
             return False
         return True
 
@@ -69,7 +69,9 @@ class _Emitter:
         with waiting.all_tasks_done:
             done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
         if not done:
-            log.warning("lineage events of %d runs dropped: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
+            log.warning(
+                "lineage events not sent in time (%d batches): MANIFOLD_LINEAGE_URL is slow or away", waiting.unfinished_tasks
+            )
         return done
 
     def _run(self) -> None:
@@ -110,14 +112,14 @@ _emitters: dict[Address, _Emitter] = {}
 _making = Lock()
 
 
-def _forget_senders() -> None:
-    """Forget the senders in a forked child, where threads do not survive; its parent sends the queued events."""
+def _forget_emitters() -> None:
+    """Forget the emitters in a forked child, where threads do not survive; its parent sends the queued events."""
     global _making
     _making = Lock()
     _emitters.clear()
 
 
-os.register_at_fork(after_in_child=_forget_senders)
+os.register_at_fork(after_in_child=_forget_emitters)
 
 
 def _emitter(settings: Settings) -> _Emitter:

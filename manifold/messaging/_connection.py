@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, take: Take, take_raw: TakeRaw, lost: Lost) -> None:
         self._take, self._take_raw, self._lost = take, take_raw, lost
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport  # set by `connection_made`
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._partial = bytearray()  # the beginning of an incomplete packet

@@ -76,7 +76,7 @@ class Reconnector:
         self._opened: Connection | None = None  # open, perhaps before its CONNACK
         self._lost = asyncio.Event()
         self._paused = False
-        self._refusal = ""
+        self._why_lost = ""  # why the last connection was refused or lost; empty while it is open
         self.problem = ""  # error of the last attempt
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -132,7 +132,7 @@ class Reconnector:
 
     async def _connect(self) -> None:
         self._lost.clear()
-        self._refusal = ""
+        self._why_lost = ""
         self._opened = connection = await open_connection(self.endpoint, self._take_any, self._take_any_raw, self._on_lost)
         connection.send(self._options.packet(clean_start=self._clean_start))
         waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
@@ -142,9 +142,11 @@ class Reconnector:
             for wait in waits:
                 wait.cancel()
         if not self.connected.is_set():
+            if not self._lost.is_set():  # before `abort`, after which it is a closed connection
+                self._why_lost = self._why_lost or f"no CONNACK within {_CONNACK_WAIT_S:g} s"
             connection.abort()
             await self._lost.wait()
-            raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._refusal}")
+            raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._why_lost}")
 
     async def _keep_alive(self) -> None:
         while True:
@@ -161,24 +163,24 @@ class Reconnector:
             case mqtt5.ConnAckPacket():
                 self._on_answer(packet)
             case mqtt5.DisconnectPacket(reason_code=reason):
-                self._refusal = reason.name.lower()
+                self._why_lost = reason.name.lower()
             case _:
                 self._take(packet)
 
     def _take_any_raw(self, packet: bytes, why: str) -> None:
         match packet[0] >> 4:
             case _raw.CONNACK:
-                self._refusal = f"its answer cannot be read: {why}"
+                self._why_lost = f"its answer cannot be read: {why}"
                 if self._opened is not None:
                     self._opened.abort()
             case _raw.DISCONNECT:
-                self._refusal = f"reason {_raw.reason_of_disconnect(packet):#x}"
+                self._why_lost = f"reason {_raw.reason_of_disconnect(packet):#x}"
             case _:
                 self._take_raw(packet, why)
 
     def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
         if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker closes the connection
-            self._refusal = answer.reason_code.name.lower()
+            self._why_lost = answer.reason_code.name.lower()
             return
         self._clean_start = False
         self.number += 1
@@ -190,9 +192,9 @@ class Reconnector:
             self.connection.pause()
 
     def _on_lost(self, reason: str) -> None:
-        self._refusal = self._refusal or reason
+        self._why_lost = self._why_lost or reason
         if self.connected.is_set():
-            log.info("mqtt disconnected", client=self._options.client_id, reason=self._refusal)
+            log.info("mqtt disconnected", client=self._options.client_id, reason=self._why_lost)
         self.connection = self._opened = None
         self.connected.clear()
         self._lost.set()

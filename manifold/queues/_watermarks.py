@@ -29,7 +29,7 @@ class Watermarks:
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
     enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`; empty: missing
     loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
-    loaded_ecq_seq: int | None = None  # the same for its stream ecq, of which the lake may know less or more
+    loaded_ecq_seq: int | None = None  # seq up to which it loaded this recorder's stream ecq, perhaps less or more
 
     @property
     def load_id(self) -> bytes | None:

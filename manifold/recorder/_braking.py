@@ -25,6 +25,7 @@ AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into 
 LATE = "recorded, but not in force yet: a later order is in force, by the clock of another recorder; pause it again"
 FORGET_S = 3600  # between two looks for brakes that no entry can be as old as
 FORGET_LATER_MS = 86_400_000  # than an entry is kept: a release may be recorded a little after the order that stops it
+ARCHIVE_AGAIN_S = 5.0  # pause between two attempts to read an archive that was unreadable
 AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
 log = structlog.get_logger(__name__)
@@ -38,14 +39,21 @@ class Brakes:
 
     def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
         self._queues, self._recorded = queues, recorded
-        # The Redis that has all of them: its run id, and since when it has had any.
-        self._complete_in: tuple[str, bytes] | None = None
+        # A Redis: its run id, and since when it has had any.
+        self._complete_in: tuple[str, bytes] | None = None  # the one that has all of them
+        self._incomplete_in: tuple[str, bytes] | None = None  # the one that lacks the archive's, which was unreadable
+        self._is_incomplete = asyncio.Event()
         self._missed: list[Braking] = []  # recorded while Redis was away
         self._has_missed = asyncio.Event()
         self._forget_at = 0.0  # monotonic seconds
 
     async def run(self) -> None:
-        """Hand over what Redis missed once it is back; runs forever."""
+        """Hand over what Redis missed once it is back, and the archive's brakes once it is readable; runs forever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hand_over_missed(), name="recorder.brakes.missed")
+            group.create_task(self._hand_over_archived(), name="recorder.brakes.archived")
+
+    async def _hand_over_missed(self) -> None:
         while True:
             await self._has_missed.wait()
             await asyncio.sleep(AGAIN_S)
@@ -59,6 +67,22 @@ class Brakes:
                 self._has_missed.clear()
             log.info("missed brakes handed over", orders=len(missed))
 
+    async def _hand_over_archived(self) -> None:
+        """Not in `look`, for which entries wait: an unreachable storage may take minutes to fail."""
+        while True:
+            await self._is_incomplete.wait()
+            await asyncio.sleep(ARCHIVE_AGAIN_S)
+            incomplete_in = self._incomplete_in
+            try:
+                brakings = await asyncio.to_thread(self._recorded_brakes)
+                await self._queues.brake(brakings)
+            except (RedisError, OSError, pa.ArrowException):
+                continue
+            if self._incomplete_in is incomplete_in:  # otherwise another Redis has come meanwhile, and lacks them
+                self._complete_in, self._incomplete_in = incomplete_in, None
+                self._is_incomplete.clear()
+            log.info("brakes handed over again", orders=len(brakings))
+
     async def hand_over(self, group: Sequence[Incoming]) -> None:
         """Put on the brakes of this group, and note on each order whether it is in force."""
         ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
@@ -69,7 +93,7 @@ class Brakes:
             all_are_on = await self._queues.brake(brakings) == len(brakings)
             known = {} if all_are_on else (await self._queues.brakes()).brakes
         except (RedisError, ValueError) as exc:
-            self._complete_in = None
+            self._complete_in = self._incomplete_in = None
             self._missed += brakings
             self._has_missed.set()
             log.warning("brakes not handed over", reason=why(exc))
@@ -84,6 +108,8 @@ class Brakes:
     async def look(self) -> None:
         """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
 
+        If the archive is unreadable, only the journal's are handed over here, and `run` does the rest.
+
         Raises:
             redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
         """
@@ -91,17 +117,22 @@ class Brakes:
         if since and monotonic() >= self._forget_at:
             self._forget_at = monotonic() + FORGET_S
             await self._queues.forget_brakes(self._seq_ago(FORGET_LATER_MS))
-        if since and (found, since) == self._complete_in:
+        if since and (found, since) in (self._complete_in, self._incomplete_in):
             return
         try:
             brakings = await asyncio.to_thread(self._recorded_brakes)
         except (OSError, pa.ArrowException) as exc:
             if not since:
                 raise
-            log.warning("archive not readable: only the journal's brakes are handed over again", reason=str(exc))
-            brakings = await asyncio.to_thread(self._journaled_brakes)
+            log.warning("archive unreadable; its brakes are handed over as soon as it is readable", reason=str(exc))
+            await self._queues.brake(await asyncio.to_thread(self._journaled_brakes))
+            self._incomplete_in = found, since
+            self._is_incomplete.set()
+            return
         await self._queues.brake(brakings)
-        self._complete_in = found, since  # a Redis that had none gets them once more: somebody else may have been first
+        # A Redis that had none gets them once more: somebody else may have been first.
+        self._complete_in, self._incomplete_in = (found, since), None
+        self._is_incomplete.clear()
         if brakings:
             log.info("brakes handed over again", orders=len(brakings))
 

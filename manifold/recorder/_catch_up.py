@@ -42,7 +42,7 @@ class CatchUp:
     """Keeps this recorder's watermarks in the queues: messages up to a watermark are in the queues, later ones are replayed.
 
     Raises:
-        redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close` again.
+        redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close_gap` again.
     """
 
     def __init__(
@@ -57,29 +57,30 @@ class CatchUp:
     ) -> None:
         self._direct_enqueuer, self._queues, self._lake, self._recorded = direct_enqueuer, queues, lake, recorded
         self._parser, self._journal, self._node = parser, journal, node
-        self._marks: Watermarks | None = None  # as last read or written here
+        self._watermarks: Watermarks | None = None  # as last read or written here
 
-    async def mark(self, seq: int) -> None:
-        """Advance the watermark: everything up to `seq` is in the queues.
+    async def advance(self, seq: int) -> None:
+        """Advance the watermark: everything up to `seq` is in the queues. Call `close_gap` once before.
 
         Raises:
-            Retryable: the queues have changed since; they lack something.
+            Retryable: another process changed or reloaded the queues after this one last read or wrote the watermark; call
+                `close_gap`.
         """
-        assert self._marks is not None
-        self._marks = await self._queues.advance_watermark(self._node, self._marks, seq)
+        assert self._watermarks is not None
+        self._watermarks = await self._queues.advance_watermark(self._node, self._watermarks, seq)
 
     async def leave(self) -> None:
         """Delete the watermark, because this recorder hands nothing over."""
         await self._queues.drop_watermark(self._node)
 
-    async def close(self, gap: Gap, passed: Callable[[], int]) -> None:
+    async def close_gap(self, gap: Gap, passed: Callable[[], int]) -> None:
         """Replay what the queues lack, and advance the watermark to the seq that `passed` returns.
 
         Raises:
             Retryable: the queues are not loaded, or lost so much that they count as not loaded from now on.
         """
-        left = self._marks.enqueued_seq if self._marks is not None else None
-        self._marks = marks = await self._queues.marks(self._node)
+        left = self._watermarks.enqueued_seq if self._watermarks is not None else None
+        self._watermarks = marks = await self._queues.marks(self._node)
         self._direct_enqueuer.load_id = marks.load_id
         if marks.load_id is None:
             raise Retryable(NOT_LOADED)
@@ -87,14 +88,14 @@ class CatchUp:
         since = await self._since(marks.complete_seq, marks, gap, Stream.TRIGGER)
         since_ecq = await self._since(marks.complete_ecq_seq, marks, gap, Stream.ECQ)
         rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
-        await self.mark(max(0, min(since, since_ecq) - 1))  # from now on, the queues keep later ended entries
+        await self.advance(max(0, min(since, since_ecq) - 1))  # from now on, the queues keep later ended entries
         if min(since, since_ecq) <= gap.upto:
             # A Redis that lost nothing remembers the ended entries that may be offered again; for another one, the lake has them.
             ended = NO_OUTCOMES if same else await self._lake.ended_since(datetime_of(since))
             await self._offer_data(since, gap.upto)
             await self._offer_ecq(since_ecq, gap.upto, rewound)
             await self._offer_triggers(since, gap.upto, ended)
-        await self.mark(passed())
+        await self.advance(passed())
 
     async def _since(self, marked: int | None, marks: Watermarks, gap: Gap, stream: Stream) -> int:
         """The first seq of a stream that the queues may lack."""
@@ -168,7 +169,7 @@ class CatchUp:
         async for group in self._groups(Stream.TRIGGER, since, upto):
             await self._direct_enqueuer.offer(group, skip=ended)
             self._note(group)
-            await self.mark(group[-1].seq)  # if the next group fails, continue here: data and compacted queues are complete
+            await self.advance(group[-1].seq)  # if the next group fails, continue here: data and compacted queues are complete
 
     async def _groups(self, stream: Stream, since: int, upto: int) -> AsyncIterator[list[Incoming]]:
         source, offered = self._recorded.messages(stream, since, upto), 0

@@ -135,19 +135,19 @@ class Enqueuer:
 
     async def _look(self) -> None:
         if self._direct_enqueuer is not None:
-            await (self._keep_mark() if self.suspended is None else self._try_resume())
+            await (self._advance_watermark() if self.suspended is None else self._try_resume())
             return
         try:
             await self.brakes.look()
         except FAILURES as exc:
             log.warning("brakes not handed over", reason=why(exc))
 
-    async def _keep_mark(self) -> None:
-        """Advance the watermark. If the queues have changed since, they lack something."""
+    async def _advance_watermark(self) -> None:
+        """Advance the watermark; suspend if that fails: the queues may lack something."""
         assert self._direct_enqueuer is not None
         try:
             await self.brakes.look()
-            await self._catch_up.mark(self._passed())
+            await self._catch_up.advance(self._passed())
             await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
             await self._suspend(why(exc))
@@ -164,7 +164,7 @@ class Enqueuer:
             await self.brakes.look()  # before any entry can be there that they forbid
             self._run_id_guard.expected = found
             gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
-            await self._catch_up.close(gap, self._passed)
+            await self._catch_up.close_gap(gap, self._passed)
         except FAILURES as exc:
             if why(exc) != self.suspended:
                 log.warning("direct enqueue suspended", reason=why(exc))

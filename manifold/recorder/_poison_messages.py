@@ -1,4 +1,6 @@
-"""Messages that may kill the process that parses them, by memory or in a library: the next recorder uses a child process.
+"""Messages that may kill the process that parses them, by exhausting memory or by crashing a library.
+
+After such a death, the next recorder parses that message in a child process.
 
 Python exceptions are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills the
 recorder is not acknowledged, so the broker redelivers it, and it would kill every later recorder.
@@ -30,12 +32,15 @@ log = structlog.get_logger(__name__)
 
 
 class PoisonGuard:
-    """Keeps the digest of the message in hand in a memory-mapped file, so that it survives a kill."""
+    """Keeps the digest of the message being parsed in a memory-mapped file.
+
+    So the next process knows which message killed this one. Call `load` first.
+    """
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._path, self._settings = path, settings
-        self._memory: mmap.mmap
-        self._known: set[bytes] = set()
+        self._memory: mmap.mmap  # of the file at `path`; mapped by `load`
+        self._suspects: set[bytes] = set()  # digests of messages that earlier processes died of
 
     def load(self) -> None:
         """Read which message an earlier process had in hand when it died."""
@@ -49,7 +54,7 @@ class PoisonGuard:
             places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + MAX_REMEMBERED]
             self._memory[:] = b"".join(places).ljust(size, b"\0")
             log.warning("previous process died while parsing a message; that message is parsed in a child process")
-        self._known = set(places) - {nothing}
+        self._suspects = set(places) - {nothing}
 
     def hold(self, message: Message) -> None:
         """Note that this message is about to be parsed."""
@@ -61,7 +66,7 @@ class PoisonGuard:
 
     def is_suspect(self, message: Message) -> bool:
         """Whether an earlier process may have died of this message."""
-        return bool(self._known) and _digest(message) in self._known
+        return bool(self._suspects) and _digest(message) in self._suspects
 
     async def parse(self, message: Message) -> Parsed:
         """Parse the message in another process; refused if that one dies, too."""

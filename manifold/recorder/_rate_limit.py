@@ -28,6 +28,8 @@ class Admission(Enum):
 
 
 class _Seen(NamedTuple):
+    """The bucket of one key, and its last recorded refusal. Times are those of the clock, in seconds."""
+
     full_at: float  # when the full burst is available again
     told_at: float  # when the last refusal was recorded
     told_seq: int = 0  # seq of that refusal

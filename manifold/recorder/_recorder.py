@@ -185,8 +185,9 @@ class Recorder:
         self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
         self._tail.recovered = True
         self._parser.seqs = await self._lease.take(last_seq)
-        await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
-        await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, self._archive, self._settings.node)
+        archive, parser = self._archive, self._parser
+        await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, archive, parser, wall_clock_ms())
+        await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
         direct_enqueue = self.health().details["direct_enqueue"]
         log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), direct_enqueue=direct_enqueue)

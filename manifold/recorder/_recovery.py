@@ -9,28 +9,24 @@ from manifold.archive.recorded import RecordedSegments
 from manifold.archive.records import JournalRecord
 from manifold.archive.recovery import Recovered
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
-from manifold.contracts.messages import Trigger, parse_trigger
 from manifold.contracts.seq import seq_of
-from manifold.contracts.topics import RELEASE
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import needs_handoff
-from manifold.recorder._parser import DIGEST
+from manifold.recorder._parser import DIGEST, Parser
 from manifold.recorder._redelivered import MAX_REMEMBERED, RedeliveredMessages
-
-NO_LIMIT = 1 << 62
 
 log = structlog.get_logger(__name__)
 
 
-def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, now_ms: int) -> None:
+def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, parser: Parser, now_ms: int) -> None:
     """Fill the dedupe window with the accepted triggers of the archive (of all recorders) and of the journal."""
     since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
     try:
-        _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since))
+        _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since), parser)
     except (OSError, pa.ArrowException) as exc:
         log.warning("archive unreadable; duplicate triggers may be recorded twice", reason=str(exc))
     for file, content in recovered:
-        _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
+        _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER), parser)
 
 
 def restore_redelivered(redelivered: RedeliveredMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
@@ -59,16 +55,10 @@ def _needs_handoff(message: JournalRecord) -> bool:
     return offerable and needs_handoff(message.stream, message.topic)
 
 
-def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
+def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope], parser: Parser) -> None:
     for envelope in envelopes:
         if envelope.refused_because is None and envelope.duplicate_of is None:
-            digest = envelope.headers.get(DIGEST) or _digest(envelope)
+            # A trigger without the header was recorded by another program; it has no digest if ingest refuses it.
+            digest = envelope.headers.get(DIGEST) or parser.read_back(envelope).digest
             if digest is not None:
                 dedupe.first(digest, envelope.seq)
-
-
-def _digest(envelope: Envelope) -> str | None:
-    """The digest of a trigger that another program put into the archive."""
-    is_release = envelope.topic == RELEASE
-    trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT, is_release=is_release)
-    return trigger.digest if isinstance(trigger, Trigger) else None

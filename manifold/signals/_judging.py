@@ -62,9 +62,10 @@ class Judge:
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
     async def _process(self, disposition: Disposition) -> None:
-        """Derive readings and anomalies from accepted signals; release and retry the signals for which that fails.
+        """Derive the readings and anomalies of the signals, which go to the processed queue only.
 
-        They are for the processed queue only; ingest derives them again from the archive.
+        Ingest derives its own from the archive. A signal for which that fails is retried later, and its idempotency claim is
+        released.
         """
         failed: list[Accepted] = []
         for message in disposition.taken:
@@ -72,7 +73,7 @@ class Judge:
                 try:
                     args = message.plain, self._bounds
                     data = await asyncio.to_thread(process, *args) if len(message.plain) > LARGE else process(*args)
-                except Exception as exc:  # as above
+                except Exception as exc:  # isolate unexpected failures to one message
                     log.exception("signal processing failed", correlation_id=message.correlation_id)
                     disposition.later.append((message.received, f"processing failed: {type(exc).__name__}"))
                     failed.append(message)

@@ -18,9 +18,10 @@ log = structlog.get_logger(__name__)
 
 
 def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str, **fields: Any) -> dict[str, Any]:
-    """Give the order; return what the API says of it. The same order of the same run is given once.
+    """Post the order `do` (one of `ORDERS`) and return the API's answer.
 
-    A refused gate needs no order: what nobody approves stays held.
+    `fields` are those of the order, such as `wave`; None ones are left out. A repeat within the same run has the same token, so
+    it counts once. `refuse` with a `wave` posts nothing: a gate that nobody approves stays held. Without one it refuses the plan.
 
     Raises:
         Permanent: a field is wrong, or the API refuses the order.

@@ -80,6 +80,14 @@ class TableResult:
     seconds: float = 0.0
     left_alone: str | None = None  # why the table was skipped
 
+    @property
+    def event(self) -> str:
+        """What happened, for the log."""
+        if self.left_alone is not None:
+            return "table left alone"
+        is_changed = self.rewritten_files or self.manifests_rewritten or self.folded_rows
+        return "table compacted" if is_changed else "table examined"
+
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
@@ -112,7 +120,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
             now.date(), merge_rows
         )
         result.tables[table.name] = done
-        log.info("table compacted", table=table.name, **asdict(done))
+        log.info(done.event, table=table.name, **asdict(done))
     if with_queues:
         note_compacted(catalog)
     return result

@@ -17,8 +17,8 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.ecq_rows import folded_rows
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.change_rows import remove, replace_rows
 from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
-from pipelines.maintenance.delete_collected import remove, replace_rows
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.populate.snapshot_range import range_since

@@ -26,7 +26,7 @@ from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.maintenance.delete_collected import remove
+from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal

@@ -106,7 +106,7 @@ def collect_garbage(
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
     )
-    log.info("garbage collected", **asdict(result))
+    log.info("garbage listed, nothing removed" if dry_run else "garbage collected", **asdict(result))
     return result
 
 

@@ -22,7 +22,7 @@ from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import expired_rows
-from pipelines.maintenance.delete_collected import remove
+from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.populate.pending import KEYS
 

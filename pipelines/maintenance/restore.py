@@ -75,7 +75,7 @@ def restore(
         again = f"{run_id}_again"
         done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
     result = Restored(run_id, done.ingested.segments, len(done.runs))
-    log.info("lake restored from the archive", **asdict(result))
+    log.info("lake restored from the archive", emptying_run_id=run_id, segments=result.segments, ingest_runs=result.runs)
     return result
 
 

@@ -94,7 +94,13 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
     run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
     result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(again), sorted(before))
-    log.info("runs rolled back", **asdict(result))
+    log.info(
+        "runs rolled back",
+        rollback_run_id=result.run_id,
+        undone=result.undone,
+        segments_to_ingest_again=result.segments,
+        tables=result.tables,
+    )
     return result
 
 

@@ -42,7 +42,7 @@ class Verified:
     repaired: dict[str, int] = field(default_factory=dict)  # by kind, if requested
     report: str | None = None  # address of the folder; None: there is no difference
     compacted: dict[str, int] = field(default_factory=dict)  # of compacted queues: number of clients, by kind of difference
-    compacted_repaired: dict[str, int] = field(default_factory=dict)  # the same, repaired
+    compacted_repaired: dict[str, int] = field(default_factory=dict)  # of them, the repaired ones
 
     @property
     def agree(self) -> bool:

@@ -92,7 +92,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
         while due := next(_steps_due(loaded := catalog.load_table(table.identifier), table), None):
             version, step = due
             taken = _due(table, version, step, loaded)
-            say(f"{table.name}: {step.name} ({step.says()})")
+            say(f"{table.name}: {step.name} ({step.describe()})")
             began = time.monotonic()
             _take(catalog, table, version, step)
             steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
@@ -110,7 +110,7 @@ def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]
 
 
 def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
-    return Due(table.name, version, step.name, step.says(), resumed=version <= version_of(loaded))
+    return Due(table.name, version, step.name, step.describe(), resumed=version <= version_of(loaded))
 
 
 def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:

@@ -16,7 +16,7 @@ class Step:
 
     name: str  # unique in its table; words with hyphens
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Describe the step for people."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class SetProperties(Step):
     values: Mapping[str, str]
     instead_of: Mapping[str, str] = field(default_factory=dict)  # values that an earlier release set
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Name the properties."""
         return f"properties: {', '.join(f'{name}={value}' for name, value in self.values.items())}"
 
@@ -49,7 +49,7 @@ class AddColumns(Step):
 
     columns: tuple[Column, ...]
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Name the columns."""
         return f"new columns: {', '.join(column.name for column in self.columns)}"
 
@@ -70,7 +70,7 @@ class RenameColumn(Step):
     old: str
     new: str
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Name the old and the new column."""
         return f"column {self.old} becomes {self.new}"
 
@@ -89,7 +89,7 @@ class WidenColumn(Step):
     type: pa.DataType
     required: bool = True
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Name the column and its new type."""
         return f"column {self.column} becomes {self.type}{'' if self.required else ', and may be empty'}"
 
@@ -110,7 +110,7 @@ class PartitionBy(Step):
 
     fields: tuple[tuple[str, str], ...]  # transforms by Iceberg's names: day, identity, bucket[16]
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Name the partition fields."""
         return f"partitions: {', '.join(f'{transform} of {column}' for column, transform in self.fields) or 'none'}"
 

@@ -131,7 +131,10 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
     result = Populated(*numbers, False, *words, compacted.owners, compacted.queued)
     if triggers:
         log.warning("corrupt trigger keys in redis", keys=result.spoilt_triggers_named, remedy="delete them")
-    (log.error if result.problem else log.info)("queues populated", everything=everything, **asdict(result))
+    if result.problem:
+        log.error("queues populated, except those with corrupt keys", everything=everything, **asdict(result))
+    else:
+        log.info("queues populated", everything=everything, **asdict(result))
     return result
 
 

@@ -9,7 +9,7 @@ import orjson
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from manifold.archive.segment import Interval, Segment
+from manifold.archive.segment import AHEAD, Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.lake.catalog import open_catalog
@@ -62,7 +62,7 @@ class NewSegments(DataSourceStreamReader):
 
     def _new(self, now: datetime) -> list[Segment]:
         lists_all = now - self.listed_all_at > FULL_LISTING_EVERY
-        part = None if lists_all else Interval(now - RECENT, now + RECENT)
+        part = None if lists_all else Interval(now - RECENT, now + AHEAD)
         settings = self.settings
         found = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), part)
         most = list(islice(found, settings.stream_max_segments + 1))

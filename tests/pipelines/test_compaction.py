@@ -14,7 +14,8 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
-from pipelines.maintenance.compact import Compacted, compact
+from pipelines.maintenance.compact import Compacted, TableResult, compact
+from pipelines.maintenance.compact_discover import Shape
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
@@ -25,6 +26,21 @@ SETTLED, OPEN = TODAY - timedelta(days=5), TODAY
 POLICY = CompactionPolicy(target_bytes=1000, min_files=4, max_manifests=10, settled_days=2)
 DAY_MS = 86_400_000
 SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("done", "event"),
+    [
+        ({}, "table examined"),
+        ({"rewritten_files": 4}, "table compacted"),
+        ({"manifests_rewritten": True}, "table compacted"),
+        ({"folded_rows": 2}, "table compacted"),
+        ({"left_alone": "run r is open"}, "table left alone"),
+    ],
+)
+def test_the_log_calls_a_table_compacted_only_if_it_was_rewritten(done: dict[str, Any], event: str) -> None:
+    shape = Shape(1, 0, 1, 1000, 0, 1)
+    assert TableResult(shape, shape, **done).event == event
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_data_known_to_the_lake_with_other_bytes_is_not_replayed(spark_lake: Spa
 
 def test_a_trigger_past_its_retention_is_replayed_for_the_record_only(spark_lake: SparkLake) -> None:
     seq = refuse(spark_lake, trigger(2, ["V1"]), "a limit")
-    assert not replay(spark_lake.catalog, spark_lake.settings, seq, now=at(0) + timedelta(days=40)).sent
+    assert not replay(spark_lake.catalog, spark_lake.settings, seq, now=at(0) + timedelta(days=40)).will_be_sent
 
 
 def test_a_file_cannot_be_replayed_and_can_be_dropped(spark_lake: SparkLake) -> None:

@@ -99,8 +99,8 @@ def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
     if row["topic"] not in TRIGGER_TOPICS and not is_release:
         return _unknown(row)
     inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
-    known = {"max_ids": limits.max_ids, "max_data_bytes": limits.max_data_bytes}
-    return parse_trigger(row["payload"], **known, inline=inline, is_release=is_release)
+    sizes = {"max_ids": limits.max_ids, "max_data_bytes": limits.max_data_bytes}
+    return parse_trigger(row["payload"], **sizes, inline=inline, is_release=is_release)
 
 
 def _data(row: Row, limits: Limits) -> Data | Refused:

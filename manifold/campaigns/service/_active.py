@@ -33,7 +33,7 @@ from manifold.settings import Settings
 
 CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker keeps the order of one client's messages
 READ_S = 0.5  # pause between two looks at the record
-AWAITED_S = 0.1  # the same, while something published is not on record yet
+AWAITED_S = 0.1  # pause between two looks while something published is not on record yet
 REST = 4  # times as long as a decision took, until the same state is decided on again
 REFUSED_S = 30.0  # pause of a campaign whose message was refused
 MAX_VINS = 100_000  # in one release

@@ -21,22 +21,22 @@ class FoldedBrakes:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._known: Mapping[str, Brake] | None = None  # None: unknown
+        self._brakes: Mapping[str, Brake] | None = None  # None: unknown
 
     async def read(self) -> None:
         """Read them. Without Redis they are unknown, and nothing can be sent either."""
         try:
             found = await self._queues.brakes()
         except (RedisError, ValueError):
-            self._known = None
+            self._brakes = None
         else:
-            self._known = found.brakes if found.version else None
+            self._brakes = found.brakes if found.version else None
 
     async def follow(self, name: str, campaign: Campaign) -> bool:
         """Set this campaign's brake to that of its folded state; returns whether it is known to be set so."""
-        if self._known is None:
+        if self._brakes is None:
             return False
-        known = self._known.get(name)
+        known = self._brakes.get(name)
         right = right_brake(campaign, known)
         if known is None and right is not None and unix_ms_of(right.seq) < wall_clock_ms() - self._queues.policy.retention_ms:
             return True  # recorders forget it: no entry is as old as that

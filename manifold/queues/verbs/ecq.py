@@ -143,6 +143,8 @@ class Acknowledge(Verb, frozen=True):
 
 
 class _AckStateReply(NamedTuple):
+    """What the queue knows of one message."""
+
     epoch: int
     is_known: bool  # it was acknowledged before
     sent: bool  # an earlier publish may still be under way: it cannot be passed over yet

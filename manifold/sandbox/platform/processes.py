@@ -28,7 +28,7 @@ class Record:
 
     @classmethod
     def of(cls, pid: int) -> "Record | None":
-        """Return the record of the process that has this pid now."""
+        """Return the record of the process that has this pid now; None if there is none."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
         except psutil.NoSuchProcess:

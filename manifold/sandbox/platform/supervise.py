@@ -109,7 +109,7 @@ def _start(
     elif settings.with_signals:
         progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
     if settings.tls:
-        from manifold.sandbox.platform import certificates  # as above, slow to import
+        from manifold.sandbox.platform import certificates  # here, because this import is slow
 
         certificates.create_missing(settings)
     supervisord.start(layout, settings, wanted)

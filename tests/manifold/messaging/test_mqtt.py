@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from manifold.contracts.errors import Permanent, Retryable
+from manifold.messaging import _reconnector
 from manifold.messaging._reconnector import pause_after_loss
 from manifold.messaging.mqtt import NO_SUBSCRIBERS, Message, Mqtt
 from tests.support.servers import Server, free_port, start_mosquitto, stopping
@@ -299,6 +300,20 @@ def test_retained_messages_are_not_new(mosquitto: Server) -> None:
             assert (got.payload, got.retain) == (b"new", False)
             for name in "ab":
                 await client.publish(f"retained/{name}", b"", retain=True)
+
+    run(scenario())
+
+
+def test_a_broker_that_does_not_answer_a_connect_is_called_silent(mosquitto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reconnector, "_CONNACK_WAIT_S", 0.2)
+
+    async def scenario() -> None:
+        async with cuttable(mosquitto.port) as (port, _, answering):
+            answering.clear()
+            async with Mqtt(url(port), "ignored") as client:
+                await until(lambda: client.problem != "")
+                assert client.problem == f"127.0.0.1:{port} did not accept ignored: no CONNACK within 0.2 s"
+            answering.set()
 
     run(scenario())
 

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis as AsyncRedis
+from structlog.testing import capture_logs
 
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
@@ -15,8 +17,9 @@ from manifold.contracts import keys, topics
 from manifold.contracts.brakes import OFF, Brake, Braking
 from manifold.contracts.campaigns import Cancel, Command, Note, Pause, Resume, encode
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.contracts.seq import seq_of, wall_clock_ms
+from manifold.contracts.seq import SeqSource, seq_of, wall_clock_ms
 from manifold.queues import Queues
+from manifold.recorder import _braking
 from manifold.recorder._braking import LATE, Brakes
 from manifold.recorder._parser import Incoming
 from manifold.recorder._replay import ReplaySource
@@ -199,3 +202,43 @@ def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path
                 kept.stop()
 
     asyncio.run(scenario())
+
+
+def test_the_archives_brakes_are_handed_over_as_soon_as_it_is_readable(
+    tmp_path: Path, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_braking, "ARCHIVE_AGAIN_S", 0.01)
+    folder, moved, seqs = tmp_path / "archive" / Stream.CAMPAIGN, tmp_path / "moved", SeqSource(0)
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    archived, journaled = (
+        Envelope(seqs.next(), datetime.now(UTC), Stream.CAMPAIGN, topics.CAMPAIGN, encode(Pause(name, "ann")))
+        for name in ("archived", "journaled")
+    )
+    archive.seal([archived], 0)
+    folder.rename(moved)
+    folder.touch()  # no folder, so it cannot be listed
+
+    async def scenario() -> None:
+        async with AsyncRedis(port=redis_server.port) as client, asyncio.timeout(30):
+            await client.flushall()
+            queues, kept = Queues(client, POLICY), journal(tmp_path)
+            kept.recover()
+            await kept.append([journaled])
+            await queues.brake([])  # another recorder was first
+            orders = Brakes(queues, ReplaySource(archive, kept, 0))
+            work = asyncio.create_task(orders.run())
+            try:
+                for _ in range(3):
+                    await orders.look()
+                assert (await queues.brakes()).brakes.keys() == {"journaled"}
+                folder.unlink()
+                moved.rename(folder)
+                while (await queues.brakes()).brakes.keys() != {"archived", "journaled"}:  # noqa: ASYNC110  # bounded above
+                    await asyncio.sleep(0.01)
+            finally:
+                work.cancel()
+                kept.stop()
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    assert sum("archive unreadable" in line["event"] for line in lines) == 1

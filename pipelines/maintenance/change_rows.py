@@ -1,0 +1,47 @@
+"""Deletes and inserts rows of a table, on the branch of a run, with Spark."""
+
+from pyspark.sql import DataFrame
+
+from manifold.contracts.tables import Table
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.branches import create_branch
+
+
+def remove(attempt: Attempt, table: Table, rows: DataFrame, base: int) -> None:
+    """Delete the rows of `table` that match one of `rows` in all of its columns."""
+    columns = rows.columns
+    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+    sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM changes AS u WHERE {same})"  # noqa: S608  # our own names
+    if len(columns) == 1:
+        sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM changes)"  # noqa: S608  # our own names
+    _carry_out(attempt, table, rows, sql, base)
+
+
+def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, base: int) -> None:
+    """In one snapshot, delete the rows of `rows` whose `flag` is false, and insert the others. `rows` has all columns."""
+    columns = [column for column in rows.columns if column != flag]
+    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+    values = ", ".join(f"u.{column}" for column in columns)
+    found = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
+    lacking = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
+    sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {same} {found} {lacking}"
+    _carry_out(attempt, table, rows, sql, base)
+
+
+def _carry_out(attempt: Attempt, table: Table, changes: DataFrame, sql: str, base: int) -> None:
+    """Run `sql` on the branch of the attempt, in which `{name}` is the branch of `table`, and the view `changes` these rows.
+
+    `base` is the snapshot of main on which the branch begins.
+    """
+    create_branch(attempt.catalog, table, attempt.run_id, base)
+    changes.createOrReplaceTempView("changes")
+    properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in attempt.properties.items()}
+    for name, value in properties.items():
+        attempt.spark.conf.set(name, value)
+    try:
+        attempt.spark.sql(sql.format(name=attempt.name(table, on_branch=True)))
+    finally:
+        for name in properties:
+            attempt.spark.conf.unset(name)
+        attempt.spark.catalog.dropTempView("changes")
+    attempt.note(table, base)
