@@ -181,7 +181,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
             batch = queues.batch()
             for vin in sent.vins:
                 record = OutcomeRecord(vin, sent.seq, Outcome.DELIVERED, now_ms)
-                batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
+                batch.add(record.vin, Ack(record, claim=False, sends_outcome=False), now_ms)
             await batch.run()
         for first in range(0, world.vins, VINS_PER_TRIGGER):
             batch = queues.batch()

@@ -70,7 +70,7 @@ class EcqMessages:
         batch = self._queues.batch()
         for (queue, seq), (key, payload) in messages.items():
             batch.add(queue, Append(seq, key, payload), wall_clock_ms())
-        with tolerate_out_of_memory():
+        with tolerate_out_of_memory("messages not put back"):
             await batch.run(tolerant=True)
 
     def _answer(self, entry: Entry, found: Found | MissingData, where: str) -> None:

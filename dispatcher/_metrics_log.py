@@ -51,16 +51,27 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
             case Release(seq, reason) if reply.word == "released":
                 _metrics.RELEASED.labels(reason.value).inc()
                 log.info(
-                    "released", vin=queue, seq=seq, request_id=request_id_of(seq), reason=reason.value, attempts=reply.attempts
+                    "entry pending again",
+                    vin=queue,
+                    seq=seq,
+                    request_id=request_id_of(seq),
+                    reason=reason.value,
+                    attempts=reply.attempts,
                 )
             case UpdatePresence() if reply.released is not None:
                 _metrics.RELEASED.labels("session").inc()
-                log.info("released", vin=queue, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
+                log.info(
+                    "entry pending again",
+                    vin=queue,
+                    seq=reply.released,
+                    request_id=request_id_of(reply.released),
+                    reason="session",
+                )
             case Park(seq, data_id) if reply.word is not ClaimWord.NONE and not (
                 reply.word is ClaimWord.BUSY and reply.seq == seq
             ):
                 _metrics.PARKED.inc()
-                log.info("parked", vin=queue, seq=seq, request_id=request_id_of(seq), data_id=data_id)
+                log.info("entry parked", vin=queue, seq=seq, request_id=request_id_of(seq), data_id=data_id)
         if reply.next.word is ClaimWord.CLAIMED and reply.next.attempts > 1:
             again += 1
     for outcome, count in outcomes.items():
@@ -72,7 +83,7 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
 
 def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
     log.info(
-        "ended",
+        "entry ended",
         vin=record.vin,
         seq=record.seq,
         request_id=request_id_of(record.seq),

@@ -134,12 +134,12 @@ class Payloads:
             self._answer(seq, Found.of(trigger, payload))
             return
 
-        def read(answer: "asyncio.Future[bytes | None]") -> None:
-            if not answer.cancelled():
-                found = answer.result()
+        def on_read(reading: "asyncio.Future[bytes | None]") -> None:
+            if not reading.cancelled():
+                found = reading.result()
                 self._answer(seq, MissingData(data_id) if found is None else Found.of(trigger, found))
 
-        self._reader.read(data_id).add_done_callback(read)
+        self._reader.read(data_id).add_done_callback(on_read)
 
     def _answer(self, seq: int, found: Found | MissingData) -> None:
         for answer in self._asking.pop(seq).values():
@@ -159,7 +159,7 @@ class Payloads:
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
-            with tolerate_out_of_memory():
+            with tolerate_out_of_memory("trigger not put back"):
                 await self._queues.store_trigger(seq, trigger)
         return trigger
 

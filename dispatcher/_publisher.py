@@ -78,11 +78,11 @@ class Publisher:
     def send(self, queue: QueueName, publish: Publish) -> None:
         """Publish after the backlog: now, or as soon as there is room."""
         self._backlog.append((queue, publish))
-        self.expect(len(publish.what.payload))
+        self.add_backlog_bytes(len(publish.what.payload))
         self._fill()
 
-    def expect(self, more: int) -> None:
-        """Count this many more bytes of payload in the backlog, or being read for it."""
+    def add_backlog_bytes(self, more: int) -> None:
+        """Count this many more bytes of payload, or fewer if negative, as in the backlog or on their way to it."""
         self._backlog_bytes += more
         if self._backlog_bytes < self._window.bytes_:
             self.is_light.set()
@@ -117,7 +117,7 @@ class Publisher:
     def _fill(self) -> None:
         while self._backlog and self._has_room(*self._backlog[0]):
             queue, publish = self._backlog.popleft()
-            self.expect(-len(publish.what.payload))
+            self.add_backlog_bytes(-len(publish.what.payload))
             self._start(queue, publish)
         if not self._backlog:
             self._room()

@@ -29,12 +29,12 @@ retry_redis = retry(retry=retry_if_exception_type(RedisError), wait=wait_exponen
 
 
 @contextmanager
-def tolerate_out_of_memory() -> Iterator[None]:
-    """Log an OutOfMemoryError of the block instead of raising it: Redis need not hold payloads that are in the lake."""
+def tolerate_out_of_memory(consequence: str) -> Iterator[None]:
+    """Log an OutOfMemoryError of the block, with its consequence, instead of raising it: the lake has what Redis lacks."""
     try:
         yield
     except OutOfMemoryError as exc:
-        log.warning("redis out of memory; payload not restored", reason=str(exc))
+        log.warning("redis out of memory", consequence=consequence, reason=str(exc))
 
 
 class Reader:
@@ -119,7 +119,7 @@ class Reader:
     @retry_redis
     async def _put_back(self, payloads: Mapping[str, bytes]) -> None:
         if payloads:
-            with tolerate_out_of_memory():
+            with tolerate_out_of_memory("payloads not put back"):
                 self._unpark(await self._queues.put_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
@@ -136,7 +136,7 @@ class Reader:
     @retry_redis
     async def _unpark_waiting(self, data_id: str) -> None:
         try:
-            with tolerate_out_of_memory():
+            with tolerate_out_of_memory("entries stay parked"):  # until the next check of all parked entries
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
         except ResponseError as exc:
             if not is_corrupt(exc):

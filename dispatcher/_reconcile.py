@@ -40,7 +40,7 @@ class Known:
     in_flight: bool = False  # in either queue
 
 
-def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
+def missed_event(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
     """Return the event that was lost, if `known` disagrees with the session at `at_ms`; None if they agree."""
     if session is None:
         if known.since_ms > at_ms - GRACE_MS or (known.connected != "yes" and not known.in_flight):
@@ -72,7 +72,7 @@ class Reconciler:
                 if is_mine or at_start:  # events before the start may be lost
                     at_start = False
                     await self._ban_revoked()
-                    await self._compare()
+                    await self._offer_missed_events()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
                 log.warning("presence reconciliation failed", reason=str(exc))
@@ -88,7 +88,7 @@ class Reconciler:
         if done.banned or done.already or done.ended:
             log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, expired=done.ended)
 
-    async def _compare(self) -> None:
+    async def _offer_missed_events(self) -> None:
         at_ms = wall_clock_ms()
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
@@ -96,11 +96,11 @@ class Reconciler:
             async for found in read_presence(self._queues):
                 for owner, known in found.items():
                     session = sessions.pop(owner, None)
-                    if session is None and missed(owner, known, None, at_ms) is not None:
+                    if session is None and missed_event(owner, known, None, at_ms) is not None:
                         session = await api.session(owner)  # it may have moved between two pages of the list
-                    events += await self._offer_event(missed(owner, known, session, at_ms))
+                    events += await self._offer_event(missed_event(owner, known, session, at_ms))
         for client_id, session in sessions.items():  # sessions of vehicles without presence
-            events += await self._offer_event(missed(Owner(client_id), Known(), session, at_ms))
+            events += await self._offer_event(missed_event(Owner(client_id), Known(), session, at_ms))
         log.info("presence reconciled", events=events)
 
     async def _offer_event(self, event: Connected | Disconnected | None) -> int:
@@ -138,4 +138,4 @@ def _parse_presence(presence: list[bytes | None], in_flight: int) -> Known:
     return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
 
 
-__all__ = ["Known", "Reconciler", "missed", "read_presence"]
+__all__ = ["Known", "Reconciler", "missed_event", "read_presence"]

@@ -153,7 +153,7 @@ class Scheduler:
             if any(asked):
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or was too late
-                self.publisher.expect(-len(event.payload))
+                self.publisher.add_backlog_bytes(-len(event.payload))
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
             await asyncio.sleep(0)  # there is nothing to await: let other tasks run
@@ -199,21 +199,21 @@ class Scheduler:
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
         """Publish the payload of an entry if it is cached; otherwise fetch it, and handle it once it is found or missing."""
 
-        def answer(found: Found | MissingData) -> None:
+        def on_found(found: Found | MissingData) -> None:
             if isinstance(found, MissingData):
                 self.offer(queue, Missing(seq, claimed_ms, found.data_id))
-            elif queue in self._queued:
-                self.publisher.expect(len(found.payload))
+            elif queue in self._queued:  # with events in hand: keep their order, and count the bytes until _run_batch takes it
+                self.publisher.add_backlog_bytes(len(found.payload))
                 self.offer(queue, Loaded(seq, claimed_ms, *found))
-            else:  # no verb follows, so it need not wait for the current batch
+            else:  # the queue is idle: publishing needs no round trip to Redis, so do it now
                 self._publish(queue, Loaded(seq, claimed_ms, *found))
 
         if is_ecq(queue):
-            self._messages.fetch(queue, seq, answer)
+            self._messages.fetch(queue, seq, on_found)
             return
         found = self._payloads.cached(seq)
         if found is None:
-            self._payloads.fetch(queue, seq, answer)
+            self._payloads.fetch(queue, seq, on_found)
             return
         self._publish(queue, Loaded(seq, claimed_ms, *found))
 

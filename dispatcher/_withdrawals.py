@@ -20,16 +20,26 @@ class Withdrawals:
 
     What is in flight is left alone: it ends by its acknowledgement, or at its deadline by its next claim. `finish` forgets the
     triggers of which the walk has found no entry, so that the walks that follow need not look for them.
+
+    Triggers are given by their seqs: those of each braked campaign, those whose windows are over, and why each is withdrawn.
     """
 
-    def __init__(self, queues: Queues, braked: Mapping[str, list[int]], closed: list[int], reasons: Mapping[int, str]) -> None:
-        self._queues, self._braked, self._closed, self._reasons = queues, braked, closed, reasons
+    def __init__(
+        self,
+        queues: Queues,
+        seqs_by_campaign: Mapping[str, list[int]],
+        closed_seqs: list[int],
+        reason_by_seq: Mapping[int, str],
+    ) -> None:
+        self._queues, self._seqs_by_campaign = queues, seqs_by_campaign
+        self._closed_seqs, self._reason_by_seq = closed_seqs, reason_by_seq
         self._found = set[int]()  # triggers of which an entry was found
-        self._campaign_of = {str(seq).encode(): campaign for campaign, seqs in braked.items() for seq in seqs}
+        # keyed as Redis replies: the seq in ASCII
+        self._campaign_of = {str(seq).encode(): campaign for campaign, seqs in seqs_by_campaign.items() for seq in seqs}
         self._published = Counter[str]()  # campaign → entries that no brake can take back
 
     def __bool__(self) -> bool:
-        return bool(self._reasons)
+        return bool(self._reason_by_seq)
 
     @classmethod
     async def of(cls, queues: Queues) -> "Withdrawals":
@@ -40,11 +50,11 @@ class Withdrawals:
         """
         known = await queues.brakes()
         closed = await queues.closed_windows(known.now_ms)
-        reasons, stopped = dict.fromkeys(closed, OVER), {name: brake for name, brake in known.brakes.items() if brake.is_on}
+        reason_by_seq, stopped = dict.fromkeys(closed, OVER), {name: brake for name, brake in known.brakes.items() if brake.is_on}
         released = dict(zip(stopped, await queues.released(list(stopped)), strict=True))
         for campaign, seqs in released.items():
-            reasons |= dict.fromkeys(seqs, braked(campaign, stopped[campaign]))
-        return cls(queues, released, closed, reasons)
+            reason_by_seq |= dict.fromkeys(seqs, braked(campaign, stopped[campaign]))
+        return cls(queues, released, closed, reason_by_seq)
 
     async def withdraw(self, owners: Iterable[str]) -> None:
         """End what these vehicles have of it, pending or parked.
@@ -65,7 +75,7 @@ class Withdrawals:
             if held in self._campaign_of:
                 self._published[self._campaign_of[held]] += 1
                 self._found.add(int(held))
-            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reasons and str(seq).encode() != held]
+            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and str(seq).encode() != held]
             if seqs:
                 ends[owner] = seqs
         if ends:
@@ -77,12 +87,12 @@ class Withdrawals:
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
-        for campaign, seqs in self._braked.items():
+        for campaign, seqs in self._seqs_by_campaign.items():
             await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
         _metrics.BEYOND_RECALL.clear()
         for campaign, number in self._published.most_common(MAX_CAMPAIGNS):
             _metrics.BEYOND_RECALL.labels(campaign).set(number)
-        await self._queues.drop_windows([seq for seq in self._closed if seq not in self._found])
+        await self._queues.drop_windows([seq for seq in self._closed_seqs if seq not in self._found])
 
     async def _end(self, ends: Mapping[str, Sequence[int]]) -> None:
         """End these entries as withdrawn, each with its number of attempts."""
@@ -93,7 +103,7 @@ class Withdrawals:
         for owner, seqs in ends.items():
             known = [None] * len(seqs) if is_corrupt(tries[owner]) else tries[owner]
             records = (
-                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(tried or 0), reason=self._reasons[seq])
+                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(tried or 0), reason=self._reason_by_seq[seq])
                 for seq, tried in zip(seqs, known, strict=True)
             )
             batch.add(owner, End(tuple(records), claim=False), now_ms)

@@ -64,7 +64,9 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
         try:
             return _answer(command, await take(command, sources.campaigns.one, publish))
         except Retryable as exc:
-            raise Retryable(f"{exc}; the brake is therefore not on yet") if make in BRAKES else exc from None
+            if make not in BRAKES:
+                raise
+            raise Retryable(f"{exc}; the brake is not known to be on: order it again") from None
 
     @router.post("/campaigns", response_model=m.Ordered | m.DryRun, responses=FAILS)
     async def propose(body: m.PlanOrder, caller: Proposer, dry_run: DryRun = False) -> Any:

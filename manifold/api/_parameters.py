@@ -14,7 +14,7 @@ MAX_ENTRIES = 1000  # maximum page size
 VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
 
 
-def _has_a_queue(client_id: str) -> str:
+def _require_client_with_queue(client_id: str) -> str:
     if (refused := refused_client(client_id)) is not None:
         raise ValueError(refused.reason)
     return client_id
@@ -28,7 +28,7 @@ Vin = Annotated[str, Path(**_VIN, description="the vehicle: 1 to 64 printable AS
 ClientId = Annotated[
     str,
     Path(**_VIN, description="the client whose queue it is: as a VIN, but not `w`, `r`, and not a service's"),
-    AfterValidator(_has_a_queue),
+    AfterValidator(_require_client_with_queue),
 ]
 VinAsked = Annotated[str, Query(**_VIN, description="the vehicle")]
 RequestId = Annotated[str, Path(**_REQUEST_ID)]

@@ -57,8 +57,8 @@ async def serve(settings: Settings) -> None:
     def end() -> None:
         server.should_exit = True
 
-    for told in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(told, end)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, end)
     with listener:
         renewing = asyncio.create_task(keep_renewed(config.ssl, tls_files), name="api.certificate") if config.ssl else None
         try:

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from manifold.archive.lease_holders import FOLDER
 from manifold.contracts import keys
-from manifold.contracts.errors import Retryable
+from manifold.contracts.errors import Retryable, message_of
 from manifold.contracts.storage import S3
 from manifold.lake.storage import open_storage, write_bytes
 
@@ -105,7 +105,7 @@ class ArchiveClaims:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(self._call)
         except (OSError, msgspec.MsgspecError) as exc:  # a TimeoutError is an OSError
-            raise Retryable(f"the archive: {exc or 'no answer'}") from exc
+            raise Retryable(f"the archive: {message_of(exc)}") from exc
 
 
 class RedisClaims:
@@ -137,7 +137,7 @@ class RedisClaims:
             async with asyncio.timeout(ANSWER_S):
                 return await self._redis.execute_command(*command)
         except (RedisError, OSError) as exc:
-            raise Retryable(f"Redis: {exc or 'no answer'}") from exc
+            raise Retryable(f"Redis: {message_of(exc)}") from exc
 
 
 def _retrieve_exception(call: "asyncio.Future[Any]") -> None:

@@ -27,7 +27,7 @@ class JournalFile:
         self.path, self.first_seq, self.last_seq = path, first_seq, first_seq
         self.size = size  # bytes of complete records
         self.opened_at = time.monotonic()
-        self.closed = False  # accepts no more messages
+        self.is_ended = False  # accepts no more messages
         self.unsettled = 0  # messages that are not settled yet
         self.annotations: dict[int, Annotation] = {}
         self.sealed = asyncio.Event()  # all its messages are in the archive, in `segments`
@@ -49,34 +49,34 @@ class JournalFile:
             if sync:
                 os.fdatasync(self._fd)
         except OSError:
-            self.closed = True
+            self.is_ended = True
             os.ftruncate(self._fd, self.size)  # a torn record would hide all that follow
             raise
         self.size += len(records)
 
     def close(self) -> None:
-        """Close the file descriptor."""
+        """Close the file descriptor; annotations that come later are dropped."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class Journal:
-    """The files of one recorder, oldest first. `on_closed` is called when a file accepts no more messages."""
+    """The files of one recorder, oldest first. `on_ended` is called when a file accepts no more messages."""
 
-    def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, retry_s: float, on_closed: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, retry_s: float, on_ended: Callable[[], None]) -> None:
         self.files: list[JournalFile] = []
         self.problem: str | None = None
         self.last_seq = 0  # the greatest on disk, of any stream
         self.archived_seq = 0  # everything up to here is in the archive
         self._folder, self._max_bytes, self._max_age_s, self._retry_s = folder, max_bytes, max_age_s, retry_s
-        self._on_closed = on_closed
+        self._on_ended = on_ended
         self._current: JournalFile | None = None
         self._writing = self._rotate_after = False
         self._thread = DiskThread("journal")
 
     def recover(self) -> list[tuple[JournalFile, JournalContent]]:
-        """Open the files of an earlier process: torn tails are truncated, and every file is closed for messages."""
+        """Open the files of an earlier process: torn tails are truncated, and every file accepts no more messages."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
@@ -85,7 +85,7 @@ class Journal:
             os.ftruncate(fd, content.length)
             file = JournalFile(path, fd, content.messages[0].seq if content.messages else 0, content.length)
             file.last_seq = max((message.seq for message in content.messages), default=0)
-            file.annotations, file.closed = dict(content.annotations), True
+            file.annotations, file.is_ended = dict(content.annotations), True
             self.files.append(file)
             self.last_seq = max(self.last_seq, file.last_seq)
             found.append((file, content))
@@ -101,14 +101,14 @@ class Journal:
                     file = await self._thread.run(self._write, records, envelopes[0].seq)
             except OSError as exc:
                 self._writing = False
-                self._log_status(
+                self._set_problem(
                     f"the journal in {self._folder} is unwritable ({exc.strerror}); acknowledgements paused; free disk space"
                 )
                 self._roll()
                 await asyncio.sleep(self._retry_s)
                 continue
             self._writing = False
-            self._log_status(None)
+            self._set_problem(None)
             self.last_seq = file.last_seq = envelopes[-1].seq
             self._current = file
             if file not in self.files:
@@ -124,20 +124,20 @@ class Journal:
         self._thread.submit(partial(self._write_notes, file, records))
 
     def rotate(self) -> None:
-        """Close the current file for messages, if there is one; a group that is being written still belongs to it."""
+        """End the current file, if there is one: it accepts no more messages, except a group that is being written."""
         self._rotate_after = self._writing
         if self._current is not None and not self._writing:
-            self._current.closed = True
+            self._current.is_ended = True
             self._roll()
 
     def rotate_if_old(self) -> None:
-        """Close the current file if it has reached its maximum age."""
+        """End the current file if it has reached its maximum age."""
         if self._current is not None and time.monotonic() - self._current.opened_at >= self._max_age_s:
             self.rotate()
 
     def sealable(self) -> JournalFile | None:
         """The oldest file, if it can become segments now."""
-        return next((file for file in self.files[:1] if file.closed and file.unsettled == 0), None)
+        return next((file for file in self.files[:1] if file.is_ended and file.unsettled == 0), None)
 
     async def remove(self, file: JournalFile, segments: list[str]) -> None:
         """Delete a file whose messages are all in the archive."""
@@ -159,7 +159,7 @@ class Journal:
 
     def _write(self, records: bytes, first_seq: int) -> JournalFile:
         file = self._current
-        if file is None or file.closed:
+        if file is None or file.is_ended:
             file = self._open(first_seq)
         try:
             file.write(records, sync=True)
@@ -192,9 +192,10 @@ class Journal:
 
     def _roll(self) -> None:
         self._current = None
-        self._on_closed()
+        self._on_ended()
 
-    def _log_status(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
+        """Note why the journal is unwritable, or None; log a change."""
         if problem != self.problem:
             if problem:
                 log.error("journal unwritable", reason=problem)

@@ -75,7 +75,7 @@ class Lease:
             try:
                 self._seqs = await self._take(last_seq)
             except Retryable as exc:
-                self._log_status(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
+                self._set_problem(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
                 await asyncio.sleep(RETRY_S)
             else:
                 return self._seqs
@@ -88,16 +88,17 @@ class Lease:
             if self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
                 await asyncio.sleep(RETRY_S)
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew until the lease is lost, or until cancelled."""
         while self.lost is None:
             await asyncio.sleep(self._range_ms / RENEWALS / 1000)
             await self._renew()
 
     async def release(self) -> None:
-        """Record the last seq, so that the next holder need not wait. Call after `keep` has ended; no seq is assigned afterwards.
+        """Record the last seq, so that the next holder need not wait. Afterwards no seq is assigned.
 
-        If the archive is unavailable, the number is kept: this folder can then continue without asking.
+        Call this once `renew_until_lost` has ended. If the archive is unavailable, the number is kept: this folder can
+        then continue without asking.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_has_claim:
@@ -162,7 +163,7 @@ class Lease:
             newer = [other for other in self._foreign(found) if other.epoch > self._epoch]
             if newer:
                 self.lost, self._archive_has_claim = self._holder_message(newer[0]), True
-                self._log_status(self.lost)
+                self._set_problem(self.lost)
             else:
                 self._grant(self._seqs, claim, unavailable)
 
@@ -171,10 +172,10 @@ class Lease:
         if len(unavailable) < len(self._stores):
             self._until_ms = claim.until_ms
             self._place.mark_held(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
-            self._log_status(None)
+            self._set_problem(None)
         else:
             self._until_ms = self._until_ms or self._place.last_held_ms + self._lease_ms
-            self._log_status(
+            self._set_problem(
                 f"the lease of node={self._node} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(unavailable)}"
             )
         self._archive_has_claim = self._archive not in unavailable
@@ -232,7 +233,8 @@ class Lease:
             "give each recorder a node of its own"
         )
 
-    def _log_status(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
+        """Note what is wrong with the lease, or None; log a new problem."""
         if problem != self.problem and problem is not None:
             log.warning("lease degraded", reason=problem)
         self.problem = problem

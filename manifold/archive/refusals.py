@@ -114,15 +114,15 @@ def refusal(catalog: Catalog, seq: int) -> Refusal:
     return replace(_refusal(rows[-1], _actions(catalog, [seq]).get(seq)), payload=rows[-1]["payload"])
 
 
-def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
-    """Those of `seqs` that are not settled yet, each once, in the order given. Takes a single pass, however many there are.
+def open_among(catalog: Catalog, among: Collection[int]) -> list[int]:
+    """Return those of `among` that are not settled yet, each once, in the order given. One pass, however many there are.
 
     Raises:
         Permanent: no message with one of these seqs was refused.
     """
-    if beyond := [seq for seq in seqs if not -MAX_SEQ <= seq <= MAX_SEQ]:
+    if beyond := [seq for seq in among if not -MAX_SEQ <= seq <= MAX_SEQ]:
         raise Permanent(NEVER % beyond[0])
-    asked = pa.array(list(dict.fromkeys(seqs)), pa.int64())
+    asked = pa.array(list(dict.fromkeys(among)), pa.int64())
     if not len(asked):
         return []
     span = pc.min_max(asked).as_py()
@@ -193,7 +193,7 @@ def _joined(pieces: Iterable[pa.Table]) -> pa.Array:
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
 
 
-def _actions(catalog: Catalog, seqs: list[int]) -> dict[int, dict[str, Any]]:
+def _actions(catalog: Catalog, of: list[int]) -> dict[int, dict[str, Any]]:
     """The last action on each of these messages, by seq."""
-    rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(seqs))) if seqs else []
+    rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(of))) if of else []
     return {row["seq"]: row for row in sorted(rows, key=lambda row: row["at"])}

@@ -82,12 +82,12 @@ class Archive:
         return [name for name, _ in self._top(stream) if _DAY.fullmatch(name)]
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
-        """The segments at those of these paths that exist."""
+        """Return the segments among `paths` that exist."""
         with ThreadPoolExecutor(MAX_CONCURRENT_READS, "find") as pool:
             return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
 
     def present(self, paths: Iterable[str]) -> set[str]:
-        """Those of these paths at which a file exists. Many of one day cost one listing."""
+        """Return those of `paths` at which a file exists. Many of one day cost one listing."""
         wanted = set(paths)
         folders = {"/".join(path.split("/")[:2]) for path in wanted if path.count("/") > 1}
         listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)} & wanted

@@ -14,8 +14,7 @@ from manifold.campaigns.decisions import decide
 from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
-from manifold.campaigns.plan import Plan
-from manifold.campaigns.rate import Recent, still_counted
+from manifold.campaigns.rate import Recent, recent_of
 from manifold.campaigns.standing import Standing, Status
 from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
@@ -90,7 +89,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
             steps = max(steps, fact.step)
     if ledger is not campaign.ledger:
         ledger.judge(decided.terms, anew=has_moved or decided.terms != before.terms)
-    recent = still_counted(chain(campaign.recent, fresh))
+    recent = recent_of(chain(campaign.recent, fresh))
     return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
 
 
@@ -110,11 +109,10 @@ def _membership(decided: Decided) -> object:
 
 
 def _roster(decided: Decided) -> tuple[Roster, str | None]:
-    """The targets by wave, or nobody and why the waves do not fit the list."""
-    if _membership(decided) is None:
+    """Return the roster; it is empty before it is drawn, and also, with the reason, if the waves do not fit the list."""
+    if decided.plan is None or _membership(decided) is None:
         return Roster(), None
     if not decided.targets:
         return Roster(), "the list of targets is empty"
-    assert isinstance(decided.plan, Plan)
     waves = assign(decided.plan, decided.targets)
     return (Roster(), waves.reason) if isinstance(waves, Refused) else (Roster(waves), None)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manifold.campaigns.plan import REST, Plan
-from manifold.campaigns.quantities import WHOLE, share
+from manifold.campaigns.quantities import BASIS_POINTS, share
 from manifold.contracts.campaigns import Target
 from manifold.contracts.messages import Refused, shown
 
@@ -101,7 +101,7 @@ def assign(plan: Plan, listed: Iterable[Target]) -> Members | Refused:
             waves[named[target.vin]].append(target)
     unnamed = (target for target in drawn if target.vin not in named)
     for place, wave in enumerate(plan.waves):
-        waves[place] += islice(unnamed, _size(wave.size, len(targets)))
+        waves[place] += islice(unnamed, _wave_size(wave.size, len(targets)))
         if not waves[place]:
             return Refused(f"waves[{place}].size {shown(wave.size)}: no target is left for this wave; make it or others smaller")
     return tuple(map(tuple, waves))
@@ -115,9 +115,10 @@ def _drawn(campaign: str, targets: Sequence[Target]) -> list[Target]:
     return [targets[place] for place in np.lexsort(words.T[::-1]).tolist()]
 
 
-def _size(size: int | str | None, whole: int) -> int:
+def _wave_size(size: int | str | None, target_count: int) -> int:
+    """Return how many targets a wave of this `size` draws: a number, a share of all (at least 1), the rest, or none."""
     if size is None:
         return 0
     if isinstance(size, int):
-        return min(size, whole)  # JSON's numbers have no end
-    return whole if size == REST else max(1, share(size) * whole // WHOLE)
+        return min(size, target_count)  # a plan may state any integer, and islice takes at most sys.maxsize
+    return target_count if size == REST else max(1, share(size) * target_count // BASIS_POINTS)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from manifold.contracts.messages import LATEST_MS
 
-WHOLE = 10_000  # a share is counted in hundredths of a per cent, so that all arithmetic is exact
+BASIS_POINTS = 10_000  # of the whole: a share is counted in hundredths of a per cent, so that all arithmetic is exact
 _SHARE = re.compile(r"(\d{1,3})(?:\.(\d{1,2}))?%", re.ASCII)
 _DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -20,7 +20,7 @@ def share(text: str) -> int:
     """
     match = _SHARE.fullmatch(text)
     parts = 0 if match is None else int(match[1]) * 100 + int((match[2] or "").ljust(2, "0"))
-    if match is None or parts > WHOLE:
+    if match is None or parts > BASIS_POINTS:
         raise ValueError('must be a share from "0%" to "100%", with at most two decimals, such as "2.5%"')
     return parts
 
@@ -55,12 +55,12 @@ def instant_ms(text: str) -> int:
 
 def reaches(part: int, whole: int, at_least: int) -> bool:
     """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent; true of nothing."""
-    return part * WHOLE >= at_least * whole
+    return part * BASIS_POINTS >= at_least * whole
 
 
 def exceeds(part: int, whole: int, limit: int) -> bool:
     """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent."""
-    return part * WHOLE > limit * whole
+    return part * BASIS_POINTS > limit * whole
 
 
 def checked(name: str, parse: Callable[[str], int], text: str, *, otherwise: str | None = None) -> int:

@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 
 MINUTE_MS = 60_000
-KEPT_MS = 2 * MINUTE_MS  # before the newest: the clock of the recorder that has recorded it may be ahead of the others
+KEPT_MS = 2 * MINUTE_MS  # a minute for the rate, and one for clocks of recorders that differ
 
 Recent = tuple[tuple[int, int, int], ...]  # when (Unix ms), seq, how many targets; oldest first
 
 
-def still_counted(releases: Iterable[tuple[int, int, int]]) -> Recent:
-    """The releases that an instant up to a minute before the newest, or any later one, has to count."""
+def recent_of(releases: Iterable[tuple[int, int, int]]) -> Recent:
+    """Return the releases of the last `KEPT_MS` before the newest one, each once, oldest first.
+
+    The rate looks back one minute. The second minute is for a `now_ms` that is up to a minute before the newest release, since
+    the clocks of recorders differ.
+    """
     known = sorted(set(releases))
     return tuple(release for release in known if release[0] > known[-1][0] - KEPT_MS)
 

@@ -112,18 +112,18 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
 def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str, Any]) -> r.Command | None:
     decided, gate = campaign.decided, wave.gate
     counts = gates.counts_of(campaign, decided.wave)
-    about: dict[str, Any] = {**author, "wave": decided.wave, "counts": counts}
+    fields: dict[str, Any] = {**author, "wave": decided.wave, "counts": counts}
     is_soaking = decided.held_because == "gate"
     if not gates.holds(gate, counts):
         if is_soaking:
-            return r.Unhold(**about)
+            return r.Unhold(**fields)
         is_late = gate.patience is not None and now_ms >= decided.opened_ms + duration_ms(gate.patience)
-        return r.Hold(**about, because="patience") if is_late and not decided.held_because else None
+        return r.Hold(**fields, because="patience") if is_late and not decided.held_because else None
     soak_ms = duration_ms(gate.soak)
     since_ms = decided.held_ms if is_soaking else now_ms
     if now_ms >= since_ms + soak_ms and len(decided.passed_by) >= gate.approve:
-        return r.Pass(**about)
-    return None if is_soaking else r.Hold(**about, because="gate")
+        return r.Pass(**fields)
+    return None if is_soaking else r.Hold(**fields, because="gate")
 
 
 def _silence_due_ms(campaign: Campaign, plan: Plan) -> int | None:

@@ -13,7 +13,6 @@ from manifold.campaigns.forecast import Forecast, Quantiles
 from manifold.campaigns.gates import SUCCESSES, counts_of
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
-from manifold.campaigns.plan import Plan
 from manifold.campaigns.proof import order_summary, wave_counts
 from manifold.campaigns.rate import MINUTE_MS
 from manifold.campaigns.standing import CODES, STATUSES, WAITING, Status
@@ -70,7 +69,7 @@ def targets(
     Raises:
         LookupError: `after` is no target.
     """
-    roster = drawn(campaign)
+    roster = roster_of(campaign)
     status = campaign.ledger.status if len(campaign.roster) else np.full(len(roster), WAITING, np.int8)
     if campaign.settled_by_the_end(Status.WAITING) is not Status.WAITING:
         status = np.where(status == WAITING, CODES[campaign.settled_by_the_end(Status.WAITING)], status)
@@ -108,7 +107,7 @@ def with_targets(campaign: Campaign) -> Campaign:
     """The campaign with its targets by wave, also if it is a proposal."""
     if len(campaign.roster):
         return campaign
-    ledger = Ledger(drawn(campaign))
+    ledger = Ledger(roster_of(campaign))
     return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
@@ -118,10 +117,10 @@ def forecast_view(found: Forecast) -> dict[str, Any]:
     return {"delivered": delivered, "end": _quantiles(found.end), "never": found.never, "draws": found.draws}
 
 
-def drawn(campaign: Campaign) -> Roster:
-    """The targets by wave; of a proposal, as they would be drawn."""
+def roster_of(campaign: Campaign) -> Roster:
+    """Return the campaign's roster; of a proposal, the one that would be drawn now, which is empty if its waves do not fit."""
     plan = campaign.decided.plan
-    if len(campaign.roster) or not isinstance(plan, Plan):
+    if len(campaign.roster) or plan is None:
         return campaign.roster
     waves = assign(plan, campaign.decided.targets)
     return Roster() if isinstance(waves, Refused) else Roster(waves)
@@ -140,7 +139,7 @@ def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[st
         if vin in roster:
             state = campaign.status_of(vin)
         elif campaign.decided.is_proposal and _may_be_listed(campaign, vin):
-            roster = drawn(campaign)
+            roster = roster_of(campaign)
         if vin in roster:
             view = _target(campaign, roster, roster.number_of[vin], str(state))
             yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | view

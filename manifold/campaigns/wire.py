@@ -43,10 +43,10 @@ def release_of(payload: bytes) -> int:
     return _decode_outcome(payload).seq
 
 
-def released(seq: int, trigger: Trigger) -> Released | None:
+def released(seq: int, release: Trigger) -> Released | None:
     """The fact of a trigger that is recorded as `seq`; None for one that is not of a campaign."""
-    place = trigger.campaign
-    return None if place is None else Released(seq, place.wave, place.step, trigger.ids, place.until_ms)
+    place = release.campaign
+    return None if place is None else Released(seq, place.wave, place.step, release.ids, place.until_ms)
 
 
 def ended(seq: int, record: OutcomeRecord) -> Ended:

@@ -135,7 +135,7 @@ def batch_cancel(
 
     last = Progress(before=before)
 
-    def tell(standing: Progress) -> None:
+    def show_progress(standing: Progress) -> None:
         nonlocal last
         last = standing
         say(f"{standing.triggers} triggers, {_counted(standing.entries)}")
@@ -143,7 +143,7 @@ def batch_cancel(
     try:
         with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as say:
             from_there = MAX_SEQ if before is None else before
-            last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=tell)
+            last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=show_progress)
     except KeyboardInterrupt:
         goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
         fail(f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)

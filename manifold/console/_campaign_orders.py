@@ -20,8 +20,9 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.fold import Campaign
     from manifold.campaigns.intake import Declined, Publish, Read, Taken
 
-AWAY = 3  # exit status: the order is not on record, or the brake not on yet
+AWAY = 3  # exit status: the order is not on record, or the brake not on, as far as is known
 NOT_ON = "the brake is therefore not on yet"
+NOT_KNOWN_TO_BE_ON = "the brake is not known to be on: order it again"
 UNKNOWN = "the order is therefore not known to be on record"
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign.")]
 Why = Annotated[str, typer.Option("--why", help="Why; it is kept on record.", show_default=False)]
@@ -198,5 +199,5 @@ def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> Non
     try:
         found = carry_out(settings, name, lambda read, publish: take(order, read, publish))
     except Retryable as exc:
-        fail(f"{exc}; {NOT_ON if kind in BRAKES else UNKNOWN}", AWAY)
+        fail(f"{exc}; {NOT_KNOWN_TO_BE_ON if kind in BRAKES else UNKNOWN}", AWAY)
     print_outcome(order, found, as_json)

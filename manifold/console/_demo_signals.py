@@ -96,7 +96,7 @@ async def send_signals(settings: Settings, run: str) -> Kinds:
         settled = await asyncio.to_thread(_ended, settings) - before
     seconds = time.monotonic() - began
     async with open_dead_letters(settings) as letters:
-        dead = await letters.oldest(MAX_DEAD)
+        dead = await letters.take_oldest(MAX_DEAD)
     ids, codes = {message.correlation_id for message in sent}, dict[str, str]()
     for letter in dead:
         correlation_id = str(letter.message.headers.get("x-correlation-id"))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.errors import Permanent, Retryable, message_of
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code
 from manifold.contracts.signals.messages import DEVICE_ID
@@ -164,7 +164,7 @@ async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool 
     async with open_dead_letters(settings) as letters:
         return [
             letter.to_json() | ({"body": letter.body.decode("utf-8", "replace")} if with_body else {})
-            for letter in await letters.oldest(count)
+            for letter in await letters.take_oldest(count)
         ]
 
 
@@ -174,15 +174,15 @@ async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry
 
     done = []
     async with open_dead_letters(settings) as letters:
-        for letter in await letters.oldest(count):
+        for letter in await letters.take_oldest(count):
             if code and letter.code != code:
                 continue
-            would_be, vouchable = letters.would_be(letter), letters.is_only_old(letter)
+            verdict, vouchable = letters.verdict_now(letter), letters.is_only_old(letter)
             named = letter.code == code or letter.code not in NOT_VOUCHED_FOR
-            replayed = not dry_run and (would_be == ACCEPTED or (vouch and vouchable and named))
+            replayed = not dry_run and (verdict == ACCEPTED or (vouch and vouchable and named))
             if replayed:
                 await letters.replay(letter)
-            said = {"place": letter.place, "code": letter.code, "would_be": would_be, "vouchable": vouchable}
+            said = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": vouchable}
             done.append(said | {"replayed": replayed})
     return done
 
@@ -204,7 +204,7 @@ def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
             f"RabbitMQ at {where} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
         ) from exc
     except (AMQPError, OSError, TimeoutError) as exc:
-        raise Retryable(f"RabbitMQ at {where}: {exc or type(exc).__name__}; see that it runs: make up") from exc
+        raise Retryable(f"RabbitMQ at {where}: {message_of(exc)}; see that it runs: make up") from exc
 
 
 def _bytes(data_from: str) -> bytes:

@@ -106,7 +106,8 @@ async def _sample(settings: Settings, redis: Redis, before: Counter[str], after:
 async def _counted(settings: Settings) -> Counter[str]:
     """Sum the counters and gauges of all services; a service that does not answer counts as zero."""
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
-    ports += [settings.signals_port] * settings.with_signals
+    if settings.with_signals:
+        ports.append(settings.signals_port)
     wanted = rates_of(settings) | WAITING
     pages = await asyncio.gather(*(asyncio.to_thread(page_of, settings, port) for port in ports))
     counted = Counter[str]()

@@ -19,3 +19,8 @@ class OutcomeUnknown(ManifoldError):
 
 class SettingsError(Permanent):
     """A setting is invalid; the message names each one, its value and the allowed values."""
+
+
+def message_of(exc: BaseException) -> str:
+    """Return the message of an error that a library raised; some have none, such as a timeout."""
+    return str(exc) or ("no answer" if isinstance(exc, TimeoutError) else type(exc).__name__)

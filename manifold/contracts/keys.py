@@ -40,7 +40,7 @@ def loaded_marks(*, of_cluster: bool) -> list[str]:
 def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     """Return the watermark keys `handed:<node>`; in a cluster, also one per slot range, in the order of `loaded_marks`.
 
-    Each holds `<loading> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
+    Each holds `<load_id> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
     The watermark is written after the entries, so a Redis that lost its newest writes has lost the watermark too.
     """
     return _per_slot_part(f"handed:{node}", of_cluster)

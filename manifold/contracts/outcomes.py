@@ -90,7 +90,7 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
 
 
 def _wrong_value(record: OutcomeRecord) -> str | None:
-    """The field that no column could hold, or nobody show; JSON's numbers have no end."""
+    """Return what is wrong with the first field that no column can hold, such as a number that is too large; None if none is."""
     if not isinstance(record.vin, str) or not is_vin(record.vin):
         return f"vin {shown(record.vin)} cannot be one"
     for name, most, optional in (

@@ -58,7 +58,7 @@ class StoredPayloads:
         return self._names.metadata.current_snapshot_id if self._names is not None else None
 
     def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
-        """Yield the payloads of `data_ids` in pieces of about `bytes_`, or of a single larger one; None: the lake lacks it.
+        """Yield dicts of data_id → payload (None if the lake lacks it), each of about `bytes_`; a larger payload comes alone.
 
         Raises:
             Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.

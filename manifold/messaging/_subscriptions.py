@@ -58,13 +58,13 @@ class Subscriptions:
         refused = [f"{name} ({_named(reason)})" for name, reason in names if reason >= FIRST_REFUSAL]
         self._confirmed = not refused
         self._refusals = self._refusals + 1 if refused else 0
-        self._tell(refused)
+        self._answer_waiting(refused)
         if not refused:
             return None
         log.error("mqtt subscription refused", client=self._client_id, refused=refused)
         return _PAUSES_S[min(self._refusals, len(_PAUSES_S)) - 1]
 
-    def _tell(self, refused: list[str]) -> None:
+    def _answer_waiting(self, refused: list[str]) -> None:
         waiting, self._waiting = self._waiting, []
         for answer in waiting:
             if answer.done():

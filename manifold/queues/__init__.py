@@ -19,7 +19,7 @@ from manifold.queues._policy import Policy
 from manifold.queues._queue_stats import NAMED_QUEUES, QueueStats, walk
 from manifold.queues._queues import Queues
 from manifold.queues._scripts import NO_SHARED_CODE, Script
-from manifold.queues._watermarks import NOT_LOADED, Watermarks
+from manifold.queues._watermarks import NOT_LOADED, Watermarks, why_not_loaded
 
 __all__ = [
     "DELETE_KEYS",
@@ -52,4 +52,5 @@ __all__ = [
     "is_corrupt",
     "store_trigger",
     "walk",
+    "why_not_loaded",
 ]

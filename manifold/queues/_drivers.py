@@ -67,12 +67,12 @@ async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
     return await drive(sent(commands), partial(exchange, redis))
 
 
-async def drive(exchanges: Exchange[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """Drive `exchanges`, sending its commands with `execute`, and return its result."""
+async def drive(exchanges: Exchange[T], send: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
+    """Drive `exchanges`, sending its commands with `send`, and return its result."""
     try:
         commands = next(exchanges)
         while True:
-            commands = exchanges.send(await execute(commands))
+            commands = exchanges.send(await send(commands))
     except StopIteration as ended:
         result: T = ended.value
         return result

@@ -49,9 +49,10 @@ class EcqLoader(BulkQueues):
         return gone
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
-        """End pending messages (client id, seqs) that are past their retention; yields those that expired.
+        """End pending messages (client id, seqs) that are past their retention, and yield those that expired.
 
-        Messages in flight or acknowledged do not expire, nor does anything of a queue with corrupt keys.
+        Lazy: they end as the result is consumed; a repetition yields the same. Messages in flight or acknowledged do not expire,
+        nor does anything of a queue with corrupt keys.
         """
         left = iter(queues)
         while some := list(islice(left, QUEUES_PER_FLUSH)):

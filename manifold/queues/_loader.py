@@ -63,14 +63,15 @@ class Loader(BulkQueues):
         return total
 
     def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
-        """End entries (owner, seqs) that are not in flight. An entry in flight gets this outcome unless it is acknowledged.
+        """End entries (owner, seqs), and yield each with the outcome that it has then; None if it is in flight.
 
-        Yields each entry with its outcome. Record those of `outcome` with `add_outcomes`; ending the same entries again yields
-        the same, so a crash in between loses nothing. An owner with corrupt keys is skipped and added to `spoilt`.
+        Lazy: entries end as the result is consumed. An entry in flight stays so, and ends with `outcome` at its deadline unless
+        it is acknowledged. The recorder is not told: pass the entries that have `outcome` to `add_outcomes`. Calling `end` again
+        yields the same, so a crash in between loses nothing. An owner with corrupt keys is skipped and added to `spoilt`.
         """
         for some in _in_flushes(_in_pieces(entries)):
             ends = [(owner, tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)) for owner, seqs in some]
-            verbs = ((owner, End(records, claim=False, recorded=True)) for owner, records in ends)
+            verbs = ((owner, End(records, claim=False, sends_outcome=False)) for owner, records in ends)
             for (owner, seqs), reply in zip(some, self._run(verbs, now_ms, tolerant=True), strict=True):
                 if is_corrupt(reply):
                     self.spoilt.add(owner)

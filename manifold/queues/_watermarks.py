@@ -13,7 +13,13 @@ from manifold.queues._cluster import is_cluster
 from manifold.queues._streams import Streams
 
 NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
+LOADED_AGAIN = "the queues were loaded again meanwhile; catching up"
 CHANGED = "the queues changed since the last watermark: Redis rolled back, or the queues were reloaded"
+
+
+def why_not_loaded(found: bytes | str | None) -> str:
+    """Say why nothing can be added to the load that a recorder knows, if Redis has the load `found` now."""
+    return LOADED_AGAIN if found else NOT_LOADED
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +27,20 @@ class Watermarks:
     """The watermarks of one recorder as stored in Redis: one of each kind, or in a cluster one per part of the slots."""
 
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
-    enqueued_marks: tuple[bytes, ...]  # `<loading> <seq>`; empty: missing
+    enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`; empty: missing
     loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
     loaded_ecq_seq: int | None = None  # seq up to which it loaded this recorder's stream ecq, perhaps less or more
 
     @property
-    def loading(self) -> bytes | None:
-        """The name of the last load of the queues; None if they do not hold everything pending."""
+    def load_id(self) -> bytes | None:
+        """What identifies the last load of the queues; None if they do not hold everything pending."""
         return self.loaded[0] if all(self.loaded) else None
 
     @property
     def enqueued_seq(self) -> int | None:
         """The seq up to which this recorder has handed everything over since the queues were loaded; None if it has not."""
         parts = [mark.split(b" ") for mark in self.enqueued_marks]
-        if any(len(part) != 2 or part[0] != self.loading for part in parts):
+        if any(len(part) != 2 or part[0] != self.load_id for part in parts):
             return None
         return min(int(seq) for _, seq in parts)
 
@@ -80,7 +86,7 @@ class WatermarkedQueues(Streams):
             Retryable: the watermarks in Redis are no longer `marks`.
         """
         loaded, handed = self._keys(node)
-        new = b"%s %d" % (marks.loading, seq)
+        new = b"%s %d" % (marks.load_id, seq)
         batch = self.batch()
         for key in loaded:
             batch.call(("GET", key), _or_empty)

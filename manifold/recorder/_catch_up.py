@@ -81,8 +81,8 @@ class CatchUp:
         """
         left = self._watermarks.enqueued_seq if self._watermarks is not None else None
         self._watermarks = marks = await self._queues.marks(self._node)
-        self._direct_enqueuer.loading = marks.loading
-        if marks.loading is None:
+        self._direct_enqueuer.load_id = marks.load_id
+        if marks.load_id is None:
             raise Retryable(NOT_LOADED)
         same = gap.same_redis and marks.enqueued_seq is not None and marks.enqueued_seq >= (left or 0)
         since = await self._since(marks.complete_seq, marks, gap, Stream.TRIGGER)

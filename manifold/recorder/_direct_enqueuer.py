@@ -13,7 +13,7 @@ from manifold.contracts.messages import Data, Trigger
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
-from manifold.queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_corrupt, store_trigger
+from manifold.queues import FIRST, Batch, Queues, TriggerName, is_cluster, is_corrupt, store_trigger, why_not_loaded
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from manifold.recorder import _metrics
@@ -40,7 +40,7 @@ class DirectEnqueuer:
 
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
-        self.loading: bytes | None = None  # the load that `offer` adds to; after a newer load, older messages may be missing
+        self.load_id: bytes | None = None  # the load that `offer` adds to; after a newer load, older messages may be missing
         self.corrupt = CorruptQueues(queues)
         self.ecq = EcqEnqueuer(queues, self.corrupt)
 
@@ -51,7 +51,7 @@ class DirectEnqueuer:
         """
         of_ecq = [incoming for incoming in group if incoming.offerable and incoming.ecq is not None]
         if of_ecq:
-            await self.ecq.offer(of_ecq, self.loading)
+            await self.ecq.offer(of_ecq, self.load_id)
             for incoming in of_ecq:
                 incoming.applied = True
         asked = [
@@ -74,7 +74,7 @@ class DirectEnqueuer:
         """End these entries, whatever their state in the queues. The entries behind them may be claimed."""
         batch = self._queues.batch()
         for record in records:
-            batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
+            batch.add(record.vin, Ack(record, claim=False, sends_outcome=False), now_ms)
         found = zip(records, await batch.run(tolerant=True), strict=True)
         await self._queues.wake({record.vin for record, reply in found if not is_corrupt(reply) and reply.word == "ended"})
 
@@ -90,7 +90,7 @@ class DirectEnqueuer:
         batch.call(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)
         self._add_trigger(batch, incoming.seq, trigger)
         before = len(batch)
-        verb = DirectEnqueue(incoming.seq, trigger.request_id, trigger.data_id, digest, self.loading or b"")
+        verb = DirectEnqueue(incoming.seq, trigger.request_id, trigger.data_id, digest, self.load_id or b"")
         for owner in trigger.ids:
             batch.add(owner, verb, now_ms)
         first, *answers = await batch.run(tolerant=True)
@@ -98,7 +98,7 @@ class DirectEnqueuer:
             return False
         replies = await self.corrupt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
         if any(reply.word == "unloaded" for reply in replies.values()):
-            raise Retryable(NOT_LOADED)
+            raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
         self._note_first(incoming, first)
         if incoming.offerable:
             await self._settle(replies, len(replies), now_ms)
@@ -123,12 +123,12 @@ class DirectEnqueuer:
             if incoming.data is not None:
                 pipe.exists(keys.data(incoming.data.data_id))
                 data_ids.append(incoming.data.data_id)
-        loading, *answers = await pipe.execute(raise_on_error=False)
-        refused = (a for a in (loading, *answers) if isinstance(a, RedisError) and not is_corrupt(a))
+        load_id, *answers = await pipe.execute(raise_on_error=False)
+        refused = (a for a in (load_id, *answers) if isinstance(a, RedisError) and not is_corrupt(a))
         if (problem := next(refused, None)) is not None:
             raise problem
-        if loading is None or loading != self.loading:
-            raise Retryable(NOT_LOADED)
+        if load_id is None or load_id != self.load_id:
+            raise Retryable(why_not_loaded(load_id))
         for incoming, first in zip(registering, answers, strict=False):
             self._note_first(incoming, None if is_corrupt(first) else _number(first))
         found = zip(data_ids, answers[len(registering) :], strict=True)

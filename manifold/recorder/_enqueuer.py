@@ -121,12 +121,12 @@ class Enqueuer:
             self._settle(file, incoming)
         self._upto = max(self._upto, group[-1].seq)
 
-    async def _suspend(self, why: str, group: Sequence[Incoming] = ()) -> None:
+    async def _suspend(self, reason: str, group: Sequence[Incoming] = ()) -> None:
         for incoming in group:
             incoming.applied = False
         if self.suspended is None:
-            log.warning("direct enqueue suspended", reason=why, since=group[0].seq if group else self._upto + 1)
-        self.suspended = why
+            log.warning("direct enqueue suspended", reason=reason, since=group[0].seq if group else self._upto + 1)
+        self.suspended = reason
         self._run_id_guard.expected = None
         _metrics.DIRECT_ENQUEUE.set(0)
         if group and self._state.state.gap_since is None:

@@ -31,11 +31,11 @@ class Receipts:
             log.warning("receipt not sent", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
             return
         try:
-            answer = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
+            publishing = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
         except Retryable:
             _metrics.RECEIPTS.labels("lost").inc()
         else:
-            answer.add_done_callback(_count)
+            publishing.add_done_callback(_count_receipt)
 
 
 def problem_of(topic: str, prefix: str) -> str | None:
@@ -51,6 +51,6 @@ def problem_of(topic: str, prefix: str) -> str | None:
     return None
 
 
-def _count(answer: "asyncio.Future[int]") -> None:
-    lost = answer.cancelled() or answer.exception() is not None
+def _count_receipt(publishing: "asyncio.Future[int]") -> None:
+    lost = publishing.cancelled() or publishing.exception() is not None
     _metrics.RECEIPTS.labels("lost" if lost else "sent").inc()

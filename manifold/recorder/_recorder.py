@@ -70,7 +70,7 @@ class Recorder:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_closed=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),
         )
         self._tail = Tail(self._journal, node)
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
@@ -116,7 +116,7 @@ class Recorder:
             Permanent: the HTTP port is in use, or another recorder holds this recorder's number.
         """
         settings = self._settings
-        told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
             export_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
@@ -125,7 +125,7 @@ class Recorder:
                 settings.host, settings.recorder_port, self.health, routes, token=token, tls_files=settings.http_tls_files
             ):
                 self._place.lock()
-                if not await done_before(told, self._start()):
+                if not await done_before(stopping, self._start()):
                     return
                 async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
                     works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
@@ -137,7 +137,7 @@ class Recorder:
                     self._mqtt.on_resumed = self._ingress.forget_redelivered
                     self._mqtt.on_session_began = self._redelivered.session_began
                     self._mqtt.subscribe(*self._filters())
-                    await done_before(told, self._lease.keep())
+                    await done_before(stopping, self._lease.renew_until_lost())
                     outcomes.cancel()  # unsettled outcomes are delivered again
                     await self._finish()
                     for task in tasks:
@@ -146,7 +146,7 @@ class Recorder:
                 if self._lease.lost is not None:
                     raise Permanent(self._lease.lost)
         finally:
-            told.cancel()
+            stopping.cancel()
             self._lake.close()
             self._journal.stop()
             self._place.unlock()
@@ -211,7 +211,7 @@ class Recorder:
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
         file.unsettled -= 1
         self._answer(incoming)
-        if file.closed and file.unsettled == 0:
+        if file.is_ended and file.unsettled == 0:
             self._writer.wake()
 
     def _answer(self, incoming: Incoming) -> None:

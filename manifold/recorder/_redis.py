@@ -9,6 +9,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
+from manifold.contracts.errors import message_of
 from manifold.queues import connect, is_cluster
 from manifold.settings import Settings
 
@@ -70,7 +71,7 @@ def why(exc: Exception) -> str:
     """Describe an error to the operator of Redis."""
     if isinstance(exc, OutOfMemoryError):
         return "Redis is out of memory: raise maxmemory or let vehicles drain their queues; enqueueing resumes automatically"
-    return str(exc)
+    return message_of(exc)
 
 
 def run_id_in(info: Any) -> str | None:

@@ -7,14 +7,14 @@ from typing import Any
 LOOK_S = 0.01
 
 
-async def done_before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work`, but cancel it when `told` is done; returns whether it had finished by then.
+async def done_before(stopping: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work`, but cancel it when `stopping` is done; returns whether it had finished by then.
 
     Raises:
         Exception: any error of `work`.
     """
     task = asyncio.ensure_future(work)
-    await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         task.cancel()
         await asyncio.wait((task,))

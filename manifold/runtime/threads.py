@@ -25,7 +25,7 @@ class Threads:
         """
         loop = asyncio.get_running_loop()
 
-        def leave(_: object) -> None:
+        def release(_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._free.release)
 
@@ -36,7 +36,7 @@ class Threads:
             except RuntimeError:  # the pool is shut down
                 self._free.release()
                 raise
-            begun.add_done_callback(leave)
+            begun.add_done_callback(release)
             return await asyncio.wrap_future(begun)
 
     def close(self) -> None:

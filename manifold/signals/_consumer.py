@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from manifold.contracts.errors import message_of
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url, shown_url
@@ -72,12 +73,12 @@ class Consumer:
                     await self._serve(session)
                     why = session.lost.result()
             except SESSION_ERRORS as exc:
-                why = str(exc) or type(exc).__name__
+                why = message_of(exc)
             if self._stopping.is_set():
                 return
             if self._settled > before:  # reset the backoff only after progress: a session may connect and fail again at once
                 tries = 0
-            self._log_status(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
+            self._set_problem(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
             pause = min(RECONNECT_MAX_S, RECONNECT_MIN_S * 2**tries)
             tries = min(tries + 1, 10)
             with contextlib.suppress(TimeoutError):
@@ -95,7 +96,7 @@ class Consumer:
         checking = asyncio.create_task(self._check_periodically(session), name="signals.check")
         try:
             await self._consume(session)
-            self._log_status(None)
+            self._set_problem(None)
             await asyncio.wait((session.lost, settling, checking), return_when=asyncio.FIRST_COMPLETED)
             if self._stopping.is_set():
                 await session.stop_consuming()
@@ -215,11 +216,13 @@ class Consumer:
             _metrics.DEPTH.labels(queue).set(await session.count(queue))
         _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))
 
-    def _log_status(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
+        """Note why nothing is consumed, or None; log a change."""
         if problem is not None and problem != self.problem:
             log.warning("rabbitmq unavailable; consumption paused", reason=problem)
         if problem is None:
-            log.info("consuming", queues=[*self._of_signals] + [topology.STATUS] * self._settings.signals_reads_status)
+            status = [topology.STATUS] if self._settings.signals_reads_status else []
+            log.info("consuming", queues=[*self._of_signals, *status])
         self.problem = problem
         _metrics.CONNECTED.set(problem is None)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from manifold.contracts.errors import message_of
 from manifold.settings import Settings
 from manifold.signals._session import SESSION_ERRORS
 from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
@@ -56,7 +57,7 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
 async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
     """Yield each letter with its place, one in memory at a time; yield None and stop once `MAX_BYTES` were read."""
     place, size = 0, 0
-    while found := await letters.oldest(1):
+    while found := await letters.take_oldest(1):
         place, size = place + 1, size + len(found[0].body)
         if size > MAX_BYTES:
             yield None
@@ -65,7 +66,7 @@ async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None
 
 
 def _to_json(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
-    return letter.to_json() | {"would_be": letters.would_be(letter)}
+    return letter.to_json() | {"would_be": letters.verdict_now(letter)}
 
 
 def _unavailable_as_503(handler: Any) -> Any:
@@ -75,7 +76,7 @@ def _unavailable_as_503(handler: Any) -> Any:
         try:
             made: web.Response = await handler(request)
         except SESSION_ERRORS as exc:
-            return web.json_response({"reason": f"RabbitMQ cannot be asked: {str(exc) or type(exc).__name__}"}, status=503)
+            return web.json_response({"reason": f"RabbitMQ cannot be asked: {message_of(exc)}"}, status=503)
         return made
 
     return answer

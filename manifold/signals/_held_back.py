@@ -69,7 +69,7 @@ class HeldBack:
 
     def _name(self, queues: set[str]) -> None:
         for queue in self._named - queues:
-            self._retry.say(queue, None)
+            self._retry.set_problem(queue, None)
         for queue in sorted(queues):
-            self._retry.say(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
+            self._retry.set_problem(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
         self._named = queues

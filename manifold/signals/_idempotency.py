@@ -46,7 +46,7 @@ class IdempotencyStore:
     async def claim(self, group: Sequence[Accepted]) -> list[Claim]:
         """Claim each message, in order; a new one holds its key from now on."""
         now = time.time()
-        replies = await self._run([("EVALSHA", CLAIM.sha, *self._claim_of(message, now)) for message in group])
+        replies = await self._run([("EVALSHA", CLAIM.sha, *self._claim_arguments(message, now)) for message in group])
         return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
 
     async def done(self, group: Sequence[Accepted]) -> None:
@@ -59,25 +59,28 @@ class IdempotencyStore:
             [("EVALSHA", RELEASE.sha, 1, _key(message), keys.held(message.content, message.holder)) for message in group]
         )
 
-    def _claim_of(self, message: Accepted, now: float) -> tuple[Any, ...]:
-        """Build the script's arguments.
+    def _claim_arguments(self, message: Accepted, now: float) -> tuple[Any, ...]:
+        """Return the arguments of claim.lua after its SHA-1: the number of keys, the keys, the values.
 
-        The nonce is stored in the current generation, and looked up in the older ones and the next: another clock may be ahead.
+        The keys are the idempotency key and one hash of nonces per generation, an interval of time. The current generation comes
+        first, because the script stores a new nonce there. The next one is searched too: another door's clock may be ahead.
         """
-        about = keys.digest(message.content), keys.digest(message.holder), self._key_s
+        claimed_for = keys.digest(message.content), keys.digest(message.holder), self._key_s
         if message.nonce is None:
-            return (1, _key(message), *about)
+            return (1, _key(message), *claimed_for)
         newest, device_id = int(now // self._generation_s), message.parsed.device_id
-        places = (newest, newest + 1, *range(newest - keys.GENERATIONS, newest))
-        hashes = [keys.nonces(device_id, generation) for generation in places]
+        generations = (newest, newest + 1, *range(newest - keys.GENERATIONS, newest))
+        hashes = [keys.nonces(device_id, generation) for generation in generations]
         kept_s = (keys.GENERATIONS + 1) * self._generation_s
-        return (1 + len(hashes), _key(message), *hashes, *about, bytes.fromhex(message.nonce), _bound(message), kept_s)
+        return (1 + len(hashes), _key(message), *hashes, *claimed_for, bytes.fromhex(message.nonce), _bound(message), kept_s)
 
     async def _run(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         replies = await execute(self._redis, commands)
         for reply in replies:
             if isinstance(reply, Exception):
-                raise reply if isinstance(reply, RedisError) else RedisError(str(reply))
+                if isinstance(reply, RedisError):
+                    raise reply
+                raise RedisError(str(reply))
         return replies
 
 

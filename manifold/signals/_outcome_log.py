@@ -45,18 +45,18 @@ def _log_all(disposition: Disposition, now: datetime, log_accepted: float) -> No
         for one in some:
             named = {"device_id": ",".join(one.stated.devices) or None, "correlation_id": one.stated.correlation_id}
             why = {"code": one.refusal.code.value, "reason": one.refusal.message, "details": one.refusal.details}
-            log.warning("message", status=status, **_about(one.received, now), **named, **why)
+            log.warning("message", status=status, **_common_fields(one.received, now), **named, **why)
     for received, reason in disposition.later:
         stated = stated_identity_of(received)
         named = {"device_id": ",".join(stated.devices) or None, "correlation_id": stated.correlation_id}
-        about = _about(received, now) | {"retry_count": received.retry_count}
-        log.warning("message", status="retried", **about, **named, reason=reason)
+        fields = _common_fields(received, now) | {"retry_count": received.retry_count}
+        log.warning("message", status="retried", **fields, **named, reason=reason)
     for status, messages in (("processed", disposition.taken), ("duplicate", disposition.duplicates)):
         for message in messages:
             if random.random() < log_accepted:
                 named = {"device_id": message.parsed.device_id, "correlation_id": message.correlation_id}
-                log.info("message", status=status, **_about(message.received, now), **named)
+                log.info("message", status=status, **_common_fields(message.received, now), **named)
 
 
-def _about(received: Received, now: datetime) -> dict[str, Any]:
+def _common_fields(received: Received, now: datetime) -> dict[str, Any]:
     return {"queue": received.queue, "duration_ms": round(max(0.0, (now - received.at).total_seconds()) * 1000, 1)}

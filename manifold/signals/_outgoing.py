@@ -51,8 +51,13 @@ def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: dat
     headers: dict[str, Any] = {DEVICE: parsed.device_id, VERSION: parsed.schema_version}
     if message.correlation_id:
         headers[CORRELATION] = message.correlation_id
-    about: dict[str, Any] = {"content_type": JSON, "delivery_mode": PERSISTENT, "message_id": message.content, "timestamp": at}
-    return Outgoing(topology.EXCHANGE, topology.PROCESSED, Message(body, headers=headers, **about))
+    properties: dict[str, Any] = {
+        "content_type": JSON,
+        "delivery_mode": PERSISTENT,
+        "message_id": message.content,
+        "timestamp": at,
+    }
+    return Outgoing(topology.EXCHANGE, topology.PROCESSED, Message(body, headers=headers, **properties))
 
 
 def retry(received: Received, after_ms: int, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:
@@ -75,8 +80,8 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
     known = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
-    about: dict[str, Any] = {"content_type": JSON, "delivery_mode": PERSISTENT, "correlation_id": known, "timestamp": at}
-    return Outgoing("", to, Message(report.to_json(), headers=headers, **about), mandatory=False)
+    properties: dict[str, Any] = {"content_type": JSON, "delivery_mode": PERSISTENT, "correlation_id": known, "timestamp": at}
+    return Outgoing("", to, Message(report.to_json(), headers=headers, **properties), mandatory=False)
 
 
 def _fits(text: str | None) -> bool:

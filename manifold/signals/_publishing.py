@@ -72,7 +72,7 @@ class Publishing:
         if not out:
             return []
         publishing = asyncio.ensure_future(session.publish(out))
-        publishing.add_done_callback(_looked_at)
+        publishing.add_done_callback(_retrieve_exception)
         was_blocked = False
         try:
             while not (await asyncio.wait((publishing,), timeout=self._confirm_s))[0]:
@@ -81,10 +81,10 @@ class Publishing:
                     raise TimeoutError(f"RabbitMQ has confirmed nothing for {self._confirm_s:g} s")
                 was_blocked = is_blocked
                 if is_blocked:
-                    self._retry.say(RABBITMQ, BLOCKED)
+                    self._retry.set_problem(RABBITMQ, BLOCKED)
         finally:
             publishing.cancel()  # no effect once done
-            self._retry.say(RABBITMQ, None)
+            self._retry.set_problem(RABBITMQ, None)
         return publishing.result()
 
     async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:
@@ -101,7 +101,7 @@ class Publishing:
             _metrics.REPLIES.labels("foreign").inc()
 
 
-def _looked_at(done: "asyncio.Future[list[Exception | None]]") -> None:
+def _retrieve_exception(done: "asyncio.Future[list[Exception | None]]") -> None:
     """Retrieve the exception so that asyncio does not warn about a cancelled publish."""
     if not done.cancelled():
         done.exception()

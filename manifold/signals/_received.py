@@ -88,9 +88,9 @@ class Received:
     @property
     def digest(self) -> str:
         """SHA-256 in lower-case hex over the parts that stay the same across redeliveries and routes."""
-        about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in ROUTING_HEADERS]
+        headers = [(name, self.headers[name]) for name in sorted(self.headers) if name not in ROUTING_HEADERS]
         try:
-            told = repr((self.is_status, about, [self._property(name) for name in KEPT_PROPERTIES]))
+            told = repr((self.is_status, headers, [self._property(name) for name in KEPT_PROPERTIES]))
         except RecursionError:
             told = repr(self.is_status)
         return hashlib.sha256(hashlib.sha256(self.body).digest() + told.encode("utf-8", "replace")).hexdigest()

@@ -60,8 +60,8 @@ class Recording:
             seq, at = self.seqs.next(), message.received.at
             if isinstance(message.parsed, RawSignal):
                 sealed = self._keys.seal(message.plain, seq=seq)
-                about = {"key": message.key, "correlation_id": message.correlation_id}
-                envelopes.append(raw_envelope(seq, at, message.parsed, sealed, payload=message.plain, **about))
+                from_headers = {"key": message.key, "correlation_id": message.correlation_id}
+                envelopes.append(raw_envelope(seq, at, message.parsed, sealed, payload=message.plain, **from_headers))
             else:
                 envelopes.append(status_envelope(seq, at, message.parsed, correlation_id=message.correlation_id))
         for one in refused:

@@ -7,6 +7,7 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import RedisError
 
+from manifold.contracts.errors import message_of
 from manifold.contracts.signals import topology
 from manifold.signals import _metrics
 
@@ -33,14 +34,14 @@ class Retry:
             try:
                 done = await work()
             except (RedisError, OSError) as exc:
-                self.say(server, f"{server} unavailable ({exc}); paused; resumes automatically")
+                self.set_problem(server, f"{server} unavailable ({message_of(exc)}); paused; resumes automatically")
                 await asyncio.sleep(RETRY_S)
             else:
-                self.say(server, None)
+                self.set_problem(server, None)
                 return done
 
-    def say(self, server: str, problem: str | None) -> None:
-        """Set or clear (None) the problem of a server or queue."""
+    def set_problem(self, server: str, problem: str | None) -> None:
+        """Set or clear (None) the problem of a server or queue; log a change."""
         before, is_new = self.problem, server not in self._problems
         if problem is None:
             self._problems.pop(server, None)

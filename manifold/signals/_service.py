@@ -55,7 +55,7 @@ class Signals:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_closed=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),
         )
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._writer = SegmentWriter(self._journal, self._segments, self._state.remember_seq, node=node, retry_s=retry_s)
@@ -112,18 +112,18 @@ class Signals:
 
     async def _work(self, stop: asyncio.Event) -> None:
         """Start and consume until stopped, or until the lease is lost; then finish what is in hand and release the lease."""
-        told = asyncio.ensure_future(stop.wait())
+        stopping = asyncio.ensure_future(stop.wait())
         start = asyncio.ensure_future(self._start())
-        await asyncio.wait((told, start), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopping, start), return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()
             return
         start.result()
-        lease = asyncio.ensure_future(self._lease.keep())
-        tasks = [told, lease, *map(asyncio.ensure_future, (self._writer.run(), watch_lag(_metrics.LOOP_LAG_SECONDS.set)))]
+        lease = asyncio.ensure_future(self._lease.renew_until_lost())
+        tasks = [stopping, lease, *map(asyncio.ensure_future, (self._writer.run(), watch_lag(_metrics.LOOP_LAG_SECONDS.set)))]
         consumer = asyncio.create_task(self._consumer.run(), name="signals.consumer")
         try:
-            await asyncio.wait((consumer, lease, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((consumer, lease, stopping), return_when=asyncio.FIRST_COMPLETED)
             if consumer.done():
                 consumer.result()
             await self._finish(consumer)

@@ -26,9 +26,8 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
     Raises:
         Permanent: as for `assert_topology`.
     """
-    missing = [
-        name for name in (*topology.EXCHANGES, *[topology.PARTITIONS] * bool(partitions)) if await _is_missing(connection, name)
-    ]
+    exchanges = [*topology.EXCHANGES, *([topology.PARTITIONS] if partitions else [])]
+    missing = [name for name in exchanges if await _is_missing(connection, name)]
     for name in missing:
         log.warning("exchange missing", exchange=name)
     await assert_topology(connection, partitions=partitions, unbinds=False)

@@ -61,7 +61,7 @@ class Tracing:
             f"{received.queue} process",
             self._propagator.extract({TRACEPARENT: given}) if given else None,
             SpanKind.CONSUMER,
-            _about(received) | attributes,
+            _messaging_attributes(received) | attributes,
             start_time=_ns(received.at),
         )
         if "manifold.code" in attributes:
@@ -83,10 +83,10 @@ def _ended(disposition: Disposition) -> Iterator[tuple[Received, dict[str, Any]]
 def _known(messages: Iterable[Accepted], outcome: str) -> Iterator[tuple[Received, dict[str, Any]]]:
     for message in messages:
         outcome_of = "status" if message.received.is_status and outcome == "processed" else outcome
-        about = {"manifold.outcome": outcome_of, "manifold.device_id": message.parsed.device_id}
+        attributes = {"manifold.outcome": outcome_of, "manifold.device_id": message.parsed.device_id}
         if message.correlation_id:
-            about[CONVERSATION] = message.correlation_id
-        yield message.received, about
+            attributes[CONVERSATION] = message.correlation_id
+        yield message.received, attributes
 
 
 def _why(one: Refused) -> dict[str, Any]:
@@ -96,16 +96,16 @@ def _why(one: Refused) -> dict[str, Any]:
     return said | ({CONVERSATION: one.stated.correlation_id} if one.stated.correlation_id else {})
 
 
-def _about(received: Received) -> dict[str, Any]:
+def _messaging_attributes(received: Received) -> dict[str, Any]:
     """Return attributes by OpenTelemetry's messaging conventions; nothing of the payload."""
-    about: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "messaging.system": "rabbitmq",
         "messaging.operation.type": "process",
         "messaging.destination.name": received.queue,
         "messaging.message.body.size": len(received.body),
         "manifold.retry_count": received.retry_count,
     }
-    return about | ({CONVERSATION: received.correlation_id} if received.correlation_id else {})
+    return attributes | ({CONVERSATION: received.correlation_id} if received.correlation_id else {})
 
 
 def _ns(at: datetime) -> int:

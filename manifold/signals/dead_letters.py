@@ -72,33 +72,36 @@ class DeadLetters:
     def __init__(self, channel: Any, checks: Checks) -> None:
         self._channel, self._checks = channel, checks
 
-    async def oldest(self, count: int) -> list[DeadLetter]:
-        """Take the oldest `count` letters, or fewer."""
+    async def take_oldest(self, count: int) -> list[DeadLetter]:
+        """Take the oldest `count` letters that were not taken yet, or fewer.
+
+        Those that are neither erased nor replayed return to the queue at the end of the block.
+        """
         queue, found = await self._channel.get_queue(topology.DEAD, ensure=True), list[DeadLetter]()
         while len(found) < count and (message := await queue.get(fail=False, no_ack=False)) is not None:
             found.append(DeadLetter(len(found) + 1, _error_of(message), message.body, message))
         return found
 
-    def would_be(self, letter: DeadLetter) -> str:
-        """Return the result of the server-less checks now: a refusal code, or `accepted`."""
+    def verdict_now(self, letter: DeadLetter) -> str:
+        """Return the result of the checks that need no server, as of now: a refusal code, or `accepted`."""
         judged = self._judge(letter, self._checks)
         return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
 
     def is_only_old(self, letter: DeadLetter) -> bool:
         """Whether the door would refuse it now only because its signed timestamp is too old."""
-        return self.would_be(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
+        return self.verdict_now(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
 
     async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
         """Delete the letters of a device, one in memory at a time; return how many.
 
-        A letter belongs to the device if it states its id, or if `is_in` finds the device in a header or the body.
+        A letter belongs to the device if it states its id, or if `is_in` finds it in a header, the body, or the decoded body.
         """
         gone = 0
-        while found := await self.oldest(1):
-            received = _received(found[0])
+        while taken := await self.take_oldest(1):  # the next one each time: those taken before return only at the end
+            received = _received(taken[0])
             texts: list[bytes | str] = [*(str(value) for value in received.headers.values()), received.body, readable(received)]
             if device_id in stated_identity_of(received).devices or any(is_in(text) for text in texts):
-                await found[0].message.ack()
+                await taken[0].message.ack()
                 gone += 1
         return gone
 
@@ -106,10 +109,10 @@ class DeadLetters:
         """Send a letter to its original queue, signed again if it is only too old; then remove it here."""
         old, headers = letter.message, _own_headers(letter)
         judged = self._ageless(letter)
-        if self.would_be(letter) != ACCEPTED and isinstance(judged, Accepted):
+        if self.verdict_now(letter) != ACCEPTED and isinstance(judged, Accepted):
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            about: dict[str, Any] = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
-            headers |= signed_headers(letter.body, self._checks.secrets[0], **about)
+            signed: dict[str, Any] = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
+            headers |= signed_headers(letter.body, self._checks.secrets[0], **signed)
         again = aio_pika.Message(
             letter.body,
             headers=headers,

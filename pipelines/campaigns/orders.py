@@ -42,5 +42,5 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
     told: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
     if told["effect"] == NONE:
         raise Permanent(f"{do} of {campaign} is on record as {told['seq']} and had no effect: {told['reason']}")
-    log.info("ordered", campaign=campaign, do=do, by=told["by"], seq=told["seq"], effect=told["effect"])
+    log.info("campaign ordered", campaign=campaign, do=do, by=told["by"], seq=told["seq"], effect=told["effect"])
     return told

@@ -124,13 +124,13 @@ def _escaped(vin: str) -> str:
 
 def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
     for record in _records(redis, keys.OUTCOMES):
-        about = _about(record[1].get(b"o", b""))
-        if about is not None and about[0] == named.vin and about[1] < named.before:
+        entry = _entry_of(record[1].get(b"o", b""))
+        if entry is not None and entry[0] == named.vin and entry[1] < named.before:
             yield record
 
 
-def _about(payload: bytes) -> tuple[str, int] | None:
-    """The owner and seq that an outcome or acknowledgement is about; None if it is neither."""
+def _entry_of(payload: bytes) -> tuple[str, int] | None:
+    """The owner and seq of the entry that an outcome or acknowledgement names; None if it is neither."""
     try:
         record = OutcomeRecord.from_wire(payload)
     except ValueError:

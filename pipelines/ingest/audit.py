@@ -89,8 +89,8 @@ class ReferenceTables(Mapping[str, DataFrame]):
     that can hold what the run has seen; of signals, the run's time range. Rows without a day are always included.
     """
 
-    def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added: Mapping[str, DataFrame]) -> None:
-        self._run, self._spark, self._added = run, run.spark, added
+    def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added_rows: Mapping[str, DataFrame]) -> None:
+        self._run, self._spark, self._added = run, run.spark, added_rows
         self._versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
         self._made: dict[str, DataFrame] = {}
 

@@ -38,7 +38,7 @@ class Ledger:
         self._table, self._snapshot_id = table, snapshot_id
 
     def known(self, paths: Iterable[str]) -> set[str]:
-        """Those of these paths that are in the lake."""
+        """Return those of `paths` that are in the lake."""
         return set(self.rows(paths)["path"].to_pylist())
 
     def rows(self, paths: Iterable[str], *columns: str) -> pa.Table:

@@ -143,10 +143,10 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, aside:
     return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 
 
-def _span(segment: Segment, probe: Probe) -> Span | None:
-    if probe.first_seq is None or probe.last_seq is None:
+def _span(segment: Segment, probed: Probe) -> Span | None:
+    if probed.first_seq is None or probed.last_seq is None:
         return None
-    return Span(segment.path, probe.first_seq, probe.last_seq, probe.derived)
+    return Span(segment.path, probed.first_seq, probed.last_seq, probed.derived)
 
 
 def _spans(spans: Iterable[Span | None]) -> list[Span]:

@@ -95,7 +95,7 @@ def publish(
         return False
     elif not passed_audit(written):
         raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
-    elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fence=fence):
+    elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fenced_by=fence):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
@@ -228,11 +228,11 @@ def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
 
 
 def _move_main(
-    catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "", fence: Fence = lambda _: ()
+    catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "", fenced_by: Fence = lambda _: ()
 ) -> bool:
     """Move main from `expected` to `target`, and drop branch `and_drop` in the same commit; False if main was elsewhere.
 
-    After a lost reply, main is read again. `fence` returns further requirements of the commit.
+    After a lost reply, main is read again. `fenced_by` returns further requirements of the commit.
     """
     for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
@@ -243,7 +243,7 @@ def _move_main(
         drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))
         try:
-            commit(loaded, (*guards, *fence(loaded)), (move, *drops))
+            commit(loaded, (*guards, *fenced_by(loaded)), (move, *drops))
         except (CommitFailedException, CommitStateUnknownException):
             continue  # another ref moved, or the reply was lost: read again
         return True

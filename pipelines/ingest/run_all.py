@@ -137,7 +137,8 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
     after_each()
-    return Published(done.ingested + written, report, done.warnings + warnings, done.runs + [run.run_id] * bool(last.part))
+    runs = [*done.runs, run.run_id] if last.part else done.runs
+    return Published(done.ingested + written, report, done.warnings + warnings, runs)
 
 
 def ingest_to_branches(run: Run) -> Ingested:

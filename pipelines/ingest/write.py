@@ -61,7 +61,7 @@ def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
         return None
     close_run(catalog, branch_of(run_id))
     for branch in close_abandoned(catalog, now):
-        log.warning("dropped branches of an abandoned run", branch=branch)
+        log.warning("dropped an abandoned run", branch=branch)
     plan = make_plan(catalog, run.archive, run.part, aside)
     if not plan.segments:
         log.info("nothing new in the archive", run_id=run_id)

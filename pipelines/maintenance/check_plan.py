@@ -177,9 +177,9 @@ def judge(
     yield from _compared(of, QUARANTINE.name, refused, there)
 
 
-def _compared(of: ExpectedKeys, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
-    wanted, there = sum(expected.values()), sum(found[key] for key in expected)
-    if any(found[key] > count for key, count in expected.items()):
+def _compared(of: ExpectedKeys, table: str, wanted_of: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
+    wanted, there = sum(wanted_of.values()), sum(found[key] for key in wanted_of)
+    if any(found[key] > count for key, count in wanted_of.items()):
         yield Finding(of.segment.path, Disagreement.DOUBLED, table, wanted, there)
-    elif any(found[key] < count for key, count in expected.items()):
+    elif any(found[key] < count for key, count in wanted_of.items()):
         yield Finding(of.segment.path, Disagreement.MISSING, table, wanted, there)

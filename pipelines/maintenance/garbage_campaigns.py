@@ -26,10 +26,10 @@ def campaigns_with_data(catalog: Catalog, base: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def are_open(catalog: Catalog, base: Mapping[str, int], campaigns: Collection[str], *, since: datetime) -> set[str]:
-    """Those of these campaigns that were proposed and are not over.
+def open_campaigns(catalog: Catalog, base: Mapping[str, int], campaigns: Collection[str], *, since: datetime) -> set[str]:
+    """Return those of `campaigns` that were proposed and are not over.
 
-    A campaign whose end came before `since` releases nothing any more, even if nobody has recorded that it is over.
+    A campaign whose plan ends before `since` counts as over, even if its end is not recorded: it releases nothing any more.
     """
     orders = defaultdict[str, dict[int, Command]](dict)
     scan = catalog.load_table(CAMPAIGN_EVENTS.identifier).scan(

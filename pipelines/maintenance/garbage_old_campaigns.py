@@ -14,7 +14,7 @@ from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TABLES, Table
 from manifold.lake.catalog import where
 from manifold.settings import Settings
 from pipelines.maintenance.expire_partitions import OldDays
-from pipelines.maintenance.garbage_campaigns import are_open
+from pipelines.maintenance.garbage_campaigns import open_campaigns
 from pipelines.maintenance.garbage_history import KEPT, history_cut
 from pipelines.maintenance.garbage_run import Removal
 
@@ -41,7 +41,7 @@ def _all_are_over(cut: datetime, catalog: Catalog, base: dict[str, int], day: da
     if not campaigns:
         return True
     younger = _campaigns(catalog, CAMPAIGN_EVENTS, base, cut, datetime.max.replace(tzinfo=UTC))
-    return not campaigns & younger and not are_open(catalog, base, campaigns, since=cut)
+    return not campaigns & younger and not open_campaigns(catalog, base, campaigns, since=cut)
 
 
 def _campaigns(catalog: Catalog, table: Table, base: dict[str, int], since: datetime, until: datetime) -> set[str]:

@@ -16,7 +16,7 @@ from manifold.contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.transforms import folded
-from pipelines.maintenance.garbage_campaigns import are_open, campaigns_with_data
+from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
 from pipelines.maintenance.garbage_days import days_over, remember
 from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
@@ -67,14 +67,14 @@ class Rows:
         return self._run.main(table, self.base[table.name])
 
     def _held(self, data_ids: DataFrame) -> list[str]:
-        """Those of these data_ids that an open campaign will release."""
+        """Return those of `data_ids` that an open campaign will release."""
         campaigns = campaigns_with_data(self._run.catalog, self.base)
         if not campaigns:
             return []
         named = self._run.spark.createDataFrame([(data_id,) for data_id in campaigns], "data_id string")
         asked = [row["data_id"] for row in data_ids.join(sf.broadcast(named), "data_id", "left_semi").collect()]
         candidates = {campaign for data_id in asked for campaign in campaigns[data_id]}
-        still_open = are_open(self._run.catalog, self.base, candidates, since=self._cut) if candidates else set()
+        still_open = open_campaigns(self._run.catalog, self.base, candidates, since=self._cut) if candidates else set()
         return sorted(data_id for data_id in asked if campaigns[data_id] & still_open)
 
     def _counts(self, table: Table) -> dict[date, int]:

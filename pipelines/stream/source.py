@@ -19,8 +19,8 @@ from pipelines.ingest.ledger import new_segments
 
 FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"
-RECENT = timedelta(days=1)  # where new segments usually are; the whole archive is listed every `WHOLE_EVERY`
-WHOLE_EVERY = timedelta(hours=1)
+RECENT = timedelta(days=1)  # where new segments usually are; the whole archive is listed every `FULL_LISTING_EVERY`
+FULL_LISTING_EVERY = timedelta(hours=1)
 NO_SEGMENTS = "[]"
 
 
@@ -38,7 +38,7 @@ class NewSegments(DataSourceStreamReader):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.last = NO_SEGMENTS
-        self.listed_whole_at = datetime.min.replace(tzinfo=UTC)
+        self.listed_all_at = datetime.min.replace(tzinfo=UTC)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
         """The initial offset, with no segments."""
@@ -61,13 +61,13 @@ class NewSegments(DataSourceStreamReader):
         yield from (tuple(row) for row in orjson.loads(partition.value))
 
     def _new(self, now: datetime) -> list[Segment]:
-        whole = now - self.listed_whole_at > WHOLE_EVERY
-        part = None if whole else Interval(now - RECENT, now + AHEAD)
+        lists_all = now - self.listed_all_at > FULL_LISTING_EVERY
+        part = None if lists_all else Interval(now - RECENT, now + AHEAD)
         settings = self.settings
         found = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), part)
         most = list(islice(found, settings.stream_max_segments + 1))
-        if whole and len(most) <= settings.stream_max_segments:
-            self.listed_whole_at = now
+        if lists_all and len(most) <= settings.stream_max_segments:
+            self.listed_all_at = now
         return next(in_chunks(most[: settings.stream_max_segments], settings.ingest_max_bytes), [])
 
 

@@ -103,7 +103,7 @@ class EcqWorld(World):
     async def _bring_in_again(self, vin: Owner) -> None:
         """Replay as the recorder's catch-up does: acknowledgements and rewinds epoch by epoch, then writes."""
         changes: list[tuple[int, int, Verb]] = [(seq, 0, ecq.Rewind(seq, first)) for seq, first in self.rewinds[vin]]
-        changes += [(ack.epoch, 1, ecq.Acknowledge(ack, claim=False, recorded=True)) for ack in self.acks[vin]]
+        changes += [(ack.epoch, 1, ecq.Acknowledge(ack, claim=False, sends_outcome=False)) for ack in self.acks[vin]]
         for _, _, verb in sorted(changes, key=lambda change: change[:2]):
             batch = self.queues.batch()
             batch.add(ecq_queue(vin), verb, self.now)

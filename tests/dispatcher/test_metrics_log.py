@@ -41,11 +41,16 @@ def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("verb", "reply", "event"),
     [
-        pytest.param(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "released", id="by its deadline"),
         pytest.param(
-            UpdatePresence(PresenceSign(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"
+            Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "entry pending again", id="by its deadline"
         ),
-        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="without its data"),
+        pytest.param(
+            UpdatePresence(PresenceSign(), True),
+            UpdatePresenceReply("noted", SEQ, NONE),
+            "entry pending again",
+            id="with its session",
+        ),
+        pytest.param(Park(SEQ, "d1"), ABSENT, "entry parked", id="without its data"),
     ],
 )
 def test_an_abnormal_delivery_is_logged_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
@@ -67,7 +72,7 @@ def test_an_abnormal_outcome_is_logged_with_vehicle_seq_and_request(verb: Ack | 
 
     outcome = verb.record.outcome if isinstance(verb, Ack) else verb.records[0].outcome
     assert {name: line[name] for name in ("event", "vin", "seq", "request_id", "outcome", "reason")} == {
-        "event": "ended",
+        "event": "entry ended",
         "vin": VIN,
         "seq": SEQ,
         "request_id": "task_a_1",

@@ -104,8 +104,8 @@ def test_each_rule_of_the_index_is_where_it_is_said_to_be() -> None:
 
 
 def is_defined(name: str, path: Path) -> bool:
-    """Whether a file of Python defines the name; of another kind, whether it has the text."""
+    """Whether a file of Python defines the name, also as a field or attribute; of another kind, whether it has the text."""
     text = path.read_text()
     if path.suffix != ".py":
         return name in text
-    return re.search(rf"^ *(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=]+)? = ", text, re.MULTILINE) is not None
+    return re.search(rf"^ *(?:(?:async )?def|class) {name}\b|^ *(?:self\.)?{name}(?:: [^=]+)? = ", text, re.MULTILINE) is not None

@@ -13,7 +13,7 @@ from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from pipelines.erasure.campaigns import rows_of
 from pipelines.ingest.publish import main_snapshots
-from pipelines.maintenance.garbage_campaigns import are_open, campaigns_with_data
+from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
 from pipelines.maintenance.garbage_history import KEPT
 from pipelines.maintenance.garbage_old_campaigns import drop_campaigns
 from tests.manifold.campaigns.plans import NOW, document
@@ -35,7 +35,7 @@ def is_held(lake: Lake, orders: Sequence[r.Command], *, days_after_its_end: int 
     campaigns = campaigns_with_data(catalog, base)
     assert campaigns == {"map_47": {NAME}}
     end = datetime_of(seq_of(instant_ms(document()["ends"]), 0, 0))
-    return are_open(catalog, base, {NAME}, since=end + DAY * days_after_its_end) == {NAME}
+    return open_campaigns(catalog, base, {NAME}, since=end + DAY * days_after_its_end) == {NAME}
 
 
 @pytest.mark.parametrize(

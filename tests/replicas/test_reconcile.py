@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import OWNERS_PER_LOOK, UNKNOWN, Known, Reconciler, missed, read_presence
+from dispatcher._reconcile import OWNERS_PER_LOOK, UNKNOWN, Known, Reconciler, missed_event, read_presence
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
@@ -93,7 +93,7 @@ def test_an_invalid_client_is_reported(wrong: dict[str, Any]) -> None:
 def test_a_session_without_an_event_becomes_an_event(
     known: Known, found: Session | None, event: Connected | Disconnected | None
 ) -> None:
-    assert missed(V, known, found, AT) == event
+    assert missed_event(V, known, found, AT) == event
 
 
 def test_an_unreachable_api_is_named_with_its_setting() -> None:

@@ -108,10 +108,10 @@ def _data(row: Row, limits: Limits) -> Data | Refused:
     return _unknown(row) if data_id is None else parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
 
 
-def _data_row(row: Row, data: Data | Refused) -> Row:
-    if isinstance(data, Refused):
-        return refused(row, data.reason)
-    return common(row) | {"data_id": data.data_id, "sha1": sha1_hex(data.payload), "payload": data.payload}
+def _data_row(row: Row, parsed: Data | Refused) -> Row:
+    if isinstance(parsed, Refused):
+        return refused(row, parsed.reason)
+    return common(row) | {"data_id": parsed.data_id, "sha1": sha1_hex(parsed.payload), "payload": parsed.payload}
 
 
 def _inline_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
@@ -145,9 +145,9 @@ def _unknown(row: Row) -> Refused:
     return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
 
 
-def _counted(triggers: pa.RecordBatch) -> pa.RecordBatch:
+def _counted(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Add the number of invalid VINs, which the audit would otherwise have to compute per VIN."""
-    vins, starts = triggers["vins"].values, triggers["vins"].offsets.to_numpy()
+    vins, starts = rows["vins"].values, rows["vins"].offsets.to_numpy()
     before = np.concatenate(([0], np.cumsum(~are_iso_3779(vins), dtype=np.int64)))[starts]
-    place = triggers.schema.get_field_index("odd_vins")
-    return triggers.set_column(place, triggers.schema.field(place), pa.array(np.diff(before)))
+    place = rows.schema.get_field_index("odd_vins")
+    return rows.set_column(place, rows.schema.field(place), pa.array(np.diff(before)))

@@ -124,7 +124,7 @@ class Active:
         self._awaited = {name: seqs for name, seqs in self._awaited.items() if name in open_names}
         names = {name for name, _ in undecided[:limit]}
         self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
-        self._sweep.keep(names)
+        self._sweep.keep_only(names)
         self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
@@ -177,7 +177,7 @@ class Active:
         """Publish effects; False if one of them may be on record or not."""
         for effect in effects:
             await self._lead.wait_until_held()
-            log.info("publishes", campaign=name, **_log_fields(effect))
+            log.info("campaign publishes", campaign=name, **_log_fields(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
@@ -193,7 +193,7 @@ class Active:
     def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
         """Wait from now on for the record that the receipt names; False: there is none."""
         if receipt.status is ReceiptStatus.REFUSED:
-            log.error("refused", campaign=name, reason=receipt.reason)
+            log.error("campaign decision refused", campaign=name, reason=receipt.reason)
             self._refused_until[name] = time.monotonic() + REFUSED_S
             return False
         self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)

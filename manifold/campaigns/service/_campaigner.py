@@ -43,9 +43,9 @@ class Campaigner:
                 settings.host, settings.campaigner_port, self.health, token=token, tls_files=settings.http_tls_files
             ):
                 work = asyncio.create_task(self._work(), name="campaigner.work")
-                told = asyncio.create_task(stop.wait(), name="campaigner.stop")
-                await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
-                await _end(told)
+                stopping = asyncio.create_task(stop.wait(), name="campaigner.stop")
+                await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+                await _end(stopping)
                 await _end(work)
                 await self._lead.leave()
         finally:
@@ -68,10 +68,10 @@ class Campaigner:
             self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")
             _metrics.LEADS.set(1)
             log.info("campaigner active", epoch=self._lead.epoch)
-            keep = asyncio.create_task(self._lead.keep(), name="campaigner.lease")
+            renewing = asyncio.create_task(self._lead.renew_until_lost(), name="campaigner.lease")
             work = asyncio.create_task(self._active.run(), name="campaigner.active")
             try:
-                await asyncio.wait((keep, work), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((renewing, work), return_when=asyncio.FIRST_COMPLETED)
                 await _end(work)
                 self._problem = None
             except Retryable as exc:
@@ -81,9 +81,9 @@ class Campaigner:
             finally:
                 self._active = None
                 _metrics.LEADS.set(0)
-                for task in (keep, work):
+                for task in (renewing, work):
                     task.cancel()
-                await asyncio.gather(keep, work, return_exceptions=True)
+                await asyncio.gather(renewing, work, return_exceptions=True)
             await self._lead.leave()
 
 

@@ -61,10 +61,10 @@ class Lead:
         assert self._lease is not None
         await self._lease.wait_until_held()
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew the lease until it is lost."""
         assert self._lease is not None
-        await self._lease.keep()
+        await self._lease.renew_until_lost()
 
     async def leave(self) -> None:
         """Give the lease back, so that another campaigner need not wait."""

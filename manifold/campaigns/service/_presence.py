@@ -40,7 +40,7 @@ class Sweep:
         self._wanted.pop(campaign, None)
         return self._here.pop(campaign, set())
 
-    def keep(self, campaigns: Collection[str]) -> None:
+    def keep_only(self, campaigns: Collection[str]) -> None:
         """Forget all other campaigns, and what was found of those for which nobody looks."""
         self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in campaigns}
         self._here = {name: here for name, here in self._here.items() if name in self._wanted}

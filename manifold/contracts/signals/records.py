@@ -64,8 +64,8 @@ def raw_envelope(
     correlation_id: str | None = None,
 ) -> Envelope:
     """Build the envelope of a raw signal. `payload` is decoded, for its digest; `key` and `correlation_id` are from headers."""
-    about = signal.metadata
-    where = about.location if about else None
+    metadata = signal.metadata
+    location = metadata.location if metadata else None
     record = RawRecord(
         signal.device_id,
         micros(signal.captured),
@@ -74,11 +74,11 @@ def raw_envelope(
         signal.schema_version,
         signal.correlation_id or correlation_id,
         sealed,
-        where.latitude if where else None,
-        where.longitude if where else None,
-        where.altitude if where else None,
-        about.battery if about else None,
-        about.signal_strength if about else None,
+        location.latitude if location else None,
+        location.longitude if location else None,
+        location.altitude if location else None,
+        metadata.battery if metadata else None,
+        metadata.signal_strength if metadata else None,
     )
     return _envelope(seq, received_at, Stream.XRAY_RAW, signal.device_id, _encode(record))
 

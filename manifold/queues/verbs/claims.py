@@ -128,7 +128,7 @@ class UpdatePresence(Verb, frozen=True):
 
 
 class ReleaseReason(StrEnum):
-    """Why an entry goes back to pending."""
+    """Why a claim is released, so that its entry is pending again. Not the release of a campaign."""
 
     DEADLINE = "deadline"  # the vehicle did not acknowledge in time
     UNSUBSCRIBED = "unsubscribed"  # the broker had no subscriber; not counted as an attempt
@@ -138,7 +138,7 @@ class ReleaseReason(StrEnum):
 
 
 class ReleaseReply(NamedTuple):
-    """`word` is `released`, `early` (try again at `deadline_ms`) or `stale`. A release claims nothing."""
+    """`word` is `released`, `early` (try again at `deadline_ms`) or `stale`. The release of a claim claims nothing."""
 
     word: str
     attempts: int = 0
@@ -152,7 +152,10 @@ class ReleaseReply(NamedTuple):
 
 
 class Release(Verb, frozen=True):
-    """Put `seq` back to pending if it is still in flight. `again` asks the receiver of the reply to claim afterwards."""
+    """Release the claim of `seq`: put it back to pending if it is still in flight.
+
+    `again` asks the receiver of the reply to claim afterwards.
+    """
 
     seq: int
     reason: ReleaseReason

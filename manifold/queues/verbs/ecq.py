@@ -43,18 +43,18 @@ class Append(_Fill, frozen=True):
 class DirectAppend(_Fill, frozen=True):
     """Append, and wake a dispatcher. Not for a cluster.
 
-    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`; then nothing has changed.
+    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`; then nothing has changed.
     """
 
     seq: int
     key: str
     payload: bytes
-    loading: bytes
+    load_id: bytes
     ecq_script = Script("ecq_direct_append", prepends=ECQ_SHARED_CODE, needs_memory=True, calls="ecq_append")
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         others = (keys.LOADED, keys.wake(keys.shard_of(queue, policy.wake_shards)))
-        return self._call(policy, queue, now_ms, self.seq, self.key, self.payload, queue, self.loading, others=others)
+        return self._call(policy, queue, now_ms, self.seq, self.key, self.payload, queue, self.load_id, others=others)
 
 
 class Rewind(_Fill, frozen=True):
@@ -108,32 +108,32 @@ class AckReply(NamedTuple):
 class Acknowledge(Verb, frozen=True):
     """Acknowledge a message, advance the position and claim the next message. The message stays readable while it is live.
 
-    `recorded`: the recorder already has the record, with its epoch, and nothing is sent.
+    Without `sends_outcome`, the recorder already has the record, with its epoch, and nothing is sent.
     """
 
     record: EcqAck
     claim: bool = True
-    recorded: bool = False
+    sends_outcome: bool = True
     ecq_script = Script("ecq_ack", prepends=ECQ_SHARED_CODE)
 
     def record_first(self) -> Sequence[Recorded]:
         """The record with the current epoch, unless the message was acknowledged before."""
-        if self.recorded:
+        if not self.sends_outcome:
             return ()
 
         def complete(found: _AckStateReply) -> tuple[EcqAck | None, Verb]:
             record = replace(self.record, epoch=found.epoch)
             stays = found.is_known or (found.sent and record.passed_over) or (record.is_expired and not found.is_pending)
-            return None if stays else record, replace(self, record=record, recorded=True)
+            return None if stays else record, replace(self, record=record, sends_outcome=False)
 
         return (Recorded(_ReadAckState(self.record.seq), complete),)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
         claim, passed_over = "1" if self.claim else "0", "2" if record.is_expired else "1" if record.passed_over else "0"
-        epoch = record.epoch if self.recorded else ""
+        epoch = "" if self.sends_outcome else record.epoch
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
-        if self.recorded:
+        if not self.sends_outcome:
             return self._call(policy, queue, now_ms, *args)
         return self._call(policy, queue, now_ms, *args, record.to_wire_prefix(), others=(keys.OUTCOMES,))
 

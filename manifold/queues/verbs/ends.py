@@ -57,33 +57,33 @@ class Ack(Verb, frozen=True):
     """End the entry of this outcome in any state, send the outcome to the recorder, and claim the next entry.
 
     If `record` has no attempts, the queue fills in attempts and publish time. An entry that ended before keeps its outcome, and
-    nothing is sent; but one that was withdrawn is delivered if it is acknowledged. `recorded`: the recorder already has the
-    outcome, and nothing is sent.
+    nothing is sent; but one that was withdrawn is delivered if it is acknowledged. Without `sends_outcome`, the recorder already
+    has the outcome.
     """
 
     record: OutcomeRecord
     request_id: str = ""
     claim: bool = True
-    recorded: bool = False
+    sends_outcome: bool = True
     script = Script("ack")
 
     def record_first(self) -> Sequence[Recorded]:
         """The outcome, unless the entry has ended."""
-        if self.recorded:
+        if not self.sends_outcome:
             return ()
 
         def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
             how = self.record.outcome
             late = how is Outcome.DELIVERED and found.ended is Outcome.WITHDRAWN
             stays = (found.ended is not None and not late) or (found.sent and how in _ONLY_IF_NOT_SENT)
-            return None if stays else _completed(self.record, found), replace(self, recorded=True)
+            return None if stays else _completed(self.record, found), replace(self, sends_outcome=False)
 
         return (Recorded(ReadEntry(self.record.seq), complete),)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         record = self.record
         args = (record.seq, self.request_id if policy.compaction else "", "1" if self.claim else "0", CODES[record.outcome])
-        if self.recorded:
+        if not self.sends_outcome:
             return self._call(policy, owner, now_ms, *args)
         at = "" if record.dispatched_ms is None else record.dispatched_ms
         times = "" if record.attempts is None else record.attempts
@@ -104,23 +104,23 @@ class EndReply(NamedTuple):
 class End(Verb, frozen=True):
     """End entries that may no longer be sent, send the outcomes of those that end now, and claim the next entry.
 
-    An entry in flight gets its outcome unless it is acknowledged. `recorded` as for `Ack`.
+    An entry in flight gets its outcome unless it is acknowledged. `sends_outcome` as for `Ack`.
     """
 
     records: tuple[OutcomeRecord, ...]
     claim: bool = True
-    recorded: bool = False
+    sends_outcome: bool = True
     script = Script("end")
 
     def record_first(self) -> Sequence[Recorded]:
         """The outcomes, except those of entries that have ended or are in flight."""
-        return (
-            () if self.recorded else [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
-        )
+        if not self.sends_outcome:
+            return ()
+        return [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], b"" if self.recorded else r.to_wire()))
-        others = () if self.recorded else (keys.OUTCOMES,)
+        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], r.to_wire() if self.sends_outcome else b""))
+        others = (keys.OUTCOMES,) if self.sends_outcome else ()
         return self._call(policy, owner, now_ms, "1" if self.claim else "0", *each, others=others)
 
     @staticmethod
@@ -129,7 +129,7 @@ class End(Verb, frozen=True):
 
     def _complete(self, record: OutcomeRecord, found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
         ends_now = found.ended is None and found.published_ms is None and not found.sent
-        return _completed(record, found) if ends_now else None, replace(self, recorded=True)
+        return _completed(record, found) if ends_now else None, replace(self, sends_outcome=False)
 
 
 def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:

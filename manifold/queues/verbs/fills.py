@@ -50,7 +50,7 @@ class Enqueue(_Fill, frozen=True):
 class DirectEnqueue(_Fill, frozen=True):
     """Queue the single entry of a trigger and wake a dispatcher. Not for a cluster.
 
-    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`, or `duplicate`, if `digest` belongs to
+    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`, or `duplicate`, if `digest` belongs to
     another trigger; then nothing has changed.
     """
 
@@ -58,12 +58,12 @@ class DirectEnqueue(_Fill, frozen=True):
     request_id: str
     data_id: str
     digest: str
-    loading: bytes
+    load_id: bytes
     script = Script("direct_enqueue", needs_memory=True, calls="enqueue")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         others = (keys.LOADED, keys.dedupe(self.digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))
-        args = ("1" if policy.compaction else "0", self.seq, self.request_id, owner, self.data_id, self.loading)
+        args = ("1" if policy.compaction else "0", self.seq, self.request_id, owner, self.data_id, self.load_id)
         return self._call(policy, owner, now_ms, *args, others=others)
 
 

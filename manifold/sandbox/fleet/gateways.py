@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from manifold.contracts.errors import ManifoldError, Permanent
+from manifold.contracts.errors import ManifoldError, Permanent, message_of
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import GATEWAY
 from manifold.messaging.amqp import connection_url, hmac_secrets
@@ -102,7 +102,7 @@ def main(
         began = time.monotonic()
         asyncio.run(publish(settings, made, seed=seed, rate=rate or None))
     except (ManifoldError, AMQPError, OSError, TimeoutError) as exc:
-        console.print(f"gateways: {exc or type(exc).__name__}", style="red", highlight=False)
+        console.print(f"gateways: {message_of(exc)}", style="red", highlight=False)
         raise typer.Exit(1) from exc
     _print_summary(made, time.monotonic() - began)
 

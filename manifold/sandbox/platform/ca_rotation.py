@@ -41,17 +41,17 @@ class RotationState:
     former: Sequence[tuple[str, datetime]] = ()  # names and expiries of predecessors
 
 
-def next_step(standing: RotationState, needed: Collection[str], now: datetime) -> Step | None:
+def next_step(state: RotationState, needed: Collection[str], now: datetime) -> Step | None:
     """Return the step that is due. `needed` contains the names of CAs that signed certificates still in use."""
-    left = standing.ends_at - now
-    if standing.announced_at is None:
+    left = state.ends_at - now
+    if state.announced_at is None:
         if left <= timedelta(days=ANNOUNCED_DAYS + OVERLAP_DAYS):
             return Step.ANNOUNCE
     elif left <= timedelta(days=NO_ANNOUNCEMENT_DAYS) or (
-        left <= timedelta(days=OVERLAP_DAYS) and now - standing.announced_at >= timedelta(days=ANNOUNCED_DAYS)
+        left <= timedelta(days=OVERLAP_DAYS) and now - state.announced_at >= timedelta(days=ANNOUNCED_DAYS)
     ):
         return Step.SUCCEED
-    return Step.DROP if any(_is_over(one, needed, now) for one in standing.former) else None
+    return Step.DROP if any(_is_over(one, needed, now) for one in state.former) else None
 
 
 def standing(folder: Path, ca: Authority) -> RotationState:

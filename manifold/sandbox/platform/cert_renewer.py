@@ -20,22 +20,25 @@ log = structlog.get_logger(__name__)
 
 def run(settings: Settings, stop: Event) -> None:
     """Check periodically until `stop`; retry what fails."""
-    told = None  # file versions that Redis has loaded, as far as this process knows
+    loaded_version = None  # of the files that Redis has, as far as this process knows
 
-    def keep() -> None:
+    def renew() -> None:
         if done := certificates.maintain(settings):
             log.info("certificates renewed", done=done)
 
-    def tell() -> None:
-        """Reload Redis if its files changed, by any process, including a renewer that was killed before it did so."""
-        nonlocal told
-        if (found := redis_certificates.version(settings)) != told:
+    def reload_redis() -> None:
+        """Make Redis load its certificates again if the files are not those that it has, whoever wrote them.
+
+        The first call always does: an earlier renewer may have been killed in between.
+        """
+        nonlocal loaded_version
+        if (found := redis_certificates.version(settings)) != loaded_version:
             redis_certificates.reload(settings)
-            told = found
+            loaded_version = found
 
     while not stop.is_set():
         pause = LOOK_S
-        for step in (keep, tell) if not settings.redis_url.get_secret_value() else (keep,):
+        for step in (renew, reload_redis) if not settings.redis_url.get_secret_value() else (renew,):
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
@@ -48,8 +51,8 @@ def main() -> int:
     """Run with the settings of the environment."""
     configure_logging("keeper")
     stop = Event()
-    for told in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(told, lambda *_: stop.set())
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: stop.set())
     try:
         run(load_settings(), stop)
     except ManifoldError as exc:

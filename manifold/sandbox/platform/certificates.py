@@ -66,7 +66,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
             while step := _rotate(home, ca, today):
                 done.append(f"{ca.certificate}: {step}")
         done += renew(settings, now=today)
-        if revocations.keep(home, today):
+        if revocations.renew(home, today):
             done.append(REVOKED)
     cert_registry.forget_ended(home, now=today)
     secret_files.sweep(home)
@@ -84,7 +84,7 @@ def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
         case Step.SUCCEED:
             ca_rotation.succeed(folder, ca)
         case Step.DROP:
-            revocations.keep(home, now)  # sign the list again, before the CA that signed it loses its trust
+            revocations.renew(home, now)  # sign the list again, before the CA that signed it loses its trust
             ca_rotation.drop(folder, ca, needed, now)
     return step
 

@@ -10,6 +10,7 @@ import httpx
 import redis
 
 from manifold.contracts import keys
+from manifold.contracts.errors import message_of
 from manifold.contracts.redis_url import split_redis_url
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import verified
@@ -130,7 +131,7 @@ def _check(program: Program, settings: Settings) -> Check:
         answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False, verify=trust)
         details = answer.json()
     except (httpx.HTTPError, OSError) as exc:
-        return Check(False, f"no answer ({exc or type(exc).__name__})")
+        return Check(False, f"no answer ({message_of(exc)})")
     except ValueError:
         return Check(False, f"{program.health} does not answer with JSON")
     if program.kind == "airflow":

@@ -28,7 +28,7 @@ def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
     secret_files.write(folder / REVOKED, revocation_list(folder, revoked, now=now))
 
 
-def keep(home: Path, now: datetime) -> bool:
+def renew(home: Path, now: datetime) -> bool:
     """Re-sign the list if half of its validity is over, the CA has changed, or an entry expired; return whether it was.
 
     Raises:

@@ -60,8 +60,8 @@ class SessionObserver:
     def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
         self._all, self._released = sessions, released
         self._messages = MessageTracker(sessions)
-        self._client = Scanner(frozenset({CONNECT}), self._client_says, self._messages.publishes)
-        self._broker = Scanner(frozenset({CONNACK}), self._broker_says, self._messages.delivers)
+        self._client = Scanner(frozenset({CONNECT}), self._on_client_packet, self._messages.publishes)
+        self._broker = Scanner(frozenset({CONNACK}), self._on_broker_packet, self._messages.delivers)
         self._messages.scanners = self._client, self._broker
         self.stage = Stage.NEW
         self.asked: Connect | None = None
@@ -174,7 +174,7 @@ class SessionObserver:
 
     # ---- packets of the client
 
-    def _client_says(self, kind: int, body: bytes) -> None:
+    def _on_client_packet(self, kind: int, body: bytes) -> None:
         if kind == CONNECT:
             self._ask(read_connect(body))
         elif self.stage not in (Stage.ASKED, Stage.OPEN):
@@ -228,7 +228,7 @@ class SessionObserver:
 
     # ---- packets of the broker
 
-    def _broker_says(self, kind: int, body: bytes) -> None:
+    def _on_broker_packet(self, kind: int, body: bytes) -> None:
         if kind == CONNACK:
             self._accepted(body)
         elif kind in (PUBACK, PUBREC):

@@ -64,9 +64,9 @@ class Sessions:
         requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
         self.request = re.compile(requests, re.DOTALL).match
 
-    def is_request(self, topic: bytes) -> object:
+    def is_request(self, topic: bytes) -> bool:
         """Whether messages on `topic` cause events; an empty topic means a topic alias."""
-        return not topic or self.request(topic)
+        return not topic or self.request(topic) is not None
 
     def is_own(self, client_id: str, topic_filter: str) -> bool:
         """Whether a subscription causes an event: EMQX's rules name these topics, and its ACL allows a vehicle only its own.

@@ -16,7 +16,7 @@ class Side(asyncio.Protocol):
         self.data_received = received
         self._lost, self._made, self._slow = lost, made, slow
         self.transport: asyncio.Transport | None = None
-        self._stopped = 0
+        self._stopped = 0  # the reasons for which reading pauses, as bit flags; see connection.py
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport; pause it if a reason already holds."""

@@ -20,7 +20,7 @@ def envelope(seq: int, size: int = 10) -> Envelope:
 
 
 def journal(folder: Path, *, max_bytes: int = 1 << 20, max_age_s: float = 3600) -> Journal:
-    return Journal(folder, max_bytes=max_bytes, max_age_s=max_age_s, retry_s=0.01, on_closed=lambda: None)
+    return Journal(folder, max_bytes=max_bytes, max_age_s=max_age_s, retry_s=0.01, on_ended=lambda: None)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -56,7 +56,7 @@ def test_a_file_closes_at_its_size_and_is_sealable_once_settled(tmp_path: Path) 
         first.unsettled += 1
         second = await files.append([envelope(2)])
         assert [file.path.name for file in files.files] == ["1.journal", "2.journal"]
-        assert (first.closed, second.closed, files.sealable()) == (True, False, None)
+        assert (first.is_ended, second.is_ended, files.sealable()) == (True, False, None)
         first.unsettled -= 1
         assert files.sealable() is first
         await files.remove(first, ["a/segment"])
@@ -75,10 +75,10 @@ def test_a_file_closes_at_its_age_but_not_during_a_write(tmp_path: Path) -> None
         await until(lambda: files._writing)
         files.rotate()
         file = await writing
-        assert file.closed  # as soon as the group was written
+        assert file.is_ended  # as soon as the group was written
         assert (await files.append([envelope(2)])) is not file
         files.rotate_if_old()
-        assert all(file.closed for file in files.files)
+        assert all(file.is_ended for file in files.files)
         files.stop()
 
     run(scenario)
@@ -129,7 +129,7 @@ def test_recovery_truncates_the_torn_tail_and_keeps_notes(tmp_path: Path) -> Non
         again = journal(tmp_path)
         ((found, content),) = again.recover()
         assert [message.seq for message in content.messages] == [1, 2]
-        assert (found.closed, found.last_seq, found.annotations) == (True, 2, {1: Annotation(1, applied=True)})
+        assert (found.is_ended, found.last_seq, found.annotations) == (True, 2, {1: Annotation(1, applied=True)})
         assert found.path.stat().st_size == content.length
         again.stop()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from manifold.campaigns.rate import Recent, allowance, next_allowance_ms, still_counted
+from manifold.campaigns.rate import Recent, allowance, next_allowance_ms, recent_of
 
 MINUTE = 60_000
 
@@ -21,7 +21,7 @@ def test_no_sixty_seconds_hold_more_than_the_rate_at_any_instant(rate: int, look
         assert allowed == rate - within  # exactly the allowance
         if min(wanted, allowed):
             released.append((now, min(wanted, allowed)))
-            recent = still_counted([*recent, (now, seq, min(wanted, allowed))])
+            recent = recent_of([*recent, (now, seq, min(wanted, allowed))])
 
 
 @pytest.mark.parametrize(("now", "allowed"), [(0, 0), (MINUTE - 1, 0), (MINUTE, 3), (MINUTE + 999, 3), (MINUTE + 1000, 5)])
@@ -52,6 +52,6 @@ def test_the_rate_holds_by_the_record_though_recorders_clocks_run_ahead(rate: in
         number = min(wanted, allowance(recent, rate, now))
         if number:
             released.append((now + ahead_ms, number))
-            recent = still_counted([*recent, (now + ahead_ms, seq, number)])
+            recent = recent_of([*recent, (now + ahead_ms, seq, number)])
     for first_ms, _ in released:
         assert sum(number for at_ms, number in released if first_ms <= at_ms < first_ms + MINUTE) <= rate

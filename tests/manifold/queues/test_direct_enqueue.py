@@ -41,10 +41,10 @@ def use(redis_server: Server, redis: Redis) -> Use:
 
 
 async def enqueue_directly(
-    queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest", loading: bytes = LOADING
+    queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest", load_id: bytes = LOADING
 ) -> EnqueueReply:
     batch = queues.batch()
-    batch.add(owner, DirectEnqueue(seq, "task_a_1", "d1", digest, loading), NOW)
+    batch.add(owner, DirectEnqueue(seq, "task_a_1", "d1", digest, load_id), NOW)
     (reply,) = await batch.run()
     assert isinstance(reply, EnqueueReply)
     return reply

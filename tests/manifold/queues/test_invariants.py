@@ -113,7 +113,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
-        self.recorded = is_cluster(self.redis)  # outside the reach of a cluster's scripts, the batch records outcomes first
+        self.sends_outcomes = not is_cluster(self.redis)  # beyond a cluster's scripts, the batch records them first
 
     def run(self, verb: Verb) -> Any:
         batch = ClockedBatch(self.redis, POLICY)
@@ -123,7 +123,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def end_as(self, ends: list[tuple[int, Outcome]], *, claim_next: bool) -> EndReply:
         records = [OutcomeRecord(VIN, seq, how, self.now) for seq, how in ends]
-        reply: EndReply = self.run(End(tuple(records), claim=claim_next, recorded=self.recorded))
+        reply: EndReply = self.run(End(tuple(records), claim=claim_next, sends_outcome=self.sends_outcomes))
         return reply
 
     def check_claim(self, claim: Any) -> None:
@@ -177,7 +177,7 @@ class QueueMachine(RuleBasedStateMachine):
         if word != "sent":
             m.finish(seq, outcome)
         record = OutcomeRecord(VIN, seq, outcome, self.now)
-        reply = self.run(Ack(record, claim=claim_next, recorded=self.recorded))
+        reply = self.run(Ack(record, claim=claim_next, sends_outcome=self.sends_outcomes))
         assert reply.word == word
         if word == "sent":
             assert (reply.next.word, reply.next.seq, reply.next.deadline_ms) == (ClaimWord.BUSY, seq, m.sent_until)
@@ -343,7 +343,7 @@ class QueueMachine(RuleBasedStateMachine):
     def the_recorder_is_told_once_of_each_end_and_of_a_late_delivery(self) -> None:
         records: Any = self.redis.xrange(keys.OUTCOMES)
         told = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
-        assert [(record.seq, record.outcome) for record in told] == ([] if self.recorded else self.model.recorded)
+        assert [(record.seq, record.outcome) for record in told] == (self.model.recorded if self.sends_outcomes else [])
 
     @invariant()
     def what_is_in_flight_is_pending_and_not_done(self) -> None:

@@ -424,10 +424,10 @@ def test_marks_state_what_is_loaded_and_stale_ones_are_refused(use: Callable[...
     loader = Loader(redis, POLICY)
 
     async def body(queues: Queues) -> None:
-        assert (await queues.marks(0)).loading is None
+        assert (await queues.marks(0)).load_id is None
         loader.mark_loaded(NOW, {0: SEQ[1]})
         marks = await queues.marks(0)
-        assert (marks.loading, marks.enqueued_seq, marks.complete_seq) == (b"%d" % NOW, None, SEQ[1])
+        assert (marks.load_id, marks.enqueued_seq, marks.complete_seq) == (b"%d" % NOW, None, SEQ[1])
         assert (await queues.marks(1)).complete_seq is None
         marks = await queues.advance_watermark(0, marks, SEQ[2])
         assert marks == await queues.marks(0)

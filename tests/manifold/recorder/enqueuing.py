@@ -33,7 +33,7 @@ async def load(enqueuer: DirectEnqueuer, queues: Queues) -> None:
     """Mark the queues as loaded, with the recorder aware of it."""
     for mark in keys.loaded_marks(of_cluster=is_cluster(queues.redis)):
         await queues.redis.set(mark, 7)
-    enqueuer.loading = (await queues.marks(0)).loading
+    enqueuer.load_id = (await queues.marks(0)).load_id
 
 
 async def is_named_until_mended(enqueuer: DirectEnqueuer, queues: Queues, queue: str, key: str) -> bool:

@@ -102,7 +102,7 @@ class World:
         try:
             async with asyncio.timeout(rng.choice((60, 200, 1000))):
                 seqs = await lease.take(self._last[host])
-                keeping = asyncio.create_task(lease.keep())
+                keeping = asyncio.create_task(lease.renew_until_lost())
                 for _ in range(rng.randrange(30)):
                     await lease.wait_until_held()
                     self._give(host, seqs)

@@ -15,7 +15,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.seq import wall_clock_ms
 from manifold.contracts.topics import TRIGGER
 from manifold.messaging.mqtt import Message
-from manifold.queues import Queues
+from manifold.queues import Queues, is_cluster
 from manifold.queues.verbs.claims import UpdatePresence
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
@@ -82,6 +82,18 @@ def test_a_trigger_of_another_recorder_is_a_duplicate_on_both_paths(play: Callab
         await enqueuer.offer([again])
         assert (again.duplicate_of, again.applied) == (first.seq - 1, False)
         assert redis.keys("q:*") == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
+def test_both_paths_refuse_queues_that_were_loaded_again(play: Callable[..., None], redis: Redis, count: int) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(enqueuer, queues)
+        for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
+            redis.set(mark, "another time")
+        with pytest.raises(Retryable, match="the queues were loaded again meanwhile"):
+            await enqueuer.offer([take(vins(count))])
 
     play(scenario)
 

@@ -114,7 +114,7 @@ def test_deleting_a_stale_claim_late_keeps_the_next_claim_of_its_holder(tmp_path
                 await late
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LEASE_S):
-                        await lease.keep()
+                        await lease.renew_until_lost()
                 assert lease.lost is not None
                 assert mine.next()
 

@@ -41,7 +41,7 @@ def test_a_journal_file_sealed_after_the_archive_listing_is_not_skipped(tmp_path
     old, *kept = [data(seqs.next()) for _ in range(5)]
 
     async def written() -> Journal:
-        journal = Journal(tmp_path / "journal", max_bytes=1 << 20, max_age_s=60, retry_s=1, on_closed=lambda: None)
+        journal = Journal(tmp_path / "journal", max_bytes=1 << 20, max_age_s=60, retry_s=1, on_ended=lambda: None)
         journal.recover()
         await journal.append([old, *kept[:2]])
         journal.rotate()

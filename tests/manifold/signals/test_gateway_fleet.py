@@ -76,7 +76,7 @@ def test_each_kind_of_message_has_its_disposition(door: Door, gateway: Gateway) 
 
     async def codes() -> dict[str, str]:
         async with open_dead_letters(door.settings) as letters:
-            return {str(one.message.headers["x-correlation-id"]): one.code for one in await letters.oldest(len(sent))}
+            return {str(one.message.headers["x-correlation-id"]): one.code for one in await letters.take_oldest(len(sent))}
 
     assert asyncio.run(codes()) == bad
     assert gateway.count(topology.PROCESSED) == len(good)
