@@ -9,17 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from benchmarks._archive import append_payloads, trigger, write_segment
+from benchmarks._archive import append_payloads, trigger, valid_vins, write_segment
 from benchmarks._measure import Cost, Row, Size, at_least, at_most, cost_of, multiples, speeds
 from benchmarks._servers import PREFIX
 from manifold.contracts.envelope import Envelope
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from manifold.contracts.tables import IDS
-from manifold.contracts.vins import CHECK_DIGITS, LETTERS, VALUES, WEIGHTS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
 from pipelines.ingest.audit import audit_run
@@ -35,7 +33,6 @@ AIMS = {
 }
 BARE = "bare Spark to Parquet"
 VINS, TRIGGERS_PER_SEGMENT = 5000, 100
-MAKER = "WMANF0LD"  # the first eight places of every VIN; the check digit and a number follow
 TRIGGER_MS, DAY_MS = 10, 86_400_000  # between two triggers; between two archives
 FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 PAYLOADS = {f"firmware-{number}": b"x" * 1000 for number in range(50)}
@@ -74,16 +71,7 @@ def _write_archive(root: Path, ids: int, day: int) -> None:
 
 def _trigger(number: int, day: int) -> Envelope:
     seq = seq_of(FIRST_MS + day * DAY_MS + number * TRIGGER_MS, 0, 0)
-    return trigger(seq, _vins(number * VINS), f"task_update_{number}", f"firmware-{number % len(PAYLOADS)}")
-
-
-def _vins(first: int) -> list[str]:
-    """VINs with right check digits, as those of vehicles on the road: a broken rule costs the audit another pass."""
-    numbers = np.arange(first, first + VINS) * 7919 % 10**8
-    digits = numbers[:, None] // 10 ** np.arange(7, -1, -1) % 10
-    of_maker = sum(VALUES[LETTERS.index(letter)] * weight for letter, weight in zip(MAKER.encode(), WEIGHTS, strict=False))
-    check = CHECK_DIGITS[(of_maker + digits @ WEIGHTS[9:]).astype(int) % len(CHECK_DIGITS)]
-    return [f"{MAKER}{digit:c}{number:08d}" for digit, number in zip(check, numbers, strict=True)]
+    return trigger(seq, valid_vins(number * VINS, VINS), f"task_update_{number}", f"firmware-{number % len(PAYLOADS)}")
 
 
 def _whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: str, ids: int) -> tuple[Cost, Cost, Cost]:

@@ -22,7 +22,7 @@ import psutil
 import pyspark
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from benchmarks._archive import data, outcome, trigger, vin_of, write_segment
+from benchmarks._archive import data, outcome, trigger, valid_vins, write_segment
 from benchmarks._measure import Cost, Row, Size, at_most, cost_of, p50
 from benchmarks._servers import PREFIX, Server, free_port, sandbox, start
 from manifold.contracts.seq import seq_of
@@ -163,7 +163,7 @@ def _one(settings: Settings, api: AirflowApi) -> Run:
 
 def _write_segments(archive: Path, now_ms: int) -> None:
     """A trigger for 200 vehicles, its payload, and the outcomes of 150 entries."""
-    vins = [vin_of(number) for number in range(VEHICLES)]
+    vins = valid_vins(0, VEHICLES)
     data_id, trigger_seq = f"payload-{now_ms}", seq_of(now_ms + 1, NODE, 0)
     write_segment(archive, [data(seq_of(now_ms, NODE, 0), data_id, os.urandom(PAYLOAD))], NODE)
     write_segment(archive, [trigger(trigger_seq, vins, f"task_{now_ms}", data_id)], NODE)

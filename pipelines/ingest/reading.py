@@ -75,7 +75,9 @@ def read_and_parse(
 ) -> DataFrame:
     """The parsed messages, and one refused row per unreadable file with the file's bytes as its message."""
     wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
-    parts = _balanced(source.segments, min(wanted, parallelism(spark) * PARTITIONS_PER_CORE))
+    if wanted > PARTITIONS_PER_CORE:  # fewer always fit, and to ask Spark may take a query
+        wanted = min(wanted, parallelism(spark) * PARTITIONS_PER_CORE)
+    parts = _balanced(source.segments, wanted)
     files = [[source.file(segment) for segment in part] for part in parts]
     read = _reader(files, dict(source.aside), source.archive, parser, source.limits, schema if with_unreadable else None)
     # A range of part numbers, one per partition, needs no Python worker to create and no shuffle to distribute.
