@@ -5,6 +5,7 @@ It judges effects, because brokers refuse in different ways: one rejects a SUBSC
 
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -48,6 +49,17 @@ class _Heard:
                     self._came.clear()
                     await self._came.wait()
         return any(map(question, self.messages))
+
+
+def probe_quietly(settings: Settings) -> list[Diagnostic]:
+    """Return the findings of `probe`, without log lines: here a refusal is a finding."""
+    ours = logging.getLogger("manifold")
+    level = ours.level
+    ours.setLevel(logging.CRITICAL)
+    try:
+        return asyncio.run(probe(settings))
+    finally:
+        ours.setLevel(level)
 
 
 async def probe(settings: Settings) -> list[Diagnostic]:

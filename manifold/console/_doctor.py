@@ -1,7 +1,5 @@
 """`manifold doctor`: checks everything that Manifold depends on, and names the remedies."""
 
-import asyncio
-import logging
 import os
 import shutil
 import subprocess
@@ -16,7 +14,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DatabaseError
 
-from manifold.console._broker_probe import probe
+from manifold.console._broker_probe import probe_quietly
 from manifold.console._diagnostic import Diagnostic
 from manifold.console._doctor_archive import archive
 from manifold.console._doctor_certificates import certificates
@@ -78,7 +76,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
     ports = {"recorder": settings.recorder_port}
     if settings.mqtt_url:
-        yield from _probed(settings)
+        yield from probe_quietly(settings)
     else:
         ports["tap"] = settings.tap_port
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
@@ -107,17 +105,6 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     if settings.with_airflow:
         url = f"{airflow.url(settings)}{airflow.HEALTH}"
         yield _attempt("airflow", lambda: _get(settings, url), f"make up; its log is in {settings.home}/logs")
-
-
-def _probed(settings: Settings) -> list[Diagnostic]:
-    """What the broker does, without log lines: here a refusal is a finding."""
-    ours = logging.getLogger("manifold")
-    level = ours.level
-    ours.setLevel(logging.CRITICAL)
-    try:
-        return asyncio.run(probe(settings))
-    finally:
-        ours.setLevel(level)
 
 
 def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
