@@ -41,4 +41,5 @@ def _parts(vins: pa.StringArray) -> tuple[NDArray[np.int32], bytes]:
     """Return the start offset of each string plus the end of the last, and the bytes of all."""
     _, offsets, content = vins.buffers()
     starts = np.frombuffer(offsets, np.int32)[vins.offset : vins.offset + len(vins) + 1]
-    return starts - starts[0], content.to_pybytes()[starts[0] : starts[-1]] if content else b""
+    first, end = int(starts[0]), int(starts[-1])
+    return starts - first, content.slice(first, end - first).to_pybytes() if content else b""
