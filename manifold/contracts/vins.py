@@ -1,4 +1,4 @@
-"""The parser's VIN checks, vectorised over bytes: a tenth of a microsecond per VIN, without Spark."""
+"""Checks of VINs by ISO 3779, vectorised over bytes: a tenth of a microsecond per VIN, without Spark."""
 
 import numpy as np
 import pyarrow as pa

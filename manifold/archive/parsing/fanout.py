@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,7 +10,6 @@ from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.topics import RELEASE, TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
-from manifold.contracts.vins import are_iso_3779
 
 IDS_PER_ROW = 10_000  # VINs per row: a batch of a million becomes a hundred rows instead of a single one of many megabytes
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
@@ -28,7 +26,6 @@ TRIGGERS = pa.schema(
         ("wave", pa.int64()),  # of a campaign, as the next two
         ("step", pa.int64()),
         ("until_ms", pa.int64()),
-        ("odd_vins", pa.int64()),  # how many of `vins` are invalid by ISO 3779
     ]
 )
 DATA = pa.schema([*COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
@@ -51,7 +48,7 @@ def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
     A duplicate yields no VINs, and a row only if it has data, which was published again.
     """
-    return map(_counted, rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))))
+    return rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits)))
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -143,11 +140,3 @@ def _is_duplicate(row: Row) -> bool:
 
 def _unknown(row: Row) -> Refused:
     return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
-
-
-def _counted(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the number of invalid VINs, which the audit would otherwise have to compute per VIN."""
-    vins, starts = rows["vins"].values, rows["vins"].offsets.to_numpy()
-    before = np.concatenate(([0], np.cumsum(~are_iso_3779(vins), dtype=np.int64)))[starts]
-    place = rows.schema.get_field_index("odd_vins")
-    return rows.set_column(place, rows.schema.field(place), pa.array(np.diff(before)))

@@ -50,11 +50,6 @@ def test_a_large_trigger_is_split_into_rows_of_ten_thousand_vehicles() -> None:
     assert {row["seq"] for row in found} == {seq_at(1)}
 
 
-def test_each_row_counts_its_invalid_vins() -> None:
-    found = rows(parsing.triggers, trigger(1, ["1HGCM82633A004352", "V1"]), trigger(2, []), trigger(3, ["1HGCM82633A004352"]))
-    assert [row["odd_vins"] for row in found] == [1, 0, 0]
-
-
 def test_expired_and_acknowledged_compacted_messages_are_told_apart() -> None:
     found = rows(parsing.ecq, ecq_ack(5, "c1", 2), ecq_expired(6, "c1", 3))
     assert [(row["kind"], row["acked_seq"], row["reason"]) for row in found] == [
