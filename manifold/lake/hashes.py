@@ -18,11 +18,6 @@ def find_duplicates(hashes: pa.ChunkedArray) -> Hashes:
     return np.unique(found[1:][found[1:] == found[:-1]])
 
 
-def standing_in_both(hashes: pa.ChunkedArray, others: pa.ChunkedArray) -> Hashes:
-    """The hashes that occur in both, each once, sorted."""
-    return np.intersect1d(_in_one(hashes), _in_one(others))
-
-
 def _in_one(hashes: pa.ChunkedArray) -> Hashes:
     found, filled = np.empty(len(hashes), np.int64), 0
     for chunk in hashes.chunks:
