@@ -1,9 +1,9 @@
-"""A delivered message, and the results of its checks. Pure."""
+"""A delivered message, and the results of its checks."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from aio_pika.abc import AbstractIncomingMessage
@@ -60,6 +60,25 @@ class Received:
     redelivered: bool = False
     consumer: str = ""  # consumer tag
     message: AbstractIncomingMessage | None = field(default=None, repr=False)  # as delivered, to forward and acknowledge it
+
+    @classmethod
+    def of(cls, queue: str, message: AbstractIncomingMessage, waited_s: float) -> "Received":
+        """Describe a delivery that has come now."""
+        return cls(
+            queue=queue,
+            body=message.body,
+            headers=message.headers,
+            at=datetime.now(UTC),
+            waited_s=waited_s,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            reply_to=message.reply_to,
+            correlation_property=message.correlation_id,
+            tag=message.delivery_tag or 0,
+            redelivered=bool(message.redelivered),
+            consumer=message.consumer_tag or "",
+            message=message,
+        )
 
     def header(self, name: str) -> str | None:
         """Return a header as text; None if it is missing or of another type."""

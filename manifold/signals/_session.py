@@ -9,11 +9,13 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from typing import cast
 
 import aio_pika
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError, PublishError
+from aiormq import Channel
+from aiormq.abc import DeliveredMessage
 
 from manifold.settings import Settings
 from manifold.signals._foreign_bindings import ForeignBindings
@@ -36,8 +38,8 @@ class PublishRejectedError(AMQPError):
 class Session:
     """A session. Once `lost` is done, nothing can be acknowledged any more, and RabbitMQ redelivers the rest."""
 
-    def __init__(self, consuming: AbstractChannel, publishing: AbstractChannel) -> None:
-        self._consuming, self._publishing = consuming, publishing
+    def __init__(self, consuming: AbstractChannel, publishing: AbstractChannel, under_in: Channel, under_out: Channel) -> None:
+        self._consuming, self._under_in, self._under_out = consuming, under_in, under_out
         self._consumers: dict[str, tuple[ForeignBindings, Take]] = {}  # by consumer tag
         self._numbers = itertools.count()  # for consumer tags
         self._left = False
@@ -117,9 +119,8 @@ class Session:
     async def _publish_one(self, one: Outgoing) -> Exception | None:
         try:
             with cancellation_as_error():
-                # What aio-pika's own `publish` does, but without a wait for each message to be written before the next one.
-                channel = await self._publishing.get_underlay_channel()
-                await channel.basic_publish(
+                # As aio-pika's own `publish`, which waits for each message to be written before the next one.
+                await self._under_out.basic_publish(
                     one.message.body,
                     exchange=one.exchange,
                     routing_key=one.key,
@@ -138,27 +139,26 @@ class Session:
     async def _consume(self, ways: ForeignBindings, take: Take) -> None:
         """Consume a queue into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
 
-        async def delivered(message: AbstractIncomingMessage) -> None:
-            exchange, key = message.exchange or "", message.routing_key or ""
+        async def delivered(delivery: DeliveredMessage) -> None:
             if self._left:
                 return
+            message = aio_pika.IncomingMessage(delivery)
+            exchange, key = message.exchange or "", message.routing_key or ""
             if ways.is_own(exchange, key) or ways.count_message(exchange, key):
-                take(_received(ways.queue, message, self.waited_s(ways.queue)))
+                take(Received.of(ways.queue, message, self.waited_s(ways.queue)))
             else:
                 with contextlib.suppress(*SESSION_ERRORS):  # the session has ended, and knows it
                     await message.ack()
 
         consumer = f"door-{next(self._numbers)}"
         self._consumers[consumer] = ways, take
-        queue = await self._consuming.get_queue(ways.queue, ensure=False)
-        with cancellation_as_error():
-            await queue.consume(delivered, consumer_tag=consumer)
+        with cancellation_as_error():  # as aio-pika's own `consume`, which takes another task for each message
+            await self._under_in.basic_consume(ways.queue, delivered, consumer_tag=consumer)
 
     async def _cancel(self, consumer: str) -> None:
-        ways, _ = self._consumers.pop(consumer)
-        queue = await self._consuming.get_queue(ways.queue, ensure=False)
+        del self._consumers[consumer]
         with cancellation_as_error():
-            await queue.cancel(consumer)
+            await self._under_in.basic_cancel(consumer)
 
 
 @asynccontextmanager
@@ -177,10 +177,11 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
             consuming = await of_in.channel(publisher_confirms=False)
             publishing = await of_out.channel(publisher_confirms=True, on_return_raises=True)
             await consuming.set_qos(prefetch_count=settings.signals_prefetch)
-        session = Session(consuming, publishing)
+        # What aio-pika's own channels do not have, the underlying ones have; their abstract class lacks parts of it.
+        under_in = cast("Channel", await consuming.get_underlay_channel())
+        under_out = cast("Channel", await publishing.get_underlay_channel())
+        session = Session(consuming, publishing, under_in, under_out)
         session.repair = lambda: repair_topology(of_in, partitions=settings.signals_partitions)
-        # What aio-pika's own channel does not have, its underlying one has.
-        under_in, under_out = await consuming.get_underlay_channel(), await publishing.get_underlay_channel()
         session.ready = under_out.connection.ready
         if largest := under_out.connection.connection_tune.frame_max:
             session.max_properties = min(MAX_PROPERTIES, largest - AROUND_PROPERTIES)
@@ -232,22 +233,3 @@ async def _ack(received: Received, *, multiple: bool = False) -> None:
 
 def _closed(why: BaseException | None) -> str:
     return f"the channel was closed: {why}" if str(why or "") else "the channel was closed"
-
-
-def _received(queue: str, message: AbstractIncomingMessage, waited_s: float) -> Received:
-    """Describe an AMQP delivery as the door judges it."""
-    return Received(
-        queue=queue,
-        body=message.body,
-        headers=message.headers,
-        at=datetime.now(UTC),
-        waited_s=waited_s,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        reply_to=message.reply_to,
-        correlation_property=message.correlation_id,
-        tag=message.delivery_tag or 0,
-        redelivered=bool(message.redelivered),
-        consumer=message.consumer_tag or "",
-        message=message,
-    )
