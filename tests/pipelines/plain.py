@@ -15,6 +15,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from expectations import Audit, results_of
 from manifold.archive import parsing
 from manifold.archive.formats import decode
 from manifold.archive.parsing import EcqKind
@@ -40,7 +41,8 @@ from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, open_run
+from pipelines.ingest.audit_result import append_audit_result
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, head_of, open_run
 from pipelines.ingest.close_run import segment_row
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
@@ -99,10 +101,27 @@ def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) 
     """Ingest and publish everything new; repeated while other runs come first."""
     for attempt in _again():
         with attempt:
-            todo = begin(without_spark(catalog, settings, run_id, now))
-            if todo is not None:
-                write(PlainRun(catalog, settings, run_id, now), todo)
+            write_run(without_spark(catalog, settings, run_id, now))
             publish(catalog, run_id)
+
+
+def write_run(run: Run) -> Ingested:
+    """Write everything new to the run's branches, and publish nothing."""
+    todo = begin(run)
+    if todo is None:
+        return Ingested(run.run_id)
+    write(PlainRun(run.catalog, run.settings, run.run_id, run.now), todo)
+    return Ingested(run.run_id, len(todo.segments))
+
+
+def ingest_and_audit(run: Run) -> tuple[Ingested, None]:
+    """Write the run, and record that it keeps all rules."""
+    written, head = write_run(run), head_of(run.catalog, SEGMENTS, run.run_id)
+    if written.segments:
+        assert head is not None
+        passed = Audit(run.run_id, True, (), (), {SEGMENTS.name: written.segments}, "page")
+        append_audit_result(run.catalog, head, results_of(passed, run.now))
+    return written, None
 
 
 def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, cut: datetime) -> None:

@@ -1,6 +1,7 @@
 """A long backlog is published in chunks, each a whole run, and resumes after an interruption."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from pipelines.ingest.chunks import OPEN_COST_BYTES, in_chunks, runs_of
 from pipelines.ingest.publish import committed_runs, publish
 from pipelines.ingest.run_all import ingest_before_last, ingest_in_chunks
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import data, outcome, seq_at, trigger
+from tests.pipelines.makers import at, data, outcome, seq_at, trigger
+from tests.pipelines.plain import ingest_and_audit, without_spark
 
 
 def segment(path: str, size: int) -> Segment:
@@ -65,7 +67,8 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -
 
 
 def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = [2]
+    monkeypatch.setattr(run_all, "ingest_and_audit", ingest_and_audit)
+    run, left = partial(without_spark, backlog.catalog, backlog.settings, "run"), [2]
 
     def dies(*args: Any, **named: Any) -> bool:
         left[0] -= 1
@@ -76,12 +79,12 @@ def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monk
     with monkeypatch.context() as patched:
         patched.setattr(run_all, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
-            ingest_in_chunks(backlog.run("run", 100))
+            ingest_in_chunks(run(at(100)))
     assert counts(backlog) == [2, 0, 0, 2]
-    _, last = ingest_before_last(backlog.run("run", 200))
+    _, last = ingest_before_last(run(at(200)))
     assert isinstance(last.part, list)
     assert [s.stream for s in last.part] == [Stream.OUTCOME]
     assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that depend on the run
-    ingest_in_chunks(backlog.run("run", 300))
+    ingest_in_chunks(run(at(300)))
     assert counts(backlog) == [2, 1, 1, 4]
     assert sorted(backlog.rows(IDS, "seq")) == [seq_at(1), seq_at(20)]

@@ -11,12 +11,13 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.lineage import settle
 from manifold.settings import load_settings
-from pipelines.ingest import lineage, transforms
+from pipelines.ingest import lineage, run_all, transforms
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import data, outcome, trigger
+from tests.pipelines.makers import at, data, outcome, trigger
+from tests.pipelines.plain import ingest_and_audit, without_spark
 from tests.support.lineage import backend, says, telling, told_in
 from tests.support.servers import free_port
 
@@ -83,14 +84,22 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
     assert not emit_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
-def test_an_endpoint_receives_each_event(spark_lake: SparkLake) -> None:
+@pytest.fixture
+def recorded(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> SparkLake:
+    """A lake whose archive is ingested without Spark and without a report."""
+    monkeypatch.setattr(run_all, "ingest_and_audit", ingest_and_audit)
     record(spark_lake)
+    return spark_lake
+
+
+def test_an_endpoint_receives_each_event(recorded: SparkLake) -> None:
     with backend(says(201)) as catalog:
-        tell_at(spark_lake, catalog.url)
-        ingest_audit_publish(spark_lake.run("run", 10))
+        tell_at(recorded, catalog.url)
+        ingest_audit_publish(without_spark(recorded.catalog, recorded.settings, "run", at(10)))
         assert settle(60)
     assert [(event["job"]["name"], event["eventType"]) for event in catalog.got] == [
-        (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
+        ("manifold.ingest", "START"),
+        ("manifold.ingest", "COMPLETE"),
     ]
 
 
@@ -136,12 +145,11 @@ def broken(*_: object) -> None:
     raise RuntimeError("the catalog is away")
 
 
-def test_a_run_succeeds_although_no_one_receives_its_events(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
-    record(spark_lake)
-    tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
-    ingest_audit_publish(spark_lake.run("run", 10))
+def test_a_run_succeeds_although_no_one_receives_its_events(recorded: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
+    tell_at(recorded, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
+    ingest_audit_publish(without_spark(recorded.catalog, recorded.settings, "run", at(10)))
     assert settle(60)
-    assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
+    assert recorded.rows(IDS, "vin") == [VIN, VIN]
     assert "MANIFOLD_LINEAGE_URL answers ConnectError" in caplog.text
     assert "secret" not in caplog.text
 
@@ -152,13 +160,12 @@ def test_an_address_of_another_scheme_is_refused_without_being_shown() -> None:
 
 
 def test_a_run_succeeds_although_its_outputs_cannot_be_described(
-    spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(spark_lake)
-    tell_at(spark_lake, f"file://{tmp_path / 'events.jsonl'}")
+    tell_at(recorded, f"file://{tmp_path / 'events.jsonl'}")
     monkeypatch.setattr(lineage, "committed_runs", broken)
-    ingest_audit_publish(spark_lake.run("run", 10))
-    assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
+    ingest_audit_publish(without_spark(recorded.catalog, recorded.settings, "run", at(10)))
+    assert recorded.rows(IDS, "vin") == [VIN, VIN]
     assert told_in(tmp_path / "events.jsonl") == []
 
 
