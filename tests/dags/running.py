@@ -35,6 +35,7 @@ from tests.support.servers import Server, free_port, start_airflow, start_redis,
 from tests.support.wire import trigger
 
 RUN_S = 400  # one JVM on a busy machine
+ASK_S = 0.5  # between two questions to Airflow, each of which takes the time of a task that is awaited
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
 SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate", "campaign_approvals", "campaign_reports")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
@@ -92,7 +93,8 @@ class Platform:
 
     def backfill(self, dag_id: str, first: str, last: str) -> "subprocess.CompletedProcess[str]":
         """Run Airflow's backfill command for these days and return its output. Airflow allows one backfill per DAG at a time."""
-        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the previous backfill")
+        over = "Airflow to close the previous backfill"
+        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what=over, longest_pause_s=ASK_S)
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         command += ["--max-active-runs", "1"]
         command = [sys.executable, "-m", "manifold.console", "airflow", *command]
@@ -119,7 +121,7 @@ class Platform:
             made = [run for run in self.runs(dag_id, run_type) if run["dag_run_id"] not in known]
             return made if len(made) == count and all(run["state"] in ("success", "failed") for run in made) else []
 
-        made = wait_until(new, within_s=within_s, what=f"{count} {run_type} runs")
+        made = wait_until(new, within_s=within_s, what=f"{count} {run_type} runs", longest_pause_s=ASK_S)
         return sorted(made, key=lambda run: run["data_interval_start"] or "")
 
     def run(self, dag_id: str, **conf: object) -> str:
@@ -153,5 +155,5 @@ def running_platform(home: Path) -> Iterator[Platform]:
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.get_or_create(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
-            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed")
+            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed", longest_pause_s=ASK_S)
             yield Platform(settings, redis, api)

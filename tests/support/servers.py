@@ -59,8 +59,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: str = "") -> T:
-    """Call `question` repeatedly until its answer is true; return that answer.
+def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: str = "", longest_pause_s: float = 0.1) -> T:
+    """Call `question` repeatedly, after growing pauses, until its answer is true; return that answer.
 
     Raises:
         TimeoutError: it was not true within `within_s` seconds.
@@ -71,7 +71,7 @@ def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: st
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within_s} s: {what or question}")
         time.sleep(pause)  # between two checks of the condition, never instead of one
-        pause = min(pause * 1.5, 0.1)
+        pause = min(pause * 1.5, longest_pause_s)
     return answer
 
 

@@ -64,10 +64,10 @@ class Forked:
 
 
 class Parent:
-    """The process that has imported one module and forks its starts; it ends with this one."""
+    """The process that has imported one module, and further ones that it needs, and forks its starts; it ends with this one."""
 
-    def __init__(self, module: str) -> None:
-        command = [sys.executable, "-m", "tests.support.warm", module]
+    def __init__(self, module: str, *further: str) -> None:
+        command = [sys.executable, "-m", "tests.support.warm", module, *further]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self._asking = threading.Lock()
         atexit.register(self.end)
@@ -127,10 +127,11 @@ def _poll(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def main(module: str) -> None:
+def main(module: str, *further: str) -> None:
     """Answer requests, one JSON object per line, until end of input."""
     entry = f"{module}.__main__"
-    importlib.import_module(entry)
+    for name in (entry, *further):
+        importlib.import_module(name)
     del sys.modules[entry]  # each child runs it
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
@@ -143,4 +144,4 @@ def main(module: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
