@@ -1,6 +1,7 @@
 """A run without an audit is not published, and an audit result applies to its attempt only."""
 
 import argparse
+import json
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,6 @@ from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import PlainRun, ingest, read, without_spark, write
-from tests.pipelines.processes import a_stage
 
 RUN = "scheduled__2026-03-01T12:00:00+00:00"
 
@@ -145,6 +145,7 @@ def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: in
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_session")
 def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lake: Lake) -> None:
     lake.renew()
     catalog = open_catalog(lake.settings)
@@ -155,8 +156,7 @@ def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lak
     publish(catalog, "backfill")
     written(lake, RUN, 2, [first])  # the task `publish`, overtaken and killed here
     assert passed_already(catalog, lake.settings, RUN) is None
-    with a_stage(lake.settings, "publish", "--run-id", RUN) as stage:
-        assert stage.result()["published"] is True
+    assert json.loads(publishing(lake))["published"] is True
     assert {row["vin"] for row in read(catalog, IDS)} == {"V1", "V9"}
     assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
 
