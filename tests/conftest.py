@@ -150,9 +150,10 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         supervise.down(settings)
 
 
-# For sessions that see a few rows: tasks and compiling each query to Java take longer than the rows. Whole runs as started by
-# users (tests/dags, tests/stores, tests/pipelines/test_processes.py) use Spark's defaults.
+# For sessions that see a few rows: tasks, planning each stage of a query anew, and compiling each query to Java take longer than
+# the rows. Whole runs as started by users (tests/dags, tests/pipelines/test_processes.py) use Spark's defaults.
 FEW_ROWS = {
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

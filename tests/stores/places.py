@@ -15,6 +15,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope
 from manifold.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
+from tests.conftest import FEW_ROWS
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 from tests.stores.stages import Stages, stages_with
 from tests.support.platforms import variables
@@ -50,8 +51,9 @@ class Deployed:
         return json.loads(self._run("manifold.console", *arguments, "--json"))
 
     def environment(self) -> dict[str, str]:
-        """The environment of a job with these settings."""
-        return {**os.environ, **self.variables}
+        """The environment of a job with these settings; the JVMs of its processes take options of Spark as properties."""
+        few_rows = " ".join(f"-D{name}={value}" for name, value in FEW_ROWS.items())
+        return {**os.environ, "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} {few_rows}", **self.variables}
 
     def command(self, module: str, *arguments: str) -> tuple[int, str]:
         """Exit status and output of `python -m <module> …`; only the JSON if requested."""
