@@ -54,9 +54,10 @@ class Case:
         """The rows with a boolean column for each rule that Great Expectations does not check natively.
 
         The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
+        Conditions come last, so that they may name the columns of other rules.
         """
         found = self.frame
-        for rule in self.suite.rules:
+        for rule in sorted(self.suite.rules, key=lambda rule: isinstance(rule, Holds)):
             match rule:
                 case Holds():
                     found = found.withColumn(rule.name, sf.expr(f"coalesce({self.sql(rule.sql)}, true)"))
