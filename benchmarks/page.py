@@ -30,8 +30,10 @@ def page(results: Sequence[Result]) -> str:
     """Return the page as Markdown."""
     lines = [COLUMNS, ("---",) * len(COLUMNS)]
     for benchmark, some in groupby(results, key=lambda each: each.benchmark):
-        lines.append((f"**{benchmark}**", *[""] * (len(COLUMNS) - 1)))
-        lines += [_cells(each) for each in some]
+        of_benchmark = list(some)
+        machines = dict.fromkeys(each.machine for each in of_benchmark if each.machine)
+        lines.append((f"**{benchmark}**", *[""] * (len(COLUMNS) - 2), "; ".join(machines)))
+        lines += [_cells(each) for each in of_benchmark]
     return HEAD + "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
 
@@ -45,7 +47,7 @@ def _cells(each: Result) -> tuple[str, ...]:
         each.aim,
         MET[each.met],
         each.date,
-        each.machine,
+        "",
     )
 
 

@@ -68,7 +68,7 @@ def test_the_page_says_what_is_not_measured_and_what_is_missed() -> None:
     text = page([Result("b", "rate", "5/s", "raw", 0.4, "≥ 0.5", False, DAY, MACHINE), Result("b", "start", aim="≤ 3 s")])
 
     assert text.endswith(
-        "|**b**||||||||\n|rate|5/s|raw|0.4|≥ 0.5|**no**|2026-11-26|2 cores|\n|start|not measured yet|||≤ 3 s||||\n"
+        "|**b**|||||||2 cores|\n|rate|5/s|raw|0.4|≥ 0.5|**no**|2026-11-26||\n|start|not measured yet|||≤ 3 s||||\n"
     )
 
 
