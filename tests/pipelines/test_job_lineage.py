@@ -1,6 +1,5 @@
 """Lineage of jobs other than the ingest: start, inputs, outputs, and end."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,20 +21,20 @@ from manifold.lake.key_ring import new_key_line
 from manifold.runtime import secret_files
 from manifold.settings import Settings
 from pipelines.erasure.run import erase_vehicle
-from pipelines.ingest.run_all import rebuild
+from pipelines.ingest.run_all import ingest_audit_publish, rebuild
 from pipelines.lineage import emits_lineage, jobs
 from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run
 from pipelines.populate.load import Populated
 from pipelines.signals.process import process_again
-from pipelines.stages.compact import compact_tables
-from pipelines.stages.garbage import collect_garbage
 from pipelines.stages.migrate import migrate_lake
 from pipelines.stages.populate import populate_queues
 from pipelines.stages.rotate_keys import rotate_keys
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.plain import ingest
+from tests.pipelines.processes import a_stage
 from tests.support.lineage import names, runs_of, telling, told_in
 from tests.support.servers import ROOT, Server
 
@@ -274,15 +273,21 @@ def test_each_job_names_its_inputs_and_outputs(settings: Settings, file: Path, j
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared_session")
-def test_compaction_and_garbage_collection_are_emitted(settings: Settings, file: Path) -> None:
-    shutil.rmtree(settings.home / "archive")
+def test_compaction_and_garbage_collection_are_emitted_by_any_caller(
+    spark_lake: SparkLake, redis_server: Server, redis: Redis
+) -> None:
+    home = spark_lake.settings.home
+    file = home / "events.jsonl"
+    redis.set(keys.LOADED, 1)
+    ingest_audit_publish(spark_lake.run("nothing", 1))
     for _ in range(4):
-        appended(settings)
-    compact_tables(settings.model_copy(update={"compact_min_files": 4, "lineage_parent": PARENT}))
+        appended(spark_lake.settings)
+    more = {"lineage_url": f"file://{file}", "compact_min_files": 4, "redis_port": redis_server.port}
+    with a_stage(spark_lake.settings, "compact", "--lineage-parent", PARENT, **more) as stage:
+        stage.result()
     _, ended = one(file, "compact")
     assert ended["run"]["facets"]["parent"]["job"]["name"] == "compact_tables.compact"
-    loaded = open_catalog(settings).load_table(IDS.identifier)
+    loaded = open_catalog(spark_lake.settings).load_table(IDS.identifier)
     now = loaded.current_snapshot()
     assert now is not None
     (written,) = (each for each in ended["outputs"] if each["name"].endswith(IDS.name))
@@ -291,7 +296,8 @@ def test_compaction_and_garbage_collection_are_emitted(settings: Settings, file:
     assert read["facets"]["version"]["datasetVersion"] != str(now.snapshot_id)
     assert written["outputFacets"]["outputStatistics"]["rowCount"] == 4
 
-    collect_garbage(settings)
+    with a_stage(spark_lake.settings, "garbage", **more) as stage:
+        stage.result()
     _, ended = one(file, "garbage")
     assert ended["eventType"] == "COMPLETE"
     events = told_in(file)
