@@ -8,8 +8,7 @@ who answered. By its schedule a run looks which approvals are missing, and trigg
 **Do not trigger it** to approve a plan of your own: another person has to. A refused plan is over; a refused gate stays held.
 
 **When it fails** the task `campaign_order` says why: the approval did not fit any more, or came from an author of the plan. Then
-trigger it with `campaign`, and have another person answer. A question that nobody answers within 14 days is asked again,
-and one that is answered in the very second in which it appears may be.
+trigger it with `campaign`, and have another person answer. A question is asked again after 14 days, or if answered in a second.
 
 **To back out** an approval, `campaign_control` with *pause* or *cancel*.
 
