@@ -19,12 +19,14 @@ from manifold.contracts.signals import topology
 from manifold.sandbox.fleet.gateways import ONLY_GOOD, SignalMessage, SignalMix
 
 MAX_UNCONFIRMED = 1000  # messages
+MAX_WAITING = 5000  # in the queue; a longer one would be a memory alarm of RabbitMQ, which then blocks the door, too
 MESSAGES_PER_WRITE = 50
 READ_BYTES = 1 << 16
 PAYLOAD_BYTES = 600  # for a body of about 1 KB
 LARGE_BYTES = 786_000  # 1,048,000 characters in base64
 _CHANNEL = 1
 _AROUND_FRAME = 8  # bytes
+LOOK_S = 0.05  # between two looks at the queue
 
 
 class BarePublisher:
@@ -35,6 +37,7 @@ class BarePublisher:
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672))
         self._read = b""
         self._confirmed = 0
+        self._waiting: int | None = None  # messages in the queue; None until RabbitMQ has answered
         self._socket.sendall(header.ProtocolHeader().marshal())
         self._expect(commands.Connection.Start)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -68,15 +71,28 @@ class BarePublisher:
         return b"".join(frame.marshal(one, _CHANNEL) for one in frames)
 
     def publish(self, packed: Sequence[bytes]) -> None:
-        """Publish messages; return when RabbitMQ has confirmed each."""
+        """Publish messages, as many as the consumers take; return when RabbitMQ has confirmed each."""
         first, sent = self._confirmed, 0
         while sent < len(packed):
+            if sent % MAX_UNCONFIRMED == 0:
+                self._wait_for_consumers()
             while sent - (self._confirmed - first) >= MAX_UNCONFIRMED:
                 self._hear()
             self._socket.sendall(b"".join(packed[sent : sent + MESSAGES_PER_WRITE]))
             sent = min(sent + MESSAGES_PER_WRITE, len(packed))
         while self._confirmed - first < len(packed):
             self._hear()
+
+    def _wait_for_consumers(self) -> None:
+        """Return when fewer than `MAX_WAITING` messages wait in the queue."""
+        while True:
+            self._waiting = None
+            self._say(commands.Queue.Declare(queue=topology.RAW, passive=True), _CHANNEL)
+            while self._waiting is None:
+                self._hear()
+            if self._waiting < MAX_WAITING:
+                return
+            time.sleep(LOOK_S)
 
     def _say(self, command: Any, channel: int) -> None:
         self._socket.sendall(frame.marshal(command, channel))
@@ -89,13 +105,14 @@ class BarePublisher:
             self._fill()
 
     def _hear(self) -> None:
-        """Wait for at least one confirm."""
-        before = self._confirmed
-        while self._confirmed == before:
-            self._fill()
-            for found in self._frames():
-                if isinstance(found, commands.Basic.Ack):
+        """Read what RabbitMQ says next: confirms, or how many messages wait."""
+        self._fill()
+        for found in self._frames():
+            match found:
+                case commands.Basic.Ack():
                     self._confirmed = found.delivery_tag  # confirms every message up to this one
+                case commands.Queue.DeclareOk():
+                    self._waiting = found.message_count
 
     def _fill(self) -> None:
         came = self._socket.recv(READ_BYTES)
