@@ -22,7 +22,7 @@ from manifold.sandbox.platform.processes import family
 from manifold.sandbox.platform.supervisord import HomeLayout
 from manifold.settings import Settings
 
-AIMS = {"`manifold demo`, median": at_most(75, "s")}
+AIMS = {"`manifold demo`, median": at_most(75, "s"), "start of the platform with Airflow and RabbitMQ": at_most(40, "s")}
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2): orphaned descendants become children of this process
 
 
@@ -39,7 +39,7 @@ def run(size: Size) -> list[Row]:
         Row("`manifold demo`, median", f"{median:.0f} s", value=median),
         Row("`manifold demo`, worst", f"{max(walls):.0f} s"),
         Row("CPU of `manifold demo`, all processes", f"{p50([cost.cpu_s for cost in costs]):.0f} s"),
-        Row("start of the platform with Airflow and RabbitMQ", f"{started:.1f} s"),
+        Row("start of the platform with Airflow and RabbitMQ", f"{started:.1f} s", value=started),
         Row("memory of the platform, all processes", f"{memory:.2f} GiB"),
     ]
 
