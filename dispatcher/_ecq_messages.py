@@ -6,8 +6,8 @@ from typing import Any
 from dispatcher import _metrics
 from dispatcher._coalescing import Coalescer
 from dispatcher._lake import Lake
+from dispatcher._payload_reader import retry_redis, tolerate_out_of_memory
 from dispatcher._payloads import Answer, Found, MissingData, at_once
-from dispatcher._reader import retry_redis, tolerate_out_of_memory
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName, owner_of_queue
 from manifold.contracts.seq import wall_clock_ms

@@ -5,8 +5,7 @@ from redis.exceptions import RedisError
 
 from dispatcher import _metrics
 from dispatcher._brakes import Brakes
-from dispatcher._effects import Effect, Watch
-from dispatcher._events import Answered, Verb
+from dispatcher._events import Answered, Effect, Verb, Watch
 from dispatcher._metrics_log import RequestIdOf, count_answers
 from manifold.contracts import keys
 from manifold.contracts.queue_names import QueueName

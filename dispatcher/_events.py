@@ -1,10 +1,15 @@
-"""The events of one queue: from vehicles and broker, about an open claim, and replies from Redis."""
+"""The events of one queue, and the effects that `step` returns for them.
+
+Events come from vehicles and the broker, from this process about its open claim, or from Redis as replies. Effects are the verbs
+of `manifold.queues.verbs` and the classes at the end.
+"""
 
 from typing import Any
 
 from msgspec import Struct
 
 from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, PresenceSign, Subscribed
+from manifold.contracts.queue_names import QueueName
 from manifold.queues.verbs.claims import Claim, Park, Release, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge, Subscription
 from manifold.queues.verbs.ends import Ack, End
@@ -104,3 +109,40 @@ Seen = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscr
 # Events of a claim that this process has open.
 OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
 Event = Seen | OfClaim | Answered
+
+
+class Load(Struct, frozen=True):
+    """Read trigger and payload of the claimed entry; answered by `Loaded` or `Missing`."""
+
+    seq: int
+    claimed_ms: int
+
+
+class Publish(Struct, frozen=True):
+    """Publish the entry to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
+
+    what: Loaded
+    send_by: int  # by `monotonic_ms`
+    max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
+
+
+class Watch(Struct, frozen=True):
+    """Check this queue again at that time (Unix ms)."""
+
+    at_ms: int
+
+
+class Forward(Struct, frozen=True):
+    """Also offer this event to another queue of the same vehicle."""
+
+    queue: QueueName
+    event: Woken
+
+
+class Ignore(Struct, frozen=True):
+    """Do nothing, for this reason."""
+
+    why: str
+
+
+Effect = Verb | Load | Publish | Watch | Forward | Ignore

@@ -9,7 +9,7 @@ import structlog
 
 from dispatcher import _metrics
 from dispatcher._lake import Lake
-from dispatcher._reader import Reader, retry_redis, tolerate_out_of_memory
+from dispatcher._payload_reader import PayloadReader, retry_redis, tolerate_out_of_memory
 from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import Queues
 
@@ -60,7 +60,7 @@ class Payloads:
         self._asking: dict[int, dict[str, Answer]] = {}  # callbacks that wait for an entry's trigger and data, by seq and owner
         self._wanted: dict[int, str] = {}  # seqs requested in this turn of the event loop, each with one owner that has it
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
+        self._reader = PayloadReader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = at_once
 
     def cached(self, seq: int) -> Found | None:

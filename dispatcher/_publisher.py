@@ -15,8 +15,7 @@ import structlog
 
 from dispatcher import _metrics
 from dispatcher._brakes import Ruling
-from dispatcher._effects import Publish
-from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable, Withheld
+from dispatcher._events import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost, Unsendable, Withheld
 from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.queue_names import QueueName

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from dispatcher import _outcomes
-from dispatcher._effects import Effect, Ignore
-from dispatcher._events import Missing, Unsendable, Verb, Withheld
+from dispatcher._events import Effect, Ignore, Missing, Unsendable, Verb, Withheld
 from dispatcher._policy import DispatchPolicy
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.events import Acked, PresenceSign, Subscribed

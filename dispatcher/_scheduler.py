@@ -11,8 +11,7 @@ from dispatcher import _metrics
 from dispatcher._brakes import Brakes
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._effects import Effect, Forward, Load, Publish
-from dispatcher._events import Event, Loaded, Missing, OfClaim, Published
+from dispatcher._events import Effect, Event, Forward, Load, Loaded, Missing, OfClaim, Publish, Published
 from dispatcher._monotonic import monotonic_ms
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy

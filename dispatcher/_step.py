@@ -11,18 +11,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dispatcher import _queue_types
-from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
     Answered,
     DeadlinePassed,
+    Effect,
     Event,
+    Forward,
+    Ignore,
+    Load,
     Loaded,
     Missing,
     NotPublished,
     OfClaim,
+    Publish,
     Published,
     PublishLost,
     Unsendable,
+    Watch,
     Withheld,
     Woken,
 )

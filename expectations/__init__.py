@@ -5,9 +5,8 @@ never changed.
 """
 
 from expectations._audit import audit
-from expectations._findings import Audit, Finding
+from expectations._findings import Audit, Finding, results_of
 from expectations._pages import record_states
-from expectations._results import results_of
 from expectations._rules import Severity
 from expectations._suites import Suite, load_suites
 from expectations._trends import publish_trends

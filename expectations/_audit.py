@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from expectations._findings import TRACED, Audit, Finding
+from expectations._findings import TRACED, Audit, Finding, results_of
 from expectations._pages import publish_pages
-from expectations._results import results_of
 from expectations._rows import Case, keys_of
 from expectations._rules import NotNull, Severity
 from expectations._suites import load_list_suites, load_suites

@@ -19,7 +19,6 @@ import great_expectations.expectations as gxe
 from great_expectations.core import ExpectationSuiteValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
 
-from expectations import _custom as custom
 from expectations import _rules as rules
 from expectations._docs import SITE, site_config
 from expectations._rows import Case
@@ -31,6 +30,28 @@ for chatty in ("great_expectations", "great_expectations.data_context.types.base
 # Counts only: sample rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
+
+
+class _ExpectFlag(gxe.ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the library is read without its types
+    """The boolean column that `Case.flagged` adds for a rule is true in every row."""
+
+    value_set: list[bool] = [True]  # noqa: RUF012  # a field of the library's model
+
+
+class ExpectRowsToHold(_ExpectFlag):
+    """A condition over one row is never false."""
+
+
+class ExpectVinsToBeIso3779(_ExpectFlag):
+    """VINs have the form of ISO 3779 and the right check digit."""
+
+
+class ExpectKeyToBeUnique(_ExpectFlag):
+    """A key occurs once in the rows that the run adds, or in a whole table."""
+
+
+class ExpectValuesToExistInTable(_ExpectFlag):
+    """The values of a row exist in a row of another table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +131,10 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
                 pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
                 yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
             case rules.Unique() | rules.UniqueTogether() | rules.UniqueInTable():
-                yield custom.ExpectKeyToBeUnique(**flag)
+                yield ExpectKeyToBeUnique(**flag)
             case rules.Known():
-                yield custom.ExpectValuesToExistInTable(**flag)
+                yield ExpectValuesToExistInTable(**flag)
             case rules.Iso3779():
-                yield custom.ExpectVinsToBeIso3779(**flag)
+                yield ExpectVinsToBeIso3779(**flag)
             case rules.Holds():
-                yield custom.ExpectRowsToHold(**flag)
+                yield ExpectRowsToHold(**flag)

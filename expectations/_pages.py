@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 
-from expectations._findings import Audit
-from expectations._results import as_json
+from expectations._findings import Audit, as_json
 from expectations._suites import load_list_suites, load_suites
 from manifold.lake.files import Files
 from manifold.lake.reports import (

@@ -10,7 +10,7 @@ from manifold.queues._batch import LAST
 from manifold.queues._brakes import BrakedQueues
 from manifold.queues._corrupt_keys import find_corrupt_key, is_corrupt, keys_of
 from manifold.queues._drivers import AsyncBatch
-from manifold.queues._outcomes import OutcomeStream
+from manifold.queues._outcome_stream import OutcomeStream
 from manifold.queues._waiting import WaitingForData
 from manifold.queues._watermarks import WatermarkedQueues
 

@@ -32,7 +32,7 @@ from manifold.recorder._enqueuer import OFF, Enqueuer
 from manifold.recorder._freshness import Freshness
 from manifold.recorder._ingress import IngressWriter
 from manifold.recorder._lake import Lake
-from manifold.recorder._outcomes import Outcomes
+from manifold.recorder._outcome_drain import OutcomeDrain
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._poison_messages import PoisonGuard
 from manifold.recorder._receipts import Receipts
@@ -105,7 +105,7 @@ class Recorder:
             answer=self._answer,
             may_record=self._lease.wait_until_held,
         )
-        self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
+        self._outcomes = OutcomeDrain(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
         self._freshness = Freshness(settings, self._lake)
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from manifold.contracts.signals.canonical import idempotency_key
 from manifold.contracts.signals.codes import Code, Refusal
-from manifold.contracts.signals.messages import UUID_4, DeviceStatus, RawSignal, parse_raw, parse_status
+from manifold.contracts.signals.messages import UUID_4, DeviceStatus, RawSignal, idempotency_key, parse_raw, parse_status
 from manifold.settings import Settings
 from manifold.signals._freshness import check_freshness
 from manifold.signals._received import CORRELATION, DEVICE, IDEMPOTENCY, NONCE, TIMESTAMP, VERSION, Accepted, Judged, Received
-from manifold.signals._sender import check_signature
+from manifold.signals._signature import check_signature
 
 AROUND_PAYLOAD = 64 << 10  # bytes allowed besides the payload
 JSON_TYPES = ("application/json", "text/json")

@@ -1,5 +1,6 @@
 """Messages published by the door: processed signals, retries, dead letters, replies. Pure: address, body, properties."""
 
+import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +32,7 @@ JSON, PERSISTENT = "application/json", DeliveryMode.PERSISTENT
 MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes; copies come back with headers added by RabbitMQ, and must be readable
 MAX_OWN_HEADER_BYTES = 10_000  # bytes of a header written by the door
 MAX_SHORT_STRING_BYTES = 255  # bytes of a short string property
+FIRST_RETRY_S, MAX_RETRY_S, JITTER = 1.0, 30.0, 0.25
 # RabbitMQ closes a channel that publishes with this reply_to and has no pending request; AMQP 1.0 senders can set it.
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -65,6 +67,13 @@ def retry(received: Received, after_ms: int, *, max_properties: int = MAX_PROPER
     headers = {RETRY_COUNT: received.retry_count + 1}
     message = _forwarded(received, headers, max_properties, expiration=timedelta(milliseconds=after_ms))
     return Outgoing(topology.DEAD_EXCHANGE, topology.RETRY, message)
+
+
+def back_off_ms(retry_count: int, *, at_random: float | None = None) -> int:
+    """Return the delay in ms before attempt `retry_count` + 1: 1 s, doubling up to 30 s, ±25 % jitter, never above 30 s."""
+    share = random.random() if at_random is None else at_random
+    plain: float = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(retry_count, 10))
+    return round(min(MAX_RETRY_S, plain * (1 - JITTER + 2 * JITTER * share)) * 1000)
 
 
 def dead_letter(received: Received, report: ErrorReport, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:

@@ -9,7 +9,6 @@ import structlog
 from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal
 from manifold.signals import _metrics, _outgoing
-from manifold.signals._back_off import back_off_ms
 from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._received import Received
@@ -42,7 +41,7 @@ class Publishing:
         ]
         most = session.max_properties
         out += [
-            (received, _outgoing.retry(received, back_off_ms(received.retry_count), max_properties=most))
+            (received, _outgoing.retry(received, _outgoing.back_off_ms(received.retry_count), max_properties=most))
             for received, _ in disposition.later
         ]
         reports = [(one, _report(one, now)) for one in disposition.refused]

@@ -1,7 +1,8 @@
 """Seals groups under the day key and writes them to the journal, before anything is published or acknowledged."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, date, datetime
 
 from manifold.archive.journal import Journal
@@ -12,10 +13,10 @@ from manifold.contracts.signals.records import raw_envelope, refused_envelope, s
 from manifold.lake.day_keys import DayKeys
 from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted
-from manifold.signals._recorded import Recorded
 from manifold.signals._retry import Retry
 
 LARGE = 128 << 10  # bytes above which sealing runs in a thread, to keep the event loop responsive
+MAX_REMEMBERED = 1 << 16  # messages; a forgotten one is journaled again, and the lake deduplicates
 
 
 class Recording:
@@ -70,6 +71,33 @@ class Recording:
             at, devices = one.received.at, one.stated.devices
             envelopes.append(refused_envelope(seq, at, stream, one.refusal, sealed, devices=devices, digest=one.digest))
         return envelopes
+
+
+class Recorded:
+    """The identities of journaled but unacknowledged messages, which are not journaled again on redelivery; the oldest go first.
+
+    A session may end repeatedly between journal and acknowledgement, for instance while an alarm blocks confirms.
+    """
+
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
+        self._most = most
+        self._there: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, identity: str) -> bool:
+        return identity in self._there
+
+    def add(self, identities: Iterable[str]) -> None:
+        """Remember journaled messages."""
+        for identity in identities:
+            self._there[identity] = None
+            self._there.move_to_end(identity)
+        while len(self._there) > self._most:
+            self._there.popitem(last=False)
+
+    def forget(self, identities: Iterable[str]) -> None:
+        """Forget acknowledged messages: the same message sent again counts as a new one."""
+        for identity in identities:
+            self._there.pop(identity, None)
 
 
 def _identities(taken: list[Accepted], refused: list[Refused]) -> list[str]:

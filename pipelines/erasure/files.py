@@ -22,7 +22,7 @@ from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
-from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, close_run, drop_branch
+from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, drop_branch, drop_branches
 from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.rebase import is_change_of
 
@@ -50,7 +50,7 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
         if branch.startswith(PREFIX) and published not in _line(segments, ref.snapshot_id):
-            close_run(catalog, branch)
+            drop_branches(catalog, branch)
     before_ms = round(now.timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)

@@ -1,15 +1,21 @@
-"""One attempt at a run: writes its tables on the run's branches."""
+"""One attempt at a run: writes its tables on the run's branches, and the ledger `ingested_segments` last."""
 
 import secrets
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pyarrow as pa
+import structlog
+from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame, DataFrameWriterV2
 from pyspark.sql import functions as sf
 
+from manifold.archive.probing import Probe
+from manifold.archive.segment import Segment
+from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import SEGMENTS, Table
-from manifold.lake.catalog import run_tables_of
+from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
+from manifold.lake.catalog import run_tables_of, where
 from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
@@ -21,13 +27,16 @@ from pipelines.ingest.branches import (
     head_of,
     properties_of,
 )
+from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.publish import pins_of
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
 # Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
 COMPRESSION_LEVEL = 1
+SELDOM = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # streams that many lakes never get
 
+log = structlog.get_logger(__name__)
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
@@ -80,8 +89,8 @@ class Attempt:
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
-    def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
-        """Append to `ingested_segments`, last: this snapshot pins the others, and publication moves this main first."""
+    def append_to_ledger(self, segments: pa.Table, result: Ingested, base: int) -> None:
+        """Append to `ingested_segments`, last: its snapshot pins the others, and publication moves its main first."""
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
@@ -130,3 +139,42 @@ class Attempt:
         loaded = self.catalog.load_table(table.identifier)
         if loaded.snapshot_by_id(snapshot_id) is not None:
             loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()
+
+
+def write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
+    """Write the run's rows of `ingested_segments`, last of all, and return its counts."""
+    read = {stream.value: plan.messages(stream) for stream in Stream if stream not in SELDOM or plan.of(stream)}
+    written = attempt.written | {SEGMENTS.name: len(plan.segments)}
+    skipped = sum(map(len, plan.skips.values()))
+    result = Ingested(attempt.run_id, len(plan.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
+    refused = _refused_files(attempt)
+    rows = [segment_row(attempt, plan.probes[segment.path], segment, refused.get(segment.path)) for segment in plan.segments]
+    attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, plan.base[SEGMENTS.name])
+    log.info("run written, not yet published", **asdict(result))
+    return result
+
+
+def _refused_files(attempt: Attempt) -> dict[str, str]:
+    """By path, why this run refused files that are not valid segments. Only their quarantine rows have a negative seq."""
+    if QUARANTINE.name not in attempt.snapshots:
+        return {}
+    table, snapshot_id = attempt.catalog.load_table(QUARANTINE.identifier), attempt.snapshots[QUARANTINE.name]
+    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
+    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
+
+
+def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+    """A row of `ingested_segments`."""
+    if refused_because is not None:
+        probe = Probe()
+    return {
+        "path": segment.path,
+        "stream": segment.stream.value,
+        "messages": probe.messages,
+        "first_seq": probe.first_seq,
+        "last_seq": probe.last_seq,
+        "run_id": attempt.run_id,
+        "ingested_at": attempt.now,
+        "refused_because": refused_because,
+        "began_at": segment.began_at,
+    }

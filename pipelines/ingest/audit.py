@@ -1,4 +1,4 @@
-"""Audits a run between writing and publishing: `python -m pipelines audit --run-id …`."""
+"""Audits a run once it is written, with Great Expectations. The stage `audit` reads the verdict: `audit_result`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta

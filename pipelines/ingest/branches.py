@@ -101,8 +101,8 @@ def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable
     return loaded
 
 
-def close_run(catalog: Catalog, branch: str) -> None:
-    """Drop the branch from every table that has it. Snapshots that are in main stay."""
+def drop_branches(catalog: Catalog, branch: str) -> None:
+    """Close a run: drop its branch from every table that has it. Snapshots that are in main stay."""
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
@@ -128,7 +128,7 @@ def _remove_properties(catalog: Catalog, branch: str) -> None:
             ManageSnapshots(change).remove_branch(branch).commit()
 
 
-def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
+def drop_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     """Drop the branches of runs that began more than a day ago and were never published; return the branch names.
 
     Branches of committed runs are gone by then, because `finish_committed_runs` comes first. A run published at this very
@@ -138,7 +138,7 @@ def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}
     abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
     for branch in abandoned:
-        close_run(catalog, branch)
+        drop_branches(catalog, branch)
     _drop_stray_branches(catalog, now)
     return abandoned
 

@@ -26,7 +26,9 @@ from manifold.archive.store import SEGMENT_BATCH_SIZE, Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
+from pipelines.ingest.branches import head_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
+from pipelines.populate.snapshot_range import SnapshotRange
 
 PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of segments begun before this may be deleted, with their files
 
@@ -136,6 +138,16 @@ def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> 
     for group in _groups(archive, part):
         known = ledger.known(segment.path for segment in group)
         yield from (segment for segment in group if segment.path not in known)
+
+
+def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
+    """The files that the run ingests, from the ledger on its branch; reads only what its snapshot adds."""
+    head = head_of(catalog, SEGMENTS, run_id)
+    if head is None or head.parent_snapshot_id is None:  # the run is open, and nothing is written yet
+        return []
+    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
+    return [(row["path"], Stream(row["stream"])) for row in rows]
 
 
 def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:

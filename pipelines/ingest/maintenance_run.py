@@ -77,5 +77,5 @@ class MaintenanceRun:
         try:
             yield
         except (ConcurrentPublish, LeaseLost):
-            branches.close_run(self._catalog, branches.branch_of(self.run_id))
+            branches.drop_branches(self._catalog, branches.branch_of(self.run_id))
             raise

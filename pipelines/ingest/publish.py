@@ -47,8 +47,8 @@ from pipelines.ingest.branches import (
     ConcurrentPublish,
     ancestors,
     branch_of,
-    close_run,
     commit,
+    drop_branches,
     head_of,
     properties_of,
 )
@@ -109,7 +109,7 @@ def finish_committed_runs(catalog: Catalog, segments: IcebergTable | None = None
     for run in unfinished(table):
         for pinned in pins_in(run):
             _fast_forward(catalog, pinned, run)
-        close_run(catalog, branch_of(properties_of(run)[RUN_ID]))
+        drop_branches(catalog, branch_of(properties_of(run)[RUN_ID]))
 
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:

@@ -1,19 +1,13 @@
-"""Writes a run that breaks a rule again without the offending messages, and publishes the rest.
+"""Finds what to set aside of a run that breaks rules: the messages behind the bad rows, each with the rule as its reason.
 
-The messages behind the bad rows are refused, with the rule as the reason. A file whose own ledger row is bad is refused as
-a whole, and that row says why. This is bounded: if much of a run breaks a rule, the cause is the rule, the code or the
-storage rather than the messages, and the whole run is held back.
+A file whose own ledger row is bad is set aside as a whole, and that row says why. `chunks.ingest_and_audit` then writes the run
+again without them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pyarrow.compute as pc
-import structlog
-from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import EqualTo
 
 from expectations import Audit, Finding
 from manifold.archive import parsing
@@ -21,23 +15,13 @@ from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
-from manifold.lake.catalog import where
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
-from pipelines.ingest.audit import AuditFailed, audit_run
-from pipelines.ingest.branches import head_of
-from pipelines.ingest.lineage import emit_held_back
+from pipelines.ingest.ledger import segments_of
 from pipelines.ingest.planning import Exclusions
-from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write import ingest
-from pipelines.populate.snapshot_range import SnapshotRange
+from pipelines.ingest.run import Run
 
-MAX_AUDIT_ROUNDS = 4  # removing offenders may reveal another broken rule
-MAX_OFFENDERS = 10  # messages that may be set aside, however small the run
-MAX_OFFENDER_SHARE = 0.1  # of the run's messages; above this, the run is held back
 MAX_NAMES_IN_ALERT = 5  # messages that an alert names
-
-log = structlog.get_logger(__name__)
 
 Key = tuple[Any, ...]
 # For tables whose rows lack the seq of their message: the streams to search, the parser of each, and the row's key there.
@@ -46,37 +30,6 @@ SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[di
     OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
     ECQ_STATE.name: ({Stream.ECQ: parsing.ecq_brief}, lambda row: tuple(row[column] for column in ECQ_STATE.key)),
 }
-
-
-def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
-    """Write the run to its branches and audit it; the audit is None if nothing was written or the run is already committed.
-
-    Raises:
-        AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
-    """
-    aside = Exclusions()
-    for round_ in range(MAX_AUDIT_ROUNDS):
-        # A distinct instant, so that rows of `quality_results` distinguish the rounds.
-        once = replace(run, now=run.now + timedelta(milliseconds=round_))
-        written = ingest(once, aside)
-        try:
-            judged = audit_run(once)
-        except AuditFailed as exc:
-            more = aside | offenders(run, exc.result)
-            if (
-                round_ + 1 == MAX_AUDIT_ROUNDS
-                or len(more) == len(aside)
-                or len(more) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
-            ):
-                emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
-                raise
-            aside = more
-            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(aside))
-        else:
-            if aside:
-                _send_alert(run.settings, run.run_id, aside)
-            return written, judged
-    raise AssertionError("the last round returns or raises")
 
 
 def offenders(run: Run, audit: Audit) -> Exclusions:
@@ -110,17 +63,8 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
             yield from (row["seq"] for row in accepted if key_of(row) in wanted)
 
 
-def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
-    """The files that the run ingests, from the ledger on its branch; reads only what its snapshot adds."""
-    head = head_of(catalog, SEGMENTS, run_id)
-    if head is None or head.parent_snapshot_id is None:  # the run is open, and nothing is written yet
-        return []
-    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
-    rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
-    return [(row["path"], Stream(row["stream"])) for row in rows]
-
-
-def _send_alert(settings: Settings, run_id: str, aside: Exclusions) -> None:
+def send_alert(settings: Settings, run_id: str, aside: Exclusions) -> None:
+    """Alert that the run was published without these messages and files."""
     named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
     shown = ", ".join(named[:MAX_NAMES_IN_ALERT]) + (", …" if len(named) > MAX_NAMES_IN_ALERT else "")
     why = sorted({*aside.messages.values(), *aside.files.values()})

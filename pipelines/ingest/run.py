@@ -1,6 +1,7 @@
 """A run of the ingest: its context, its part of the archive, and its counts."""
 
 import json
+import secrets
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -28,6 +29,11 @@ class Run:
     def archive(self) -> Archive:
         """The archive with its segments."""
         return Archive(self.settings.archive, self.settings.s3)
+
+
+def new_run_id(now: datetime) -> str:
+    """Generate an id for a run that has none yet."""
+    return f"manual_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import transforms
-from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
-from pipelines.ingest.close_run import close_segments
+from pipelines.ingest.attempt import Attempt, write_ledger
+from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, drop_abandoned, drop_branches, open_run, properties_of
 from pipelines.ingest.planning import Exclusions, Plan, make_plan
 from pipelines.ingest.publish import finish_committed_runs, is_published
 from pipelines.ingest.reading import read_and_parse, source_of
@@ -59,8 +58,8 @@ def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
     if is_published(catalog, run_id, now):
         log.info("run already committed", run_id=run_id)
         return None
-    close_run(catalog, branch_of(run_id))
-    for branch in close_abandoned(catalog, now):
+    drop_branches(catalog, branch_of(run_id))
+    for branch in drop_abandoned(catalog, now):
         log.warning("dropped an abandoned run", branch=branch)
     plan = make_plan(catalog, run.archive, run.part, aside)
     if not plan.segments:
@@ -99,7 +98,7 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
         write_status(attempt, source_of(attempt, plan, Stream.XRAY_STATUS), plan.base, refused)
     if refused:
         attempt.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), plan.base[QUARANTINE.name])
-    return close_segments(attempt, plan)
+    return write_ledger(attempt, plan)
 
 
 def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[int]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from manifold.contracts.tables import SEGMENTS
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
@@ -36,8 +36,10 @@ def write_and_publish(attempt: Attempt, base: Mapping[str, int], write: Callable
     open_run(attempt.catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
     try:
         write()
-        attempt.close(SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
+        attempt.append_to_ledger(
+            SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name]
+        )
         publish(attempt.catalog, attempt.run_id, must=True)
     except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
-        close_run(attempt.catalog, branch_of(attempt.run_id))
+        drop_branches(attempt.catalog, branch_of(attempt.run_id))
         raise

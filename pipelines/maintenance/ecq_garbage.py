@@ -20,7 +20,7 @@ from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, open_run
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
 from pipelines.ingest.ecq_rows import expired_rows
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
@@ -67,19 +67,19 @@ def _drop(attempt: Attempt) -> Removal:
         removal = _removal(gone)
         if not removal.count:
             return removal
-        close_run(catalog, branch_of(attempt.run_id))
+        drop_branches(catalog, branch_of(attempt.run_id))
         open_run(catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
                 remove(attempt, table, gone.select("seq"), base[table.name])
             if expired.count():
                 attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now), base[ECQ_STATE.name])
-            attempt.close(
+            attempt.append_to_ledger(
                 SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name]
             )
             publish(catalog, attempt.run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
-            close_run(catalog, branch_of(attempt.run_id))
+            drop_branches(catalog, branch_of(attempt.run_id))
             raise
         return removal
     finally:

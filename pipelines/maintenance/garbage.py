@@ -15,11 +15,11 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.chunks import ingest_in_chunks
 from pipelines.ingest.lease import check
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.ingest.run import Run
-from pipelines.ingest.run_all import ingest_in_chunks
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
 from pipelines.maintenance.garbage_history import drop_history

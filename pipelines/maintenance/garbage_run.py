@@ -18,7 +18,7 @@ from manifold.contracts.tables import DATA, META, OUTCOMES, SEGMENTS
 from manifold.queues import DELETE_KEYS, Loader, Policy
 from manifold.runtime.redis import connect
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.branches import branch_of, drop_branches, open_run
 from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import expired_rows
@@ -60,7 +60,7 @@ def collect(attempt: Attempt, *, cut: datetime, keep_data_because: str | None = 
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     finish_committed_runs(attempt.catalog)
-    close_run(attempt.catalog, branch_of(attempt.run_id))
+    drop_branches(attempt.catalog, branch_of(attempt.run_id))
     rows = Rows(attempt, cut=cut)
     open_run(attempt.catalog, attempt.run_id, rows.base[SEGMENTS.name], attempt.now)
     expired = _write_expired(attempt, rows)
@@ -69,9 +69,9 @@ def collect(attempt: Attempt, *, cut: datetime, keep_data_because: str | None = 
     )
     data = Removal(kept_because=keep_data_because) if keep_data_because else _remove_data(attempt, rows, ended)
     if not attempt.snapshots:
-        close_run(attempt.catalog, branch_of(attempt.run_id))
+        drop_branches(attempt.catalog, branch_of(attempt.run_id))
         return expired, data
-    attempt.close(
+    attempt.append_to_ledger(
         SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), rows.base[SEGMENTS.name]
     )
     publish(attempt.catalog, attempt.run_id, must=True)

@@ -33,7 +33,7 @@ def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: b
     """
     from pipelines.catalog import await_catalog
     from pipelines.ingest.lease import rewriting
-    from pipelines.ingest.run_all import new_run_id
+    from pipelines.ingest.run import new_run_id
     from pipelines.maintenance.garbage import collect_garbage as collect
     from pipelines.spark.session import session
 

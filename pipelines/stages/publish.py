@@ -57,9 +57,9 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     """Redo the run, with the same segments."""
     from manifold.archive.store import Archive
-    from pipelines.ingest.quarantine_offenders import segments_of
+    from pipelines.ingest.chunks import ingest_audit_publish
+    from pipelines.ingest.ledger import segments_of
     from pipelines.ingest.run import Run
-    from pipelines.ingest.run_all import ingest_audit_publish
     from pipelines.spark.session import session
 
     mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))

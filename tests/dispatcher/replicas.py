@@ -9,15 +9,19 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._effects import Effect, Forward, Ignore, Load, Publish
 from dispatcher._events import (
     Answered,
     DeadlinePassed,
+    Effect,
     Event,
+    Forward,
+    Ignore,
+    Load,
     Loaded,
     Missing,
     NotPublished,
     OfClaim,
+    Publish,
     Published,
     PublishLost,
     Withheld,

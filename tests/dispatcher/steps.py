@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dispatcher._effects import Effect, Watch
-from dispatcher._events import Answered, Event, Loaded, Verb
+from dispatcher._events import Answered, Effect, Event, Loaded, Verb, Watch
 from dispatcher._policy import DispatchPolicy
 from dispatcher._step import OpenClaim, OwnerState
 from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed

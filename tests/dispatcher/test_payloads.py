@@ -14,8 +14,8 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from dispatcher._lake import READERS, Lake
+from dispatcher._payload_reader import LOOKED_FOR_IN_REDIS, MAX_READ_BYTES
 from dispatcher._payloads import Found, MissingData, Payloads
-from dispatcher._reader import LOOKED_FOR_IN_REDIS, MAX_READ_BYTES
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.events import Connected

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from dispatcher._effects import Publish
-from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
+from dispatcher._events import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
 from dispatcher._monotonic import monotonic_ms
 from dispatcher._publisher import Publisher, Window
 from manifold.contracts.names import Owner

@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as altered
 
-from dispatcher._effects import Effect, Ignore, Load, Publish
-from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
+from dispatcher._events import Effect, Event, Ignore, Load, Missing, NotPublished, Publish, Published, PublishLost, Unsendable
 from dispatcher._step import OpenClaim, OwnerState, step
 from manifold.queues.verbs.claims import Claim, Park, Release, ReleaseReason
 from manifold.queues.verbs.ends import Ack, AckReply

@@ -3,8 +3,21 @@
 import pytest
 from msgspec.structs import replace
 
-from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
-from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
+from dispatcher._events import (
+    DeadlinePassed,
+    Effect,
+    Event,
+    Forward,
+    Ignore,
+    Load,
+    Loaded,
+    Missing,
+    Publish,
+    Published,
+    Unsendable,
+    Watch,
+    Woken,
+)
 from dispatcher._step import OpenClaim, OwnerState, step
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.events import Acked, PresenceSign, Subscribed

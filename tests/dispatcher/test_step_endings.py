@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from dispatcher._effects import Effect, Ignore, Load, Watch
-from dispatcher._events import Event, Withheld
+from dispatcher._events import Effect, Event, Ignore, Load, Watch, Withheld
 from dispatcher._step import OwnerState, step
 from manifold.contracts.events import PresenceSign
 from manifold.contracts.outcomes import Outcome, OutcomeRecord

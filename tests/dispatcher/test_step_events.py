@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from dispatcher._effects import Effect, Ignore, Watch
-from dispatcher._events import DeadlinePassed, Event, Woken
+from dispatcher._events import DeadlinePassed, Effect, Event, Ignore, Watch, Woken
 from dispatcher._step import OwnerState, step
 from manifold.contracts.events import PresenceSign
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence, UpdatePresenceReply

@@ -40,10 +40,9 @@ from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
-from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.attempt import Attempt, segment_row
 from pipelines.ingest.audit_result import append_audit_result
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, close_run, create_branch, head_of, open_run
-from pipelines.ingest.close_run import segment_row
+from pipelines.ingest.branches import ConcurrentPublish, branch_of, create_branch, drop_branches, head_of, open_run
 from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
@@ -154,7 +153,7 @@ def _replace(catalog: Catalog, settings: Settings, run_id: str, now: datetime, r
     for attempt in _again():
         with attempt:
             finish_committed_runs(catalog)
-            close_run(catalog, branch_of(run_id))
+            drop_branches(catalog, branch_of(run_id))
             base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
             tables = replaced(base)
             if not tables:
@@ -163,7 +162,7 @@ def _replace(catalog: Catalog, settings: Settings, run_id: str, now: datetime, r
             open_run(catalog, run_id, base[SEGMENTS.name], now)
             for table, rows in tables:
                 run.replace(table, rows, base[table.name])
-            run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
+            run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
             publish(catalog, run_id)
 
 
@@ -243,7 +242,7 @@ def write(run: PlainRun, todo: Plan) -> None:
     ]
     run.put(QUARANTINE, bad, todo.base[QUARANTINE.name])
     segments = [segment_row(run, todo.probes[s.path], s, None) for s in todo.segments]
-    run.close(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)), todo.base[SEGMENTS.name])
+    run.append_to_ledger(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)), todo.base[SEGMENTS.name])
 
 
 def _outcomes(run: PlainRun, todo: Plan, outcomes: Rows) -> Rows:

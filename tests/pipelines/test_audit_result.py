@@ -13,13 +13,13 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import ensure_tables, open_catalog
-from pipelines.ingest import run_all
+from pipelines.ingest import chunks
 from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
+from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.write import begin
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import SparkLake
@@ -86,7 +86,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
             publish(catalog, "other")
         return Ingested(run.run_id, segments=len(todo.segments)), None
 
-    monkeypatch.setattr(run_all, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
     ingest_audit_publish(a_run(lake, "mine", 0))
     assert (judged_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
@@ -109,7 +109,7 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
             written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
-    monkeypatch.setattr(run_all, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
     ingest_audit_publish(a_run(lake, RUN, 0))
     assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
     current = catalog.load_table(SEGMENTS.identifier).current_snapshot()

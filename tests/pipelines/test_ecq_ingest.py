@@ -5,8 +5,8 @@ import json
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
+from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, ecq_ack, ecq_expired, ecq_rewind, ecq_write, envelope, seq_at
 

@@ -14,8 +14,8 @@ from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import open_catalog
+from pipelines.ingest import chunks, write
 from pipelines.ingest import publish as publication
-from pipelines.ingest import quarantine_offenders, run_all, write
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, branch_of, head_of
 from pipelines.ingest.publish import publish
@@ -119,11 +119,11 @@ WRITING = {
     "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
     "before payloads are written": Death(Attempt, "append", DATA),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
-    "before the run is whole": Death(Attempt, "close"),
+    "before the run is whole": Death(Attempt, "append_to_ledger"),
 }
 WRITTEN = {
-    "before the audit": Death(quarantine_offenders, "audit_run"),
-    "before publication": Death(run_all, "publish"),
+    "before the audit": Death(chunks, "audit_run"),
+    "before publication": Death(chunks, "publish"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }
 COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_main", SEGMENTS, after=True)}
@@ -148,7 +148,7 @@ def test_a_job_killed_anywhere_is_completed_once_by_the_next(
 def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
     spark = new_session(spark_lake.spark, spark_lake.settings)
     catalog = open_catalog(spark_lake.settings)
-    run_all.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
+    chunks.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
 def test_a_commit_with_a_lost_reply_is_verified(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake
     base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
     open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
     slow = Attempt(history.run("slow", NOW_MS))
-    slow.close(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
+    slow.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
     collect(history, keep_data_because="this is about the entries")
     assert len(history.rows(DATA)) == 4
     with pytest.raises(ConcurrentPublish, match="slow"):

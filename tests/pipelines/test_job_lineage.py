@@ -21,7 +21,8 @@ from manifold.lake.key_ring import new_key_line
 from manifold.runtime import secret_files
 from manifold.settings import Settings
 from pipelines.erasure.run import erase_vehicle
-from pipelines.ingest.run_all import ingest_audit_publish, rebuild
+from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.run_all import rebuild
 from pipelines.lineage import emits_lineage, jobs
 from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run

@@ -11,10 +11,10 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.lineage import settle
 from manifold.settings import load_settings
-from pipelines.ingest import lineage, run_all, transforms
+from pipelines.ingest import chunks, lineage, transforms
 from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.chunks import ingest_audit_publish, ingest_to_branches
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
-from pipelines.ingest.run_all import ingest_audit_publish
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, outcome, trigger
 from tests.pipelines.plain import ingest_and_audit, without_spark
@@ -87,7 +87,7 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
 @pytest.fixture
 def recorded(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> SparkLake:
     """A lake whose archive is ingested without Spark and without a report."""
-    monkeypatch.setattr(run_all, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
     record(spark_lake)
     return spark_lake
 
@@ -139,6 +139,19 @@ def test_a_held_back_run_has_failed_and_names_its_broken_rules(
     again = told_in(file)[before:]
     assert [event["eventType"] for event in again] == ["START", "COMPLETE"] * 2
     assert {event["run"]["runId"] for event in again}.isdisjoint(event["run"]["runId"] for event in told)
+
+
+def test_a_task_whose_run_is_held_back_tells_its_lineage_once(
+    spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, right = tmp_path / "events.jsonl", transforms.ids_rows
+    tell_at(spark_lake, f"file://{file}")
+    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
+    monkeypatch.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+
+    assert ingest_to_branches(spark_lake.run("run", 10)).segments == 1
+
+    assert [event["eventType"] for event in told_in(file)] == ["START", "FAIL"] * 2
 
 
 def broken(*_: object) -> None:

@@ -17,7 +17,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
-from pipelines.ingest import run_all
+from pipelines.ingest import chunks, run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
 from tests.pipelines.conftest import SparkLake
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(spark_lake: SparkLake, run_id: str = "run") -> None:
-    run_all.ingest_audit_publish(spark_lake.run(run_id, 10))
+    chunks.ingest_audit_publish(spark_lake.run(run_id, 10))
 
 
 def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(spark_lake: SparkLake) -> None:
@@ -68,7 +68,7 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
         rule = Holds(type="expect_rows_to_hold", sql=sql, severity=Severity.ERROR, **texts)
         suites[table] = Suite(table=table, expectations=(*suites[table].rules, rule))
     monkeypatch.setattr("expectations._audit.load_suites", lambda: suites)
-    monkeypatch.setattr("expectations._results.load_suites", lambda: suites)
+    monkeypatch.setattr("expectations._findings.load_suites", lambda: suites)
 
 
 @pytest.fixture

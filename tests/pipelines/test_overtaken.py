@@ -20,9 +20,9 @@ from manifold.lake.commits import MAIN, append_nothing, append_rows
 from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
-from pipelines.ingest import run_all
+from pipelines.ingest import chunks
 from pipelines.ingest.audit_result import append_audit_result
-from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, close_run, head_of, properties_of
+from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, drop_branches, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
@@ -131,7 +131,7 @@ def test_a_job_whose_run_is_closed_before_it_counts_does_not_take_it_for_publish
     while job.steps.count(COMMIT) < 2 or job.steps[-1] != LOOK:  # it has opened its run and written it
         job.go(1)
     job.go(1)  # it has seen what it has written, and is about to publish
-    close_run(open_catalog(one_run.settings), branch_of(runs[0].run_id))
+    drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
         job.go()
 
@@ -145,9 +145,9 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
         runs[0].change(IDS, partial(append_nothing, catalog, IDS))
 
     job = one_run.player(work, fine=True).go(until=f"commit {IDS.identifier}")
-    close_run(open_catalog(one_run.settings), branch_of(runs[0].run_id))
+    drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     job.go(1)  # the branch
-    close_run(open_catalog(one_run.settings), branch_of(runs[0].run_id))
+    drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
         job.go()
     assert branches(one_run) == []
@@ -157,7 +157,7 @@ def test_a_job_whose_run_is_closed_before_it_writes_is_told_to_repeat_it(one_run
     catalog = open_catalog(one_run.settings)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "work", base, at(5))
-    close_run(catalog, branch_of(run.run_id))
+    drop_branches(catalog, branch_of(run.run_id))
     with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
         run.change(IDS, partial(append_nothing, catalog, IDS))
     assert branches(one_run) == []
@@ -176,11 +176,11 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
         append_audit_result(catalog, head, QUALITY.arrow_schema.empty_table())  # it breaks no rule
         if not closed:
             closed.append(run.run_id)
-            close_run(catalog, branch_of(run.run_id))  # as an erasure does that has waited for it in vain
+            drop_branches(catalog, branch_of(run.run_id))  # as an erasure does that has waited for it in vain
         return Ingested(run.run_id, len(todo.segments)), None
 
-    monkeypatch.setattr(run_all, "ingest_and_audit", closed_the_first_time)
-    run_all.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
+    monkeypatch.setattr(chunks, "ingest_and_audit", closed_the_first_time)
+    chunks.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
     assert closed == ["run"]
     assert vehicles(one_run) == ["V1", "V2"]
 
@@ -190,7 +190,7 @@ def test_a_run_that_was_closed_removes_what_it_still_wrote(one_run: Lake) -> Non
     catalog = open_catalog(one_run.settings)
     before = sorted(path for path in (one_run.settings.home / "lake").rglob("*.parquet"))
     slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
-    close_run(catalog, branch_of("slow"))
+    drop_branches(catalog, branch_of("slow"))
     with pytest.raises(Retryable, match="run slow"):
         slow.go()
     assert branches(one_run) == []
@@ -203,7 +203,7 @@ def test_a_branch_that_a_killed_process_recreated_is_dropped_after_a_day(one_run
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     catalog = open_catalog(one_run.settings)
     slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
-    close_run(catalog, branch_of("slow"))
+    drop_branches(catalog, branch_of("slow"))
     slow.go(2).kill()  # the branch, and its rows
     assert branches(one_run) == [(IDS.name, "run_slow")]
     assert not any(name.startswith(BEGAN) for name in catalog.load_table(SEGMENTS.identifier).properties)
@@ -218,7 +218,7 @@ def test_an_erasure_drops_branches_that_no_open_run_owns(one_run: Lake) -> None:
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     catalog = open_catalog(one_run.settings)
     slow = one_run.ingesting("slow", fine=True, ms=2).go(until=f"commit {IDS.identifier}")
-    close_run(catalog, branch_of("slow"))
+    drop_branches(catalog, branch_of("slow"))
     slow.go(2).kill()  # the branch, and its rows
     assert branches(one_run) == [(IDS.name, "run_slow")]
     about_to_count(one_run, "open", 3)

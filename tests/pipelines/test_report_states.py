@@ -12,9 +12,9 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
-from pipelines.ingest import run_all, transforms
+from pipelines.ingest import chunks, transforms
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.quarantine_offenders import ingest_and_audit
+from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
 from pipelines.stages import ingest as ingest_stage
@@ -55,7 +55,7 @@ def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
 
 
 def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
-    run_all.ingest_audit_publish(lake.run(run_id, ms))
+    chunks.ingest_audit_publish(lake.run(run_id, ms))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
                 waiting.pop()()
             return done
 
-        monkeypatch.setattr(run_all, "ingest_and_audit", judge_then_wait)
+        monkeypatch.setattr(chunks, "ingest_and_audit", judge_then_wait)
 
     return interpose
 
@@ -178,7 +178,7 @@ def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_all, "settle_reports", killed)
+        patched.setattr(chunks, "settle_reports", killed)
         with pytest.raises(KeyboardInterrupt):
             ingest(spark_lake, "killed", BEFORE)
     assert [run["state"] for run in kept_runs(open_reports(spark_lake.settings))] == ["not decided"]

@@ -9,7 +9,7 @@ from manifold.settings import Settings
 from pipelines.ingest import transforms
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
-from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, trigger

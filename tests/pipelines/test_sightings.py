@@ -15,8 +15,8 @@ from manifold.settings import Settings
 from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.publish import publish
-from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance import sightings_compact
 from pipelines.maintenance.compact import compact, has_work

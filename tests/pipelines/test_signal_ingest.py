@@ -11,8 +11,8 @@ from manifold.contracts.signals.records import refused_envelope
 from manifold.contracts.tables import QUARANTINE, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from manifold.lake.catalog import ensure_tables, make_signal_tables
 from manifold.lake.sealing import MAGIC
+from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.publish import publish
-from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, seq_at

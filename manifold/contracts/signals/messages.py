@@ -1,9 +1,10 @@
 """The messages of the vehicle platform's contract: raw signals, processed signals, device status.
 
-Any bytes parse to a message or a refusal.
+Any bytes parse to a message or a refusal. Messages with the same digest are the same signal.
 """
 
 import binascii
+import hashlib
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ DEVICE_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}")
 UUID_4 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")
 ISO_8601 = "an ISO 8601 time with its zone, such as 2024-01-01T00:00:00.000Z"
 _INSTANT = re.compile(r"(\d{4}-\d{2}-\d{2}|\d{8})[Tt ](\d{2}:?\d{2}(:?\d{2}([.,]\d{1,9})?)?)([Zz]|[+-]\d{2}(:?\d{2})?)", re.ASCII)
+
+canonical_json = msgspec.json.Encoder(order="sorted").encode  # no spaces, UTF-8: deterministic bytes
 
 DeviceId = Annotated[str, Meta(pattern=rf"\A[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}\Z")]
 Percent = Annotated[float, Meta(ge=0, le=100)]
@@ -194,6 +197,17 @@ def _refused_payload(said: RawSignal) -> Refusal | None:
     return Refusal(
         Code.SCHEMA_ERROR, "the payload does not decode", "payload: send base64 (RFC 4648, section 4) of one byte or more"
     )
+
+
+def idempotency_key(signal: RawSignal) -> str:
+    """Return the SHA-256 of the canonical JSON of deviceId, capturedAt and payload as sent; lower-case hex."""
+    content = {"deviceId": signal.device_id, "capturedAt": signal.captured_at, "payload": signal.payload}
+    return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def content_digest(payload: bytes) -> str:
+    """Return the SHA-256 of the decoded payload, lower-case hex; with device and instant, the key of the lake's row."""
+    return hashlib.sha256(payload).hexdigest()
 
 
 def processed_message(

@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.contracts.signals.canonical import content_digest, idempotency_key
 from manifold.contracts.signals.codes import Refusal
-from manifold.contracts.signals.messages import DeviceStatus, RawSignal
+from manifold.contracts.signals.messages import DeviceStatus, RawSignal, content_digest, idempotency_key
 
 TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # routing key; `/` and the device follow
 DIGEST = "sdv-digest"  # header of a refused message: a digest that is stable across redeliveries

@@ -18,9 +18,8 @@ from functools import cache
 from hashlib import blake2b
 from uuid import UUID
 
-from manifold.contracts.signals.canonical import content_digest
 from manifold.contracts.signals.codes import Code
-from manifold.contracts.signals.messages import instant
+from manifold.contracts.signals.messages import content_digest, instant
 from manifold.contracts.signals.signing import signed_headers
 
 KEY = "x-idempotency-key"

@@ -6,9 +6,17 @@ from datetime import UTC, datetime
 import pytest
 
 from manifold.contracts.envelope import Stream, from_arrow, to_arrow
-from manifold.contracts.signals.canonical import canonical_json, content_digest, idempotency_key
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
-from manifold.contracts.signals.messages import DeviceStatus, RawSignal, parse_raw, parse_status, processed_message
+from manifold.contracts.signals.messages import (
+    DeviceStatus,
+    RawSignal,
+    canonical_json,
+    content_digest,
+    idempotency_key,
+    parse_raw,
+    parse_status,
+    processed_message,
+)
 from manifold.contracts.signals.records import raw_envelope, read_raw, read_status, refused_envelope, status_envelope
 
 GOOD = {"deviceId": "device-123", "capturedAt": "2024-01-01T00:00:00.000Z", "payload": "YQ==", "schemaVersion": "v1"}

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from manifold.contracts import keys
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics
-from manifold.recorder._outcomes import Outcomes
+from manifold.recorder._outcome_drain import OutcomeDrain
 from manifold.settings import Settings
 from tests.support.servers import Server
 
@@ -26,7 +26,7 @@ def test_an_outcome_that_is_not_on_disk_ages(own_redis: Server) -> None:
             return next(iter(_metrics.OUTCOME_LAG_SECONDS.collect())).samples[0].value
 
         async with Redis(port=own_redis.port) as redis:
-            outcomes = Outcomes(Queues(redis, Policy.of(Settings())), "recorder-0", 10, record)
+            outcomes = OutcomeDrain(Queues(redis, Policy.of(Settings())), "recorder-0", 10, record)
             lags = [lag()]
             task = asyncio.create_task(outcomes.run())
             await redis.xadd(keys.OUTCOMES, {"o": b"{}"})

@@ -12,7 +12,6 @@ import pytest
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.signing import body_digest, signature
-from manifold.signals._back_off import back_off_ms
 from manifold.signals._checks import Checks, inflated
 from manifold.signals._freshness import Backlog, check_freshness
 from manifold.signals._received import Accepted, Received
@@ -246,12 +245,3 @@ def test_a_compressed_body_is_inflated_within_bounds(body: bytes, encoding: str,
 @pytest.mark.parametrize("count", [-1, "x", "9" * 30, True, None, 1.5, [1], "³"])
 def test_an_invalid_retry_count_counts_as_zero(count: object) -> None:
     assert received(headers={"x-retry-count": count}).retry_count == 0
-
-
-@pytest.mark.parametrize(
-    ("retry_count", "least_ms", "most_ms"),
-    [(0, 750, 1250), (1, 1500, 2500), (2, 3000, 5000), (5, 22_500, 30_000), (99, 22_500, 30_000)],
-)
-def test_the_backoff_doubles_up_to_thirty_seconds(retry_count: int, least_ms: int, most_ms: int) -> None:
-    assert back_off_ms(retry_count, at_random=0) == least_ms
-    assert back_off_ms(retry_count, at_random=1) == most_ms

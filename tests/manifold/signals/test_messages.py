@@ -28,9 +28,8 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import MAX_SEQ
 from manifold.contracts.signals import keys, topology
-from manifold.contracts.signals.canonical import idempotency_key
 from manifold.contracts.signals.codes import Code
-from manifold.contracts.signals.messages import MAX_PAYLOAD, RawSignal, parse_raw
+from manifold.contracts.signals.messages import MAX_PAYLOAD, RawSignal, idempotency_key, parse_raw
 from manifold.contracts.signals.records import read_raw
 from manifold.history.signals import device_signals
 from manifold.lake.catalog import ensure_tables, open_catalog

@@ -10,7 +10,7 @@ import pytest
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.messages import parse_raw
-from manifold.signals._outgoing import dead_letter, reply, retry
+from manifold.signals._outgoing import back_off_ms, dead_letter, reply, retry
 from manifold.signals._received import Received
 from manifold.signals.compat import MAX_HEADERS
 from tests.manifold.signals.gateway import body_of
@@ -108,3 +108,12 @@ def test_properties_too_large_for_a_small_frame_are_dropped() -> None:
         assert len(one.message.properties.marshal()) <= 8000
         assert "x-left-out" in one.message.headers
         assert one.message.body == first.body
+
+
+@pytest.mark.parametrize(
+    ("retry_count", "least_ms", "most_ms"),
+    [(0, 750, 1250), (1, 1500, 2500), (2, 3000, 5000), (5, 22_500, 30_000), (99, 22_500, 30_000)],
+)
+def test_the_backoff_doubles_up_to_thirty_seconds(retry_count: int, least_ms: int, most_ms: int) -> None:
+    assert back_off_ms(retry_count, at_random=0) == least_ms
+    assert back_off_ms(retry_count, at_random=1) == most_ms

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.chunks import ingest_audit_publish
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.golden.archive import HOUR, write_first, write_second
 from tests.pipelines.golden.published import published, read, verdicts, write

@@ -21,7 +21,7 @@ Records = list[tuple[bytes, bytes]]  # record id in Redis, JSON of the outcome
 log = structlog.get_logger(__name__)
 
 
-class Outcomes:
+class OutcomeDrain:
     """Drains the outcomes stream. `record` returns once the payloads are on disk; only then are they removed from Redis."""
 
     def __init__(self, queues: Queues, consumer: str, batch: int, record: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:

@@ -37,7 +37,7 @@ def tolerate_out_of_memory(consequence: str) -> Iterator[None]:
         log.warning("redis out of memory", consequence=consequence, reason=str(exc))
 
 
-class Reader:
+class PayloadReader:
     """Reads payloads, waiting for `may_read` before each read, and passes them to `keep`."""
 
     def __init__(
