@@ -17,9 +17,9 @@ from manifold.contracts.brakes import WHY, Brake
 from manifold.queues import Queues
 
 OVER = "the time window of the vehicle is over"
-FRESH_MS = 500  # what was known this long ago is known no more: then no entry of a campaign is published
+FRESH_MS = 500  # brakes that were read longer ago count as unknown: no entry of a campaign is published
 MAX_EXPIRY_S = (1 << 32) - 1  # MQTT's Message Expiry Interval has 32 bits; a trigger may name any end until the year 9999
-LOOK_S = 0.2  # between two looks while no round asks
+LOOK_S = 0.2  # between two reads
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ def braked(campaign: str, brake: Brake) -> str:
 
 
 class Ruling(NamedTuple):
-    """`why_not` is why an entry must not be sent (any more); `expiry_s`: how long the broker may keep it, if that is limited."""
+    """`why_not` is why an entry must not be sent, if so; `expiry_s` is how long the broker may keep it, if that is limited."""
 
     why_not: str | None = None
     expiry_s: int | None = None
@@ -40,23 +40,23 @@ FREE = Ruling()
 
 
 class Brakes:
-    """The brakes as last read. `run` keeps them fresh while no round does."""
+    """The brakes as last read. Each round with Redis confirms them; `run` reads them while there are no rounds."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._version: bytes | None = None  # of what is known; b"": Redis has lost the brakes, None: never read
+        self._version: bytes | None = None  # of the known brakes; b"": Redis has lost them, None: never read
         self._brakes: Mapping[str, Brake] = {}
-        self._seen_at: int | None = None  # by `monotonic_ms`; None: there are newer ones
+        self._seen_at: int | None = None  # when they were last current, by `monotonic_ms`; None: there are newer ones
         self._ahead_ms = 0  # Redis' clock (Unix ms) minus `monotonic_ms`, at most
         _metrics.BRAKES_AGE_SECONDS.set_function(self.age_s)
 
     @property
     def is_outdated(self) -> bool:
-        """Whether Redis has others than those that are known."""
+        """Whether Redis has newer brakes than these."""
         return self._seen_at is None
 
     def age_s(self) -> float:
-        """How long ago these brakes were those of Redis, in seconds."""
+        """How many seconds ago these brakes were last known to be current."""
         return float("inf") if self._seen_at is None else (monotonic_ms() - self._seen_at) / 1000
 
     def note_version(self, version: bytes, asked_at: int) -> None:
@@ -67,26 +67,26 @@ class Brakes:
             self._seen_at = None
 
     async def read(self) -> None:
-        """Read brakes and clock. Without Redis, they stay unknown."""
+        """Read brakes and clock. If Redis is unavailable, nothing changes."""
         asked_at = monotonic_ms()
         try:
             found = await self._queues.brakes()
         except (RedisError, ValueError) as exc:
-            log.warning("brakes not readable: nothing of a campaign is sent", reason=str(exc))
+            log.warning("campaign brakes unreadable; no entry of a campaign is sent", reason=str(exc))
             return
         self._ahead_ms = found.now_ms - asked_at
         if found.version != self._version:
-            log.info("brakes changed", braked=sum(brake.is_on for brake in found.brakes.values()))
+            log.info("campaign brakes changed", braked=sum(brake.is_on for brake in found.brakes.values()))
         self._version, self._brakes, self._seen_at = found.version, found.brakes, asked_at
 
     async def run(self) -> None:
-        """Read them again whenever they are neither asked for nor new; runs forever."""
+        """Read the brakes again and again; runs forever."""
         while True:
             await self.read()
             await asyncio.sleep(LOOK_S)
 
     def ruling(self, campaign: str, until_ms: int | None) -> Ruling | None:
-        """Whether an entry of this campaign may be sent now, in a window that ends at `until_ms`; None: not known."""
+        """Whether an entry of this campaign may be sent now, in a window that ends at `until_ms`; None if that is unknown."""
         now = monotonic_ms()
         if self._seen_at is None or now - self._seen_at > FRESH_MS:
             return None

@@ -57,7 +57,7 @@ class EffectBatch:
             batch.add(queue, each, now_ms)
         for shard, watches in self._watches.items():
             batch.watch(shard, watches)
-        if self._brakes is not None:  # after the claims: what they put in flight is judged by what was true then
+        if self._brakes is not None:  # last: entries that were just claimed must not be judged by older brakes
             batch.call(("GET", keys.BRAKES_VERSION), _version, stage=LAST)
         replies = await batch.run(tolerant=True)
         if self._brakes is not None:

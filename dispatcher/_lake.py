@@ -40,7 +40,9 @@ class Lake:
         self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
         self._asked: dict[Entry, asyncio.Future[EntryTrigger | None]] = {}
-        self._entries = Coalescer[Entry]("lake.triggers", self._look_for, max_batch=TRIGGER_BATCH_SIZE, max_concurrent=READERS)
+        self._entries = Coalescer[Entry](
+            "lake.triggers", self._find_triggers, max_batch=TRIGGER_BATCH_SIZE, max_concurrent=READERS
+        )
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
         """Yield the payloads of `data_ids` in pieces of a few MiB; None for those that the lake does not have.
@@ -93,7 +95,7 @@ class Lake:
             self._lacks_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
             yield piece
 
-    async def _look_for(self, entries: Sequence[Entry]) -> None:
+    async def _find_triggers(self, entries: Sequence[Entry]) -> None:
         found: dict[Entry, EntryTrigger] = {}  # filled by the thread, so that rows found before a timeout count
         try:
             await self._ask(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, found), None)

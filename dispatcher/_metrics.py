@@ -3,7 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 EVENTS = Counter("manifold_dispatcher_events", "Events from the broker that were handled", ["event"])
-REFUSED_EVENTS = Counter("manifold_dispatcher_refused_events", "Messages on event topics that are no event, or of no vehicle")
+REFUSED_EVENTS = Counter("manifold_dispatcher_refused_events", "Messages on event topics that are not an event of a vehicle")
 MERGED = Counter("manifold_dispatcher_merged_events", "Signs and subscriptions that waited, and that a later one made needless")
 SHED = Counter(
     "manifold_dispatcher_shed_events", "Connections of one vehicle, begun or ended, of which too many waited: the oldest"
@@ -49,7 +49,7 @@ LOOP_LAG_SECONDS = Gauge("manifold_dispatcher_loop_lag_seconds", "By how much th
 PAYLOAD_LOADS = Counter(
     "manifold_dispatcher_payload_loads", "Payloads that were not in the cache, by where they were found", ["where"]
 )
-RECONCILED = Counter("manifold_dispatcher_reconciled", "Events that the broker's REST API told and nobody had", ["event"])
+RECONCILED = Counter("manifold_dispatcher_reconciled", "Lost events that were recovered from the broker's REST API", ["event"])
 RECONCILE_FAILURES = Counter("manifold_dispatcher_reconcile_failures", "Comparisons with the broker's sessions that failed")
 CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")
 

@@ -39,7 +39,12 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
                 if record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
-                    log.warning("message passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
+                    log.warning(
+                        "compacted message passed over",
+                        client_id=record.client_id,
+                        seq=record.seq,
+                        reason=record.reason,
+                    )
                 else:
                     ecq_delivered += 1
                     if reply.published_ms is not None:
@@ -103,7 +108,7 @@ def _count_delivered(record: OutcomeRecord, reply: AckReply) -> None:
 def _trace(queue: QueueName, answer: Answered, request_id_of: RequestIdOf) -> None:
     if isinstance(answer.verb, Ack):
         seq = answer.verb.record.seq
-        log.debug("acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
+        log.debug("entry acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
     claim: ClaimReply = answer.reply.next
     if claim.word is ClaimWord.CLAIMED:
-        log.debug("claimed", vin=queue, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)
+        log.debug("entry claimed", vin=queue, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)

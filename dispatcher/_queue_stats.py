@@ -1,4 +1,4 @@
-"""Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired or must go.
+"""Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired or are withdrawn.
 
 Two dispatchers that scan at the same time do no harm: they count the same, and end the same entries the same way.
 """

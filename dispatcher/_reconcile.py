@@ -119,12 +119,12 @@ async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
     async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_LOOK):
         some.append(keys.owner_of(key.decode())[0])
         if len(some) == OWNERS_PER_LOOK:
-            yield await _look_at(queues, some)
+            yield await _presence_of(queues, some)
             some = []
-    yield await _look_at(queues, some)
+    yield await _presence_of(queues, some)
 
 
-async def _look_at(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
+async def _presence_of(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
     pipe = queues.redis.pipeline(transaction=False)
     for owner in owners:
         pipe.hmget(keys.presence(owner), ["connected", "since"])

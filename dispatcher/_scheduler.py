@@ -64,7 +64,7 @@ class Scheduler:
         )
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
-        # absent: idle; None: a job in hand, none waiting; deque: the events that wait behind it
+        # absent: the queue is idle; None: it has a job in hand, and none waits; deque: the jobs that wait behind that one
         self._queued: dict[QueueName, deque[Job] | None] = {}
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready events of open claims; they make room, so they never wait for it
@@ -151,7 +151,7 @@ class Scheduler:
             asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
             if any(asked):
                 unanswered.append(job)
-            if isinstance(event, Loaded):  # it is with the publisher now, or was too late
+            if isinstance(event, Loaded):  # the publisher counts it now, or it was dropped
                 self.publisher.add_backlog_bytes(-len(event.payload))
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
@@ -164,9 +164,9 @@ class Scheduler:
         for _, answer in turns_to_come:
             if isinstance(answer.verb, Park):
                 self._parked(answer.verb.data_id)
-        still = {id(job) for job, _ in turns_to_come}
+        unfinished = {id(job) for job, _ in turns_to_come}
         for job, _ in turns:
-            if id(job) not in still:
+            if id(job) not in unfinished:
                 self._finish(job)
 
     def _step(self, queue: QueueName, event: Event) -> list[Effect]:

@@ -135,7 +135,7 @@ class Dispatcher:
             try:
                 await self._mqtt.subscribe(*filters(in_a_group=self.settings.shares_subscriptions))
             except Permanent as exc:  # retried, and health reports not ready
-                log.warning("subscription refused", reason=str(exc))
+                log.warning("mqtt subscription refused", reason=str(exc))
             self._subscribed = True
             self._sources = [
                 tasks.create_task(source, name=f"dispatcher.{name}") for name, source in self._make_sources().items()

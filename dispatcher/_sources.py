@@ -19,7 +19,7 @@ from manifold.queues import Queues, Wake
 WAKES_PER_READ = 4  # records, each with up to a thousand owners
 WAKE_BLOCK_MS = 1000
 STALE_WAKE_MS = 15_000  # a wake-up that a replica has not settled for this long is taken over
-DUE_PER_LOOK = 500
+DUE_BATCH_SIZE = 500
 PARKED_BATCH_SIZE = 1_000  # data_ids per lookup; one lookup in the lake costs about the same for one as for many
 RETRY_S = 1.0
 
@@ -102,17 +102,17 @@ class Deadlines:
 
     async def run(self) -> None:
         """Offer owners with passed deadlines; runs forever."""
-        await _run_forever("deadlines", self._look)
+        await _run_forever("deadlines", self._check_shards)
 
-    async def _look(self) -> None:
+    async def _check_shards(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that check at the same time duplicate work
         for shard in range(self._queues.policy.wake_shards):
-            while await self._look_at(shard) == DUE_PER_LOOK:
+            while await self._check_shard(shard) == DUE_BATCH_SIZE:
                 pass
 
-    async def _look_at(self, shard: int) -> int:
+    async def _check_shard(self, shard: int) -> int:
         now = wall_clock_ms()
-        owners = await self._queues.due(shard, now, DUE_PER_LOOK)
+        owners = await self._queues.due(shard, now, DUE_BATCH_SIZE)
         await offer_and_wait(self._offer, owners, DEADLINE_PASSED)
         await self._queues.settle_due(shard, owners, now)
         return len(owners)
@@ -134,13 +134,13 @@ class ParkedEntries:
 
     async def run(self) -> None:
         """Check all parked entries at intervals; runs forever."""
-        await _run_forever("parked entries", self._look)
+        await _run_forever("parked entries", self._check_all)
 
     async def run_fresh(self) -> None:
         """Check entries once more just after they were parked; runs forever."""
-        await _run_forever("fresh parked entries", self._look_at_fresh)
+        await _run_forever("fresh parked entries", self._check_fresh)
 
-    async def _look(self) -> None:
+    async def _check_all(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
         data_ids = await self._queues.waiting_data_ids(wall_clock_ms())
         for start in range(0, len(data_ids), PARKED_BATCH_SIZE):
@@ -153,7 +153,7 @@ class ParkedEntries:
         """Whether data may have arrived. Entries without a trigger have an empty data_id: they are claimed and read again."""
         return not data_id or await self._payloads.read(data_id) is not None
 
-    async def _look_at_fresh(self) -> None:
+    async def _check_fresh(self) -> None:
         await self._some_are_fresh.wait()
         self._some_are_fresh.clear()
         while self._fresh:

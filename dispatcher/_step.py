@@ -187,8 +187,8 @@ def _after_release(state: OwnerState, answer: Answered, release: Release, reply:
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
-        looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # it may be overdue, too
-        return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
+        claims_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is in flight now may be overdue
+        return state, [Claim() if claims_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
         return state, [_queue_types.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
     may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed

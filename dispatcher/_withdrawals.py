@@ -18,8 +18,8 @@ MAX_CAMPAIGNS = 50  # that metrics show
 class Withdrawals:
     """What one walk withdraws: the entries of certain triggers, each for a reason.
 
-    What is in flight is left alone: it ends by its acknowledgement, or at its deadline by its next claim. `finish` forgets the
-    triggers of which the walk has found no entry, so that the walks that follow need not look for them.
+    An entry in flight is left alone: it ends by its acknowledgement, or at its deadline by its next claim. `finish` forgets the
+    triggers of which the walk has found no entry, so that later walks need not look for them.
 
     Triggers are given by their seqs: those of each braked campaign, those whose windows are over, and why each is withdrawn.
     """
@@ -43,7 +43,7 @@ class Withdrawals:
 
     @classmethod
     async def of(cls, queues: Queues) -> "Withdrawals":
-        """Read what must not be sent now.
+        """Read which triggers must not be sent now.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
@@ -57,7 +57,7 @@ class Withdrawals:
         return cls(queues, released, closed, reason_by_seq)
 
     async def withdraw(self, owners: Iterable[str]) -> None:
-        """End what these vehicles have of it, pending or parked.
+        """End the entries of these triggers that are pending or parked for these vehicles.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
@@ -71,7 +71,7 @@ class Withdrawals:
         for place, owner in enumerate(named):
             pending, parked, held = replies[3 * place : 3 * place + 3]
             if any(map(is_corrupt, (pending, parked, held))):
-                continue  # the walk names them
+                continue  # the walk logs corrupt keys
             if held in self._campaign_of:
                 self._published[self._campaign_of[held]] += 1
                 self._found.add(int(held))

@@ -77,7 +77,7 @@ def _load(path: Traversable) -> Suite:
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     tables = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
     if suite.table not in tables:
-        yield f"{suite.table} is no table of manifold.contracts.tables; name one of {', '.join(tables)}"
+        yield f"{suite.table} is not a table of manifold.contracts.tables; name one of {', '.join(tables)}"
         return
     if path.name != f"{suite.table}.yaml":
         yield f"a suite's file is named after its table; rename it to {suite.table}.yaml"

@@ -40,7 +40,8 @@ def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
             kept.setdefault(chart.suite, []).append(chart.rule)
     broken = sorted((chart for chart in rules if chart.broken), key=_worst_first)
     tables = [
-        _of_rows(suite, [rows for (of, _), rows in by_rule.items() if of == suite], len(ordered)) for suite in sorted(newest)
+        _of_row_counts(suite, [rows for (of, _), rows in by_rule.items() if of == suite], len(ordered))
+        for suite in sorted(newest)
     ]
     return Trends([AuditPoint(run_id, at) for at, run_id in ordered], broken, tables, kept)
 
@@ -62,7 +63,8 @@ def _of_rule(suite: str, rule: str, rows: Mapping[int, Mapping[str, Any]], judge
     return Chart(suite, rule, severities[max(rows)], values, severities, newest in rows)
 
 
-def _of_rows(suite: str, rules: Iterable[Mapping[int, Mapping[str, Any]]], judgements: int) -> Chart:
+def _of_row_counts(suite: str, rules: Iterable[Mapping[int, Mapping[str, Any]]], judgements: int) -> Chart:
+    """The chart of how many rows of a table each run added. Every rule of one audit has the same number, so any will do."""
     values: list[float | None] = [None] * judgements
     for rows in rules:
         for place, row in rows.items():

@@ -37,7 +37,7 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; `name` is empty for whoever shows the token of all services, or none where none is needed."""
+    """Who asks; `name` is empty for the token of all services, and for no token where none is needed."""
 
     name: str
     rights: frozenset[Right]
@@ -69,7 +69,7 @@ class Callers:
         return callers
 
     def identify(self, authorization: str) -> Caller | None:
-        """Who shows this Authorization header; None: nobody who may ask. Takes the same time whichever token it resembles."""
+        """The caller who shows this Authorization header; None if it gives no access. Takes the same time for every token."""
         for problem in self._reload():
             log.error("the file of named tokens is wrong; the token is not valid", problem=problem)
         scheme, _, given = authorization.partition(" ")

@@ -116,7 +116,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
 
     @router.post("/campaigns/{campaign}/resume", response_model=m.Ordered, responses=FAILS)
     async def resume(campaign: CampaignId, body: m.Resume, caller: Approver, if_match: IfMatch = "") -> Any:
-        """Go on after a pause; `accept` names the rules that tripped, which count anew."""
+        """Resume after a pause; `accept` names the rules that tripped, which count from zero again."""
         return await order(r.Resume, campaign, caller, body, if_match)
 
     @router.post("/campaigns/{campaign}/pass", response_model=m.Ordered, responses=FAILS)

@@ -84,7 +84,7 @@ def campaign_routes(sources: Sources) -> APIRouter:
         try:
             page, more = await asyncio.to_thread(views.targets, known, state=state, wave=wave, after=after, limit=limit)
         except LookupError:
-            return problem(422, f"after={after}: is no target of {campaign}; ask with the after of a page")
+            return problem(422, f"after={after}: is not a target of {campaign}; send the after of a page")
         return m.TargetPage.model_validate({"campaign": campaign, "targets": page, "after": more})
 
     @router.get("/campaigns/{campaign}/events", responses=MISSING)

@@ -96,7 +96,7 @@ def register_problem_handlers(app: FastAPI) -> None:
             405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
         }
         if exc.status_code == 400:  # FastAPI's status for a body that is not valid UTF-8
-            return problem(422, "the body is no JSON in UTF-8")
+            return problem(422, "the body is not JSON in UTF-8")
         return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -127,7 +127,7 @@ def register_problem_handlers(app: FastAPI) -> None:
 def _field_error(error: Mapping[str, Any]) -> dict[str, str]:
     place, *name = (str(part) for part in error["loc"])
     if error["type"] == "json_invalid":  # FastAPI puts the position into the name, and no value
-        problem = f"is no JSON: {error['ctx']['error']} at character {name[0]}"
+        problem = f"is not JSON: {error['ctx']['error']} at character {name[0]}"
         return {"name": place, "place": place, "value": "", "problem": problem}
     message = str(error["msg"])
     is_acronym = message[:2].isupper()

@@ -43,7 +43,7 @@ def _failures(answers: dict[str, Answer]) -> dict[str, str]:
 
 
 def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[str, str]]:
-    """Yield recorders that hold a number but were not asked, each with the reason; nothing if one does not report its number."""
+    """Yield recorders that hold a number but were not asked, each with the reason; nothing if an asked one hides its number."""
     nodes = [answer.get("node") if isinstance(answer, dict) else None for answer in answers]
     asked = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):

@@ -21,7 +21,7 @@ async def flush_journal(journal: Journal, writer: SegmentWriter, node: int) -> w
         async with asyncio.timeout(FLUSH_WAIT_S):
             await asyncio.gather(*(file.sealed.wait() for file in files))
     except TimeoutError:
-        log.warning("flush not finished", problem=writer.problem)
+        log.warning("open segments not written in time", problem=writer.problem)
     segments = [path for file in files for path in file.segments]
     left = [file.path.name for file in files if not file.sealed.is_set()]
     answer = {"segments": segments, "left_in_journal": left, "problem": writer.problem, "node": node}

@@ -76,7 +76,7 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
     try:
         columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
         columns["stream"] = pa.repeat(path.split("/")[0], table.num_rows)  # that of its folder, whatever a column says
-        pa.table(columns).validate(full=True)  # a text that is no UTF-8 would end whoever reads it, and not this file alone
+        pa.table(columns).validate(full=True)  # otherwise text that is not UTF-8 would crash a later reader
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
     derived = "seq" not in table.schema.names

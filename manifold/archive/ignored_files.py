@@ -1,8 +1,8 @@
-"""Names files in the archive that are neither data nor unfinished, each in one line of the log, so that none is missed."""
+"""Logs the files in the archive that are neither data nor unfinished, each once."""
 
 from functools import lru_cache
 
-MAX_NAMED = 10_000  # the oldest of more is forgotten, and named again
+MAX_NAMED = 10_000  # above this, the oldest is forgotten, and logged again
 
 
 @lru_cache(maxsize=MAX_NAMED)

@@ -184,7 +184,7 @@ class Journal:
         try:
             file.write(records, sync=False)
         except OSError as exc:  # the annotations are in memory too; after a crash, the messages are offered again
-            log.warning("journal notes not written", file=file.path.name, reason=exc.strerror)
+            log.warning("journal annotations not written", file=file.path.name, reason=exc.strerror)
 
     def _delete(self, file: JournalFile) -> None:
         file.close()

@@ -33,7 +33,7 @@ class Lease:
 
     `archive` must be available when a folder takes a number for the first time; `others` may be unavailable, unless the number is
     held. A holder that reaches one of the stores continues. One that reaches none continues until its last claim expires.
-    `what` names something else that only one process may be, which assigns no seqs: then `node` means nothing.
+    `what` names another role that only one process may have, and that assigns no seqs; `node` is not used then.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Lease:
             try:
                 await store.remove(former)
             except Retryable as exc:
-                log.debug("claim not removed", reason=str(exc))
+                log.debug("earlier claim to the lease not removed", claim=former.name, holder=former.where, reason=str(exc))
 
     def _holder_message(self, claim: Claim) -> str:
         if self._what:
@@ -236,7 +236,7 @@ class Lease:
     def _set_problem(self, problem: str | None) -> None:
         """Note what is wrong with the lease, or None; log a new problem."""
         if problem != self.problem and problem is not None:
-            log.warning("lease degraded", reason=problem)
+            log.warning("lease degraded", lease=self._what or f"recorder {self._node}", reason=problem)
         self.problem = problem
 
 

@@ -77,7 +77,7 @@ def lines_of(text: bytes) -> list[bytes]:
     if text.lstrip().startswith(b"["):
         try:
             return [bytes(element) for element in _array.decode(text)]
-        except (ValueError, RecursionError):  # no whole array: each line is judged by itself
+        except (ValueError, RecursionError):  # not a whole array: each line is parsed by itself
             pass
     return [line.removeprefix(BOM_UTF8) for line in text.splitlines()]  # files with marks may have been joined
 
@@ -153,5 +153,5 @@ def _headers(fields: Line) -> dict[str, str]:
 
 def _refused_line(path: str, number: int, line: bytes, reason: str) -> Row:
     name = f"{path}:{number}"
-    refused = f"line {number} is no message ({reason})"
+    refused = f"line {number} is not a message ({reason})"
     return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": refused}

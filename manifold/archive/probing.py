@@ -54,7 +54,7 @@ def _probe(archive: Archive, segment: Segment) -> Probe:
     if not is_parquet(segment.path):
         return _probe_whole(archive, segment)
     if segment.size < SMALLEST_FILE:
-        return Probe(problem=f"{segment.size} bytes are no Parquet file")
+        return Probe(problem=f"{segment.size} bytes are not a Parquet file")
     with archive.open(segment.path) as file:
         try:
             parquet = pq.ParquetFile(file)
@@ -90,7 +90,7 @@ def _probe_whole(archive: Archive, segment: Segment) -> Probe:
 def _seq_range(parquet: pq.ParquetFile) -> tuple[int, int]:
     """Smallest and greatest seq of a file that has rows, from the column.
 
-    The footer's statistics would cost less, but PyArrow ends the process where a damaged footer does not let it read them.
+    The footer's statistics would cost less, but PyArrow crashes the process if the footer is damaged at that point.
     """
     spans, rows = [], 0
     for batch in parquet.iter_batches(columns=["seq"]):

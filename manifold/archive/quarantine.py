@@ -64,7 +64,7 @@ def replay(
     if refused.state == REPLAYED:
         raise Permanent(f"seq {seq} was replayed at {refused.settled_at:%Y-%m-%dT%H:%M:%SZ}; publish the message anew instead")
     if seq < 0:
-        raise Permanent(f"{refused.topic} is no message but a file, or a line of one; put the corrected file under another path")
+        raise Permanent(f"{refused.topic} is a file or a line of one, not a message; put the corrected file under another path")
     stream = Stream(refused.stream)
     again = Envelope(seq, refused.received_at, stream, refused.topic, refused.payload if payload is None else payload)
     if reason := _judge(catalog, settings, again):
@@ -106,4 +106,4 @@ def readable(payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError:
-        return f"{len(payload)} bytes that are no text; --payload-to FILE writes them"
+        return f"{len(payload)} bytes that are not text; --payload-to FILE writes them"

@@ -54,7 +54,7 @@ class RecordedSegments:
         """The envelopes of one segment.
 
         Raises:
-            Unreadable: the file is no segment.
+            Unreadable: the file is not a segment.
         """
         return from_arrow(decode(path, self._archive.read(path)).messages)
 
@@ -88,7 +88,7 @@ class RecordedSegments:
         return 0
 
     def _readable(self, path: str) -> list[Envelope]:
-        """The envelopes of a file that others may have put there; none where it is no segment."""
+        """The envelopes of a file that others may have put there; none if the file is not a segment."""
         try:
             return self.read(path)
         except Unreadable as exc:

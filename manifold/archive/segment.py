@@ -51,7 +51,7 @@ class Segment:
 
 
 def claimed_node(path: str, first: int, last: int) -> int | None:
-    """The only recorder whose seqs the segment should have; None if its name and its first and last seq do not say so.
+    """The recorder that alone should have assigned the segment's seqs; None if its name and its first and last seq disagree.
 
     `{smallest seq}-{node}.parquet` is the name that recorders use. The seqs in between are checked when the segment is read.
     """
@@ -71,9 +71,14 @@ def began_at(path: str) -> datetime | None:
     seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(path)
     if seq and int(seq[1]) <= MAX_SEQ:
         return datetime_of(int(seq[1]))
-    began = instant[0] if instant else f"{hour[1]}T{hour[2]}:00:00+00:00" if hour else ""
+    if instant is not None:
+        text = instant[0]
+    elif hour is not None:
+        text = f"{hour[1]}T{hour[2]}:00:00+00:00"
+    else:
+        return None
     try:
-        return datetime.fromisoformat(began).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -103,8 +108,8 @@ class Interval:
     def __post_init__(self) -> None:
         if not (_in_utc(self.start) and _in_utc(self.end)) or self.start >= self.end:
             raise ValueError(
-                f"from {self.start} to {self.end} is no interval; both need a time zone and lie in the years 1 to 9999 of UTC, "
-                "and from must come first"
+                f"from {self.start} to {self.end} is not an interval; both need a time zone and lie in the years 1 to 9999 of "
+                "UTC, and from must come first"
             )
 
     def holds(self, segment: Segment) -> bool:
@@ -118,13 +123,13 @@ class Interval:
         step = timedelta(days=1) if long else timedelta(hours=1)
         at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if long else at
-        for number in range(-((at - self.end) // step)):  # counted, because after the last one there may be no time left
+        for number in range(-((at - self.end) // step)):  # counted: the end of the last step may be past the year 9999
             begins = at + number * step
             yield day_folder(begins) if long else f"{day_folder(begins)}/hour={begins:%H}"
 
 
 def _in_utc(instant: datetime) -> bool:
-    """Whether it has a time zone, and UTC a name for it."""
+    """Whether the instant has a time zone, and can be represented in UTC."""
     try:
         return instant.tzinfo is not None and instant.astimezone(UTC) is not None
     except OverflowError:

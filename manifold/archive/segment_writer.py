@@ -55,7 +55,7 @@ class SegmentWriter:
             segments = await asyncio.to_thread(self._write, file)
         except (OSError, pa.ArrowException) as exc:
             if self.problem is None:
-                log.warning("archive unwritable", file=file.path.name, reason=str(exc))
+                log.warning("archive unwritable; retrying", file=file.path.name, reason=str(exc))
             self.problem = f"the archive cannot be written ({exc}); the journal keeps everything meanwhile"
             _metrics.ARCHIVE_WRITABLE.set(0)
             return False

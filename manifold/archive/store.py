@@ -235,7 +235,7 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
     if entry.is_symlink():
         name_ignored(url, path, "it is a link")
         return False
-    if not entry.is_file() and not entry.is_dir():  # whoever reads a pipe waits for its writer
+    if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for its writer
         name_ignored(url, path, "it is neither a file nor a folder")
         return False
     return True

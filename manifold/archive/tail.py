@@ -1,7 +1,7 @@
 """Shows others what a journal holds that is not in the archive yet: the records that may be facts of campaigns, in seq order.
 
-A reader names the last seq that it knows of this recorder. What has become segments since is not shown: `archived` says so, and
-the reader finds it in the archive.
+A reader names the last seq that it knows of this recorder. Records that have become segments since are not shown: `archived`
+gives their last seq, and the reader finds them in the archive.
 """
 
 import asyncio
@@ -63,8 +63,9 @@ class Tail:
         return web.Response(body=_encode(await self.page(int(after))), content_type="application/msgpack")
 
     async def page(self, after: int) -> Page:
-        """Return the records that follow `after`, at most `MAX_PAGE_BYTES` of the journal; `upto` is where to go on."""
-        # Both before the read in the thread: a file sealed meanwhile ends this page, and the next page counts it as archived.
+        """Return the records after `after`, from at most `MAX_PAGE_BYTES` of the journal; the reader continues with `upto`."""
+        # Take both before the read. If a file becomes segments during it, this page ends there, and `archived` of the next page
+        # covers the file.
         archived = self._journal.archived_seq
         files = [(file.path, file.size) for file in self._journal.files if file.last_seq > after]
         page = Page(node=self._node, at_ms=wall_clock_ms(), upto=after, archived=archived, more=False, records=[])
@@ -83,7 +84,7 @@ def may_be_fact(stream: str, topic: str) -> bool:
 
 
 def _read(files: list[tuple[Path, int]], after: int, known: _Place | None, page: Page) -> _Place | None:
-    """Add to `page` what follows `after`; returns where the next page begins."""
+    """Add the records after `after` to `page`; return where the next page begins."""
     place, left = known, MAX_PAGE_BYTES
     for path, size in files:
         offset = known.offset if known is not None and known.path == path else 0

@@ -1,4 +1,4 @@
-"""The brake that a campaign should have: that of its folded state, once the fold knows the order behind the present brake."""
+"""The brake that a campaign should have: by its folded state, once the fold has the order that set the present brake."""
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
@@ -16,9 +16,9 @@ def follows(campaign: Campaign, known: Brake) -> bool:
 
 
 def right_brake(campaign: Campaign, known: Brake | None) -> Brake | None:
-    """The brake that `known`, which Redis has, should be; None: none, and nobody has put one on.
+    """The brake that should replace `known`, the one in Redis; None if Redis has none and needs none.
 
-    The order that put `known` on has to be known to the fold. Otherwise the brake stays: the order may be one that stops it.
+    If the fold does not have the order that put `known` on, the brake stays: that order may stop the campaign.
     """
     word = WORDS.get(campaign.decided.stage, OFF)
     if known is not None:

@@ -11,7 +11,7 @@ from manifold.contracts.campaigns import Target
 
 
 class Stage(StrEnum):
-    """Where a campaign is."""
+    """The stage of a campaign."""
 
     NEW = "new"  # nothing is proposed yet
     PROPOSED = "proposed"
@@ -80,7 +80,7 @@ class Decided(Struct, frozen=True):
 
     @property
     def terms(self) -> Terms:
-        """What the standing of a target follows from, beside its attempts."""
+        """What decides the standing of a target, besides its attempts."""
         if self.plan is None:
             return Terms()
         return Terms(self.plan.retry, self.again, self.plan.success.by == "answer", self.silences)

@@ -11,7 +11,7 @@ from manifold.contracts.seq import unix_ms_of
 
 
 class Ending(StrEnum):
-    """How a released entry ended for its target, weakest first. Of two words about one entry the stronger counts."""
+    """How a released entry ended for its target, weakest first. If two records say so differently, the stronger counts."""
 
     WITHDRAWN = "withdrawn"  # released, and not sent: the target waits again
     EXPIRED = "expired"
@@ -92,21 +92,21 @@ class Attempt(Struct, frozen=True, gc=False):
 
 
 class Again(Struct, frozen=True):
-    """An order by which targets that have ended in certain ways wait again."""
+    """An order to let targets that have ended in certain ways wait again."""
 
     seq: int
     endings: frozenset[Ending]
 
 
 class Silence(Struct, frozen=True):
-    """Whoever had acknowledged by `before_ms` and not answered was silent, from `seq` on."""
+    """From `seq` on, vehicles that had acknowledged by `before_ms` and not answered count as silent."""
 
     seq: int
     before_ms: int
 
 
 class Terms(Struct, frozen=True):
-    """What the standing of a target follows from, beside its attempts."""
+    """What decides the standing of a target, besides its attempts."""
 
     retry: Retry | None = None
     again: tuple[Again, ...] = ()  # by seq
@@ -115,18 +115,18 @@ class Terms(Struct, frozen=True):
 
 
 def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
-    """The attempts of a target with one more word about one of them. The order of words, and their repetition, change nothing."""
+    """The attempts of a target, joined with a report about one of them. Order and repetition of reports change nothing."""
     if not attempts:
         return (new,)
     known = {attempt.release: attempt for attempt in attempts}
     old = known.get(new.release, new)
-    word, answer = max(old, new, key=_word), max(old, new, key=_answer)
-    known[new.release] = Attempt(new.release, word.ending, word.ended, answer.answer, answer.answered)
+    ended, answered = max(old, new, key=_strength), max(old, new, key=_answer_strength)
+    known[new.release] = Attempt(new.release, ended.ending, ended.ended, answered.answer, answered.answered)
     return tuple(known[release] for release in sorted(known))
 
 
 def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
-    """How an attempt has ended for the campaign, if it has, and the seq of the record that ended it."""
+    """How an attempt has ended for the campaign (None: not yet), and the seq of the record that ended it."""
     if not terms.by_answer:
         return attempt.ending, attempt.ended
     if attempt.answer is not None:
@@ -138,10 +138,10 @@ def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
     return (None, 0) if seq is None else (Ending.SILENT, seq)
 
 
-def _word(attempt: Attempt) -> tuple[int, int]:
-    """Orders words about one release: the stronger ending, then the record that came first."""
+def _strength(attempt: Attempt) -> tuple[int, int]:
+    """By which of two reports about one release counts: the stronger ending, then the record that came first."""
     return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended)
 
 
-def _answer(attempt: Attempt) -> tuple[int, int]:
+def _answer_strength(attempt: Attempt) -> tuple[int, int]:
     return (-1, 0) if attempt.answer is None else (ANSWER_STRENGTH[attempt.answer], -attempt.answered)

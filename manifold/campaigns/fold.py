@@ -37,7 +37,7 @@ class Campaign(Struct, frozen=True):
 
     @property
     def roster(self) -> Roster:
-        """The targets; nobody, until the list is frozen by the first approval."""
+        """The targets; empty until the first approval freezes the list."""
         return self.ledger.roster
 
     def total(self, *statuses: Status) -> int:
@@ -45,7 +45,7 @@ class Campaign(Struct, frozen=True):
         return sum(tally[status] for tally in self.tallies for status in statuses)
 
     def standing_of(self, vin: str) -> Standing:
-        """Where a target is."""
+        """The standing of a target."""
         return self.ledger.standing_of(vin)
 
     def status_of(self, vin: str) -> Status:
@@ -60,7 +60,7 @@ class Campaign(Struct, frozen=True):
 
 
 def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
-    """The state with more facts. It costs what the facts cost, and to copy some 40 bytes a target."""
+    """The state with more facts. The cost is that of the facts, and of copying some 40 bytes per target."""
     orders, about_targets, newest = dict(campaign.orders), list[Released | Ended | Answered](), campaign.newest
     for fact in facts:
         newest = max(newest, fact.seq)
@@ -94,7 +94,7 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
-    """The state after all orders. An order older than a known one makes all be applied again."""
+    """The state after all orders. If a new order is older than a known one, all are applied again."""
     new = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
     if not new:
         return campaign.decided

@@ -15,8 +15,8 @@ from manifold.campaigns.fold import Campaign
 from manifold.campaigns.step import Policy
 
 DRAWS = 200
-MAX_OBSERVATIONS = 1000  # of absences; of more, so many are taken at equal distances
-QUEUE_PARTS = 2000  # of targets that are released whether they are here or not: so many groups are put in a random order
+MAX_OBSERVATIONS = 1000  # of absences; from more, this many are sampled at equal distances
+QUEUE_PARTS = 2000  # targets that are released whether they are connected or not are shuffled in this many groups
 MILESTONES = (50, 90, 99)  # per cent of the targets
 
 
@@ -99,7 +99,7 @@ class _Run:
         self.last_ms = self._instants[-1] if deliveries else 0
 
     def reaches(self, number: int) -> int | None:
-        """When so many are delivered; None: never."""
+        """When `number` targets are delivered; None: never."""
         return self._instants[bisect_left(self._numbers, number)] if number <= self.number else None
 
 

@@ -63,7 +63,7 @@ def _is_tripped(rule: Rule, counts: Counts) -> bool:
 
 
 def rule_counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
-    """How many targets are known, and how many of them the rule counts: of one wave or all, and since when the rule counts."""
+    """How many targets are known, in one wave or all, and how many of them the rule counts, since it began to count."""
     counted = {Status(name) for name in rule.count}
     from_seq = campaign.decided.counts_from.get(rule.name, 0)
     from_ms = 0 if rule.where in ("wave", "campaign") else now_ms - duration_ms(rule.where)

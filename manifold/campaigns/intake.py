@@ -27,7 +27,7 @@ class Effect(StrEnum):
     APPLIED = "applied"
     NONE = "none"  # it did not fit the campaign
     NOT_IN_FORCE = "not in force yet"  # a brake that is not on yet
-    UNKNOWN = "unknown"  # the record could not be read behind it
+    UNKNOWN = "unknown"  # the record could not be read afterwards
 
 
 class Problem(StrEnum):
@@ -69,7 +69,7 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
         found = _objection(campaign, order)
         if found is not None:
             return found
-        order = _with_what_is_known(order, campaign)
+        order = _with_present_state(order, campaign)
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
@@ -101,8 +101,8 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
     return found or await _effect_of(proposal, receipts[0].seq, read)
 
 
-def _with_what_is_known(order: r.Command, campaign: Campaign) -> r.Command:
-    """The order with what it is about: something else may be recorded before it yet, also by a clock that is behind."""
+def _with_present_state(order: r.Command, campaign: Campaign) -> r.Command:
+    """The order with the state that it is about, because other orders may still be recorded before it."""
     match order:
         case r.Resume():
             return replace(order, ends=tuple(sorted(campaign.decided.pauses)))

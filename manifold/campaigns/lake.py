@@ -37,7 +37,7 @@ def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
     Let no run be published meanwhile: its tables become visible one after the other.
 
     Raises:
-        Permanent: they have nothing of it.
+        Permanent: they have nothing of the campaign.
     """
     try:
         releases = list(_releases(catalog, campaign))
@@ -101,7 +101,7 @@ def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Itera
 
 
 def _ended(row: dict[str, Any]) -> Ended:
-    """The fact of an outcome. What the platform ended in the lake has no record: the time at which it did stands for its seq."""
+    """The fact of an outcome. If the platform ended the entry in the lake, there is no record: its time stands in for the seq."""
     seq = row["recorded_seq"] if row["recorded_seq"] is not None else seq_of(_unix_ms(row["ended_at"]), 0, 0)
     return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
 

@@ -44,7 +44,7 @@ _COLUMNS = ("status", "since", "not_before_ms", "_release", "_ending", "_ended",
 class Ledger:
     """The attempts and the standing of every target of a roster, by its number; and the attempts of other vehicles.
 
-    A ledger is changed only between `copy` and `judge`; whoever has it afterwards reads.
+    A ledger is changed only between `copy` and `judge`; afterwards it is only read.
     """
 
     def __init__(self, roster: Roster) -> None:
@@ -144,7 +144,7 @@ class Ledger:
         self._touched = bytearray(len(self.roster))
 
     def unanswered_since_ms(self, terms: Terms) -> int | None:
-        """Since when the oldest answer is awaited, in a campaign that asks for answers; None: no answer is."""
+        """Since when the oldest answer is awaited, in a campaign that asks for answers; None if none is awaited."""
         awaited = (self.status == RELEASED) & (self._ending == _SUCCESS)
         acknowledged = self._ended[awaited].tolist()
         for number, attempts in self._several.items():
@@ -170,12 +170,12 @@ class Ledger:
         return endings, ended
 
     def standing_of(self, vin: str) -> Standing:
-        """Where a target is."""
+        """The standing of a target."""
         number = self.roster.number_of[vin]
         return Standing(STATUSES[self.status[number]], int(self.since[number]), int(self.not_before_ms[number]))
 
     def tallies(self) -> Iterator[dict[Status, int]]:
-        """Of each wave, how many targets have which status."""
+        """For each wave, the number of targets by status."""
         width = len(STATUSES)
         counts = np.bincount(self.roster.waves * width + self.status, minlength=self.roster.wave_count * width)
         for wave in counts.reshape(-1, width).tolist() if len(self.roster) else ():

@@ -60,7 +60,7 @@ class Roster:
         return self.vins[first:after]
 
     def numbers(self, vins: Iterable[str]) -> Numbers:
-        """The numbers of those that are targets, ascending, each once."""
+        """The numbers of those of `vins` that are targets, ascending, each once."""
         found = (number for vin in vins if (number := self.number_of.get(vin)) is not None)
         return np.unique(np.fromiter(found, np.int64))
 
@@ -76,7 +76,7 @@ def assign(plan: Plan, listed: Iterable[Target]) -> Members | Refused:
     """The members of each wave, or why the waves do not fit the list.
 
     A VIN that is listed or named twice counts once, in the first wave that names it. VINs that a wave names are members
-    whether the list has them or not. Targets that no wave takes are no members.
+    whether the list has them or not. Targets that no wave takes are not members.
     """
     targets: dict[str, Target] = {}
     for target in listed:

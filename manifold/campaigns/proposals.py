@@ -27,9 +27,9 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
-    """The campaign that this proposal gives, or why it is refused.
+    """The campaign that this proposal would create, or why it is refused.
 
-    `listed` is the list of a file. None: there is none, and a plan that does not list its vehicles itself waits for its list.
+    `listed` is the list of a file; without it, a plan that does not list its vehicles itself waits for its list.
     """
     plan = plan_of(document)
     if isinstance(plan, Refused):
@@ -46,13 +46,13 @@ def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy
 
 
 def is_below(path: str) -> bool:
-    """Whether a path leads to a file below the folder that it is seen from."""
+    """Whether a relative path leads to a file below the folder that it is relative to."""
     parts = PurePosixPath(path).parts
     return bool(parts) and path.isprintable() and not any(part == "/" or part.startswith(".") for part in parts)
 
 
 def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix: str) -> str | None:
-    """Why the data of a plan cannot be sent; None: it can. `size` is that of the payload in bytes; None: it is not known."""
+    """Why the data of a plan cannot be sent; None if it can. `size` is the payload's in bytes; None if it is unknown."""
     if size is None:
         if plan.wait_for_data:
             return None
@@ -73,7 +73,10 @@ def lists(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddT
 
 
 def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any] | Refused:
-    """What a proposal gives, or why that is not known, without a time: the same plan, list and data give the same result."""
+    """What a proposal would do, or why that cannot be known yet.
+
+    The result contains no timestamp: it depends on plan, list and data, except that days before `now_ms` give no warning.
+    """
     decided = campaign.decided
     assert decided.plan is not None
     if not campaign.tallies:

@@ -16,7 +16,7 @@ def share(text: str) -> int:
     """The share in hundredths of a per cent: `"2.5%"` is 250.
 
     Raises:
-        ValueError: `text` is no share from 0% to 100%.
+        ValueError: `text` is not a share from 0% to 100%.
     """
     match = _SHARE.fullmatch(text)
     parts = 0 if match is None else int(match[1]) * 100 + int((match[2] or "").ljust(2, "0"))
@@ -29,7 +29,7 @@ def duration_ms(text: str) -> int:
     """The duration in milliseconds.
 
     Raises:
-        ValueError: `text` is no duration.
+        ValueError: `text` is not a duration.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -41,14 +41,14 @@ def instant_ms(text: str) -> int:
     """The instant in Unix milliseconds.
 
     Raises:
-        ValueError: `text` is no instant with a zone.
+        ValueError: `text` is not an instant with a zone.
     """
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         at = None
     at_ms = -1 if at is None or at.tzinfo is None else int(at.timestamp() * 1000)
-    if not 0 <= at_ms <= LATEST_MS:  # by UTC it may be another year than the text says, which no date can show
+    if not 0 <= at_ms <= LATEST_MS:  # in UTC the year may differ from the text's, and be outside what a date can hold
         raise ValueError("must be an ISO 8601 instant with its zone, such as 2026-12-01T06:00:00Z")
     return at_ms
 

@@ -1,7 +1,7 @@
-"""Runs a campaign in virtual time with the functions that run it in earnest: the dry run.
+"""The dry run: runs a campaign in virtual time, with the functions that run it in production.
 
-The presence of the fleet is given; what is assumed beside it is that people approve each gate at once, and that a vehicle which
-is here acknowledges after a fixed time. What a vehicle is not here for before its window ends is withdrawn then.
+The presence of the fleet is given. It is assumed that people approve each gate at once, and that a connected vehicle acknowledges
+after a fixed time. An entry whose vehicle does not connect before its window ends is withdrawn then.
 """
 
 import heapq
@@ -42,7 +42,7 @@ class Fleet(Struct, frozen=True):
         return next((max(now_ms, start) for start, end in self.visits.get(vin, ()) if now_ms < end), None)
 
     def ending(self, vin: str) -> Ending:
-        """How an entry ends that this vehicle gets."""
+        """How the entries of this vehicle end."""
         return Ending.FAILED if vin in self.failing else Ending.DELIVERED
 
 
@@ -65,8 +65,10 @@ class Simulation:
         self.fleet, self.policy, self.now_ms = fleet, policy, now_ms
         self.campaign, self.facts = Campaign(), list[Fact]()
         self._seqs = SeqSource(0, clock_ms=lambda: self.now_ms)
-        self._to_come: list[tuple[int, int, str, int, Ending | Answer]] = []  # words: when, number, vehicle, release
-        self._numbers = count()  # of words: those of one instant keep their order
+        self._to_come: list[
+            tuple[int, int, str, int, Ending | Answer]
+        ] = []  # endings and answers: when, number, vehicle, release
+        self._numbers = count()  # so that endings and answers of one instant keep their order
         visits = [(vin, start, end) for vin, spans in fleet.visits.items() for start, end in spans if start < end]
         leaves, comes = [(end, False, vin) for vin, _, end in visits], [(start, True, vin) for vin, start, _ in visits]
         self._moves = sorted(leaves + comes, reverse=True)  # the next is the last; who leaves, leaves first
@@ -90,10 +92,10 @@ class Simulation:
                 self.now_ms = until_ms
                 return
             self.now_ms = min(waits)
-            self._fold(self._words())
+            self._fold(self._endings_and_answers())
 
     def _settle(self) -> int | None:
-        """Ask for effects and carry them out, until there are none; when to look again."""
+        """Ask for effects and carry them out until there are none; return when to ask again."""
         while self._moves and self._moves[-1][0] <= self.now_ms:
             _, comes, vin = self._moves.pop()
             (self._here.add if comes else self._here.discard)(vin)
@@ -127,7 +129,7 @@ class Simulation:
         for person in range(plan.waves[hold.wave].gate.approve):
             yield Recorded(self._seqs.next(), r.Approve(plan.campaign, f"approver {person + 1}", wave=hold.wave))
 
-    def _words(self) -> Iterator[Fact]:
+    def _endings_and_answers(self) -> Iterator[Fact]:
         while self._to_come and self._to_come[0][0] <= self.now_ms:
             at_ms, _, vin, release, word = heapq.heappop(self._to_come)
             if isinstance(word, Answer):

@@ -11,7 +11,7 @@ from manifold.contracts.seq import unix_ms_of
 
 
 class Status(StrEnum):
-    """The state of a target: it waits, is released, or has settled in one of the ways of `Ending`, in the order of that."""
+    """The state of a target: it waits, is released, or has settled in one of the ways of `Ending`, in the same order."""
 
     WAITING = "waiting"
     RELEASED = "released"
@@ -33,7 +33,7 @@ FIRST_SETTLED = RELEASED + 1  # all codes from here on are of settled targets
 
 
 class Standing(Struct, frozen=True, gc=False):
-    """Where a target is."""
+    """The state of a target, and since when."""
 
     status: Status
     since: int = 0  # the seq that made it so; 0: it waits from the beginning
@@ -41,7 +41,7 @@ class Standing(Struct, frozen=True, gc=False):
 
 
 def standing(attempts: Sequence[Attempt], terms: Terms) -> Standing:
-    """Where a target is after these attempts, oldest first. A success of any of them settles it.
+    """The standing of a target after these attempts, oldest first. A success of any of them settles it.
 
     A target whose last attempt had ended so before an order to try again waits from that order on, and its attempts are
     counted from there.

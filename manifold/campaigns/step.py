@@ -212,5 +212,5 @@ def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -
 
 
 def totals(campaign: Campaign) -> r.Counts:
-    """How many targets have which status, where any have."""
+    """The number of targets by status, without zeros."""
     return {status.value: number for status in Status if (number := campaign.total(status))}

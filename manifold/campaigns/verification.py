@@ -55,7 +55,7 @@ class _Replay:
         """Replay all facts."""
         once = {(fact.seq, fact.vin if isinstance(fact, Ended | Answered) else ""): fact for fact in facts}
         ordered: list[tuple[int, bool, Fact]] = [(fact.seq, False, fact) for fact in once.values()]
-        ordered += [  # a decision once more, where its causes are: behind the newest that the campaigner knew
+        ordered += [  # each decision again, to be judged just after the newest fact that the campaigner knew
             (fact.command.seen or fact.seq, True, fact)
             for fact in once.values()
             if isinstance(fact, Recorded) and fact.command.by.startswith(r.CAMPAIGNER)
@@ -216,7 +216,7 @@ class _Replay:
         for vin in fact.vins:
             number = roster.number_of.get(vin)
             if number is None or roster.waves[number] != fact.wave:
-                self._report(Kind.NOT_A_TARGET, fact.seq, f"is no target of wave {fact.wave}", vin)
+                self._report(Kind.NOT_A_TARGET, fact.seq, f"is not a target of wave {fact.wave}", vin)
                 continue
             if ledger.status[number] != WAITING:
                 self._report(Kind.RELEASED_TWICE, fact.seq, f"was {STATUSES[ledger.status[number]]} already", vin)

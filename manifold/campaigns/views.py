@@ -67,7 +67,7 @@ def targets(
     """A page of the targets, in the order of waves and draw, and the VIN after which the next one begins.
 
     Raises:
-        LookupError: `after` is no target.
+        LookupError: `after` is not a target.
     """
     roster = roster_of(campaign)
     status = campaign.ledger.status if len(campaign.roster) else np.full(len(roster), WAITING, np.int8)

@@ -77,11 +77,11 @@ def span_at(window: Window, zone: str, now_ms: int) -> Span:
         for at in _candidates(window, zone, day):
             if at > now_ms and _is_open(window, zone, at) != is_open:
                 return Span(is_open, at)
-    return Span(is_open, (first_day + _HORIZON_DAYS) * _DAY_MS)  # it is looked at again then
+    return Span(is_open, (first_day + _HORIZON_DAYS) * _DAY_MS)  # the window is examined again then
 
 
 def is_sent(at_ms: int, until_ms: int | None) -> bool:
-    """Whether what is released until the end of a window is sent to a vehicle that comes at this instant (Unix ms)."""
+    """Whether an entry whose window ends at `until_ms` is sent to a vehicle that connects at `at_ms` (Unix ms)."""
     return until_ms is None or at_ms <= until_ms - UNSENT_MS
 
 

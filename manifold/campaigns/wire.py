@@ -38,7 +38,7 @@ def release_of(payload: bytes) -> int:
     """The seq of the trigger that an outcome belongs to.
 
     Raises:
-        ValueError: it is no outcome.
+        ValueError: it is not an outcome.
     """
     return _decode_outcome(payload).seq
 

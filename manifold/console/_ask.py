@@ -79,7 +79,7 @@ def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, a
 @vin_app.command("erase")
 @handle_errors
 def vin_erase(vin: Vin, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
-    """Take a vehicle out of queues, archive and lake for good, and search every file for it; exit status 1 if it is found."""
+    """Erase a vehicle from queues, archive and lake, and search every file for it; exit status 1 if it is found."""
     erase(_settings_for(vin), vin, why, yes=yes, wait_s=wait, as_json=as_json)
 
 

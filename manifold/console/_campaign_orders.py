@@ -54,7 +54,7 @@ def resume(
     if_version: IfVersion = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on after a pause. The rules that tripped have to be accepted, and count anew."""
+    """Resume after a pause. The rules that tripped have to be accepted, and count from zero again."""
     _order(r.Resume, as_json, campaign=campaign, why=why, by=by, if_version=if_version, accept=tuple(accept or ()))
 
 

@@ -107,7 +107,7 @@ def targets(
     try:
         page, more = views.targets(known, state=Status(state) if state else None, wave=wave, after=after, limit=limit)
     except LookupError:
-        fail(f"--after {after!r} is no target of {campaign}; name one that it lists", USAGE)
+        fail(f"--after {after!r} is not a target of {campaign}; name one of its targets", USAGE)
     if as_json:
         print_json({"campaign": campaign, "targets": page, "after": more})
         return

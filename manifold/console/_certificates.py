@@ -75,7 +75,7 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
 
     require_vin(vin)
     if is_service(vin):
-        fail(f"{vin} is no vehicle: EMQX bans client ids, and services and publishers have several; deny its name in acl.conf")
+        fail(f"{vin} is not a vehicle: EMQX bans client ids, and a service or publisher has several; deny its name in acl.conf")
     until = datetime.now(UTC) + timedelta(days=days)
 
     async def do() -> bool:

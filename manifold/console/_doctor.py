@@ -107,9 +107,9 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
         yield _attempt("airflow", lambda: _get(settings, url), f"make up; its log is in {settings.home}/logs")
 
 
-def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
+def _attempt(check: str, probe: Callable[[], str], remedy: str) -> Diagnostic:
     try:
-        return Diagnostic(check, True, look())
+        return Diagnostic(check, True, probe())
     except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
         return Diagnostic(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
 
@@ -146,7 +146,7 @@ def _tables(settings: Settings) -> Diagnostic:
     """Check the tables' versions: older ones can be migrated, newer ones need the newer release."""
     from pipelines.migrations.migrate import plan  # imported here, so that --help is fast
 
-    def look() -> str:
+    def probe() -> str:
         _catalog(settings)
         due = plan(open_catalog(settings)).steps
         if due:
@@ -154,7 +154,7 @@ def _tables(settings: Settings) -> Diagnostic:
         return "as this release makes them"
 
     try:
-        return _attempt("tables", look, "manifold lake migrate (with --plan it says what it would do)")
+        return _attempt("tables", probe, "manifold lake migrate (with --plan it says what it would do)")
     except Permanent as exc:
         seen, _, remedy = str(exc).partition(": ")
         return Diagnostic("tables", False, seen, remedy)

@@ -32,7 +32,7 @@ def erase(
         typer.Exit: the name was still found somewhere.
     """
     if not yes:
-        typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)
+        typer.confirm(f"This erases everything accepted until now of {name}, for good. Go on?", abort=True, err=True)
     from manifold.console._erase import erase_and_print
 
     erase_and_print(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)

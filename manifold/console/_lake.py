@@ -29,7 +29,7 @@ EveryRun = Annotated[
 
 @handle_errors
 def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJson = False) -> None:
-    """Take everything new of the archive (or what began between two instants) into the lake; return when it is published.
+    """Ingest what is new in the archive (or what began between two instants) into the lake; return when it is published.
 
     Instants are ISO 8601; without an offset they are UTC.
     """
@@ -64,7 +64,7 @@ def populate(as_json: AsJson = False) -> None:
 
 @handle_errors
 def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
-    """Take in everything recorded, then fill the queues with everything pending. Safe on loaded queues."""
+    """Ingest everything recorded, then fill the queues with everything pending. Safe on loaded queues."""
     settings = settings_or_fail()
     from pipelines.ingest.run_all import rebuild as run
 

@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 
 Days = Annotated[float | None, typer.Option(min=0, help="Only what began so many days ago or later.", show_default="all")]
-Repair = Annotated[bool, typer.Option("--repair", help="Take in again what is missing, doubled, or was left lying.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Ingest again what is missing, duplicated or not finished.")]
 WithoutHistory = Annotated[
     bool, typer.Option("--without-history", help="Give up what the lake has and the archive does not have any more.")
 ]
@@ -57,35 +57,35 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
 @app.command()
 @handle_errors
 def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Empty the lake's tables, and take in the whole archive again. Until it is done, readers see a part of it."""
+    """Empty the lake's tables, and ingest the whole archive again. Until this is done, readers see a part of it."""
     settings = settings_or_fail()
     if not yes:
-        typer.confirm("This empties the lake's tables and takes in the whole archive again. Go on?", abort=True, err=True)
+        typer.confirm("This empties the lake's tables and ingests the whole archive again. Go on?", abort=True, err=True)
     from pipelines.maintenance.restore import restore_lake
 
     result = run_job(
-        settings, "making the lake again", lambda: restore_lake(settings, without_history=without_history), quiet=as_json
+        settings, "rebuilding the lake", lambda: restore_lake(settings, without_history=without_history), quiet=as_json
     )
     if as_json:
         _print(result)
     else:
-        out.print(f"the lake is made again: {result.segments} segments in {result.runs} runs")
-        out.print(f"what was there before comes back with: manifold lake rollback --run-id {result.run_id}")
+        out.print(f"the lake is rebuilt: {result.segments} segments in {result.runs} runs")
+        out.print(f"to get back what was there before: manifold lake rollback --run-id {result.run_id}")
 
 
 @app.command()
 @handle_errors
 def rollback(run_id: RunId, as_json: AsJson = False) -> None:
-    """Take a published run back, with all that came after it. The next ingest takes their segments in again."""
+    """Undo a published run and all runs after it. The next ingest reads their segments again."""
     settings = settings_or_fail()
     from pipelines.maintenance.rollback import rollback_run
 
-    result = run_job(settings, "taking the run back", lambda: rollback_run(settings, run_id), quiet=as_json)
+    result = run_job(settings, "rolling back the run", lambda: rollback_run(settings, run_id), quiet=as_json)
     if as_json:
         _print(result)
     else:
-        out.print(f"{len(result.undone)} runs do not count any more: {', '.join(result.undone[:SHOWN])}")
-        out.print(f"{result.segments} segments are new again, and the next ingest takes them in")
+        out.print(f"{len(result.undone)} runs are undone: {', '.join(result.undone[:SHOWN])}")
+        out.print(f"{result.segments} segments count as new again, and the next ingest reads them")
         out.print(f"to undo this: manifold lake rollback --run-id {result.run_id}")
 
 

@@ -31,7 +31,7 @@ def device_erase(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a device out of dead letters, archive, lake and queues for good, and search every file; status 1 if it is found."""
+    """Erase a device from dead letters, archive, lake and queues, and search every file for it; exit status 1 if it is found."""
     settings = _settings_for(device_id)
     letters = partial(erase_letters, settings, device_id) if settings.with_signals and not leave_letters else None
     erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=letters)
@@ -69,5 +69,5 @@ def _settings_for(device_id: str) -> Settings:
     from manifold.contracts.signals.messages import DEVICE_ID
 
     if not DEVICE_ID.fullmatch(device_id):
-        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+        fail(f"{device_id!r} is not a device's id: that has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
     return settings_or_fail()

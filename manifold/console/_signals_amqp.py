@@ -40,7 +40,7 @@ def send(
 ) -> None:
     """Publish signals of a device, signed, and wait until RabbitMQ has them."""
     if not DEVICE_ID.fullmatch(device_id):
-        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+        fail(f"{device_id!r} is not a device's id: that has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
     settings, payload = settings_or_fail(), _bytes(data_from)
     if not payload or len(base64.b64encode(payload)) > settings.signals_max_payload:
         fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {settings.signals_max_payload * 3 // 4}", USAGE)
@@ -93,7 +93,7 @@ def replay(
     code: Annotated[str, typer.Option(help="Only those with this code.")] = "",
     vouch: Annotated[
         bool,
-        typer.Option("--vouch", help="Also those that are only too old: sign them anew, on your word that they are no replays."),
+        typer.Option("--vouch", help="Also those that are only too old: sign them anew, on your word that they are not replays."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the door would make of each now, and leave them.")] = False,
     as_json: AsJson = False,

@@ -58,7 +58,7 @@ def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
     except (ValueError, RecursionError) as exc:
         return Refused(f"payload is not JSON ({exc}); send an object with seq and status")
     if not isinstance(fields, dict):
-        return Refused("payload is no JSON object; send one with seq and status")
+        return Refused("payload is not a JSON object; send one with seq and status")
     release = _seq(fields.get("seq"))
     if release is None:
         given = shown(fields.get("seq"))

@@ -76,7 +76,7 @@ class AddTargets(Order, tag="targets", frozen=True):
             raise ValueError(f"targets: must be 1 to {MAX_TARGETS} vehicles; send a longer list in several records")
         bad = next((target.vin for target in self.targets if not is_vin(target.vin)), None)
         if bad is not None:
-            raise ValueError(f"targets: {bad[:64]!r} is no VIN; send {NAME_RULE}")
+            raise ValueError(f"targets: {bad[:64]!r} is not a VIN; send {NAME_RULE}")
 
 
 class Approve(Order, tag="approve", frozen=True):
@@ -124,7 +124,7 @@ class Amend(Order, tag="amend", frozen=True):
 
 
 class Retry(Order, tag="retry", frozen=True):
-    """Targets whose last attempt has ended in one of these ways wait again, and their attempts are counted from here."""
+    """Let targets whose last attempt has ended in one of these ways wait again; their attempts are counted from here."""
 
     ended: tuple[Retriable, ...] = ("failed",)
 
@@ -135,7 +135,7 @@ class Retry(Order, tag="retry", frozen=True):
 
 
 class Silent(Order, tag="silent", frozen=True):
-    """Who had acknowledged by `before_ms` (Unix ms), and has not answered, is silent."""
+    """Count vehicles that had acknowledged by `before_ms` (Unix ms) and have not answered as silent."""
 
     before_ms: Number = 0
 

@@ -139,7 +139,7 @@ def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
     target: Any = rewind_target(word) if len(payload) <= SHOWN else None
     if target is None:
         size = f", and not {len(payload)} bytes" if len(payload) > SHOWN else ""
-        return Refused(f"{shown(word)} is no place to rewind to; {REWIND_RULE}{size}")
+        return Refused(f"{shown(word)} is not a position to rewind to; {REWIND_RULE}{size}")
     return Rewind(Owner(client_id), target)
 
 

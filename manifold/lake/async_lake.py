@@ -31,7 +31,7 @@ class AsyncLake:
         """Run `question` in a thread. One that times out keeps running, and its thread serves others once it returns.
 
         Raises:
-            Retryable: the lake cannot be read, or did not answer within so many seconds, the wait for a free thread included.
+            Retryable: the lake cannot be read, or did not answer within `within_s` seconds, including the wait for a free thread.
             Permanent: the catalog refuses the login, or the settings are wrong.
             ManifoldError, redis.RedisError: raised by `question` itself.
         """

@@ -153,7 +153,7 @@ def tables_of(catalog: Catalog) -> tuple[Table, ...]:
 
 
 def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
-    """Those of its tables that runs write on branches."""
+    """The tables of this lake that runs write on branches."""
     return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
 
 

@@ -19,7 +19,7 @@ def commit(table: Table, requirements: tuple[TableRequirement, ...], updates: tu
 
 
 def require(change: Transaction, requirement: TableRequirement) -> None:
-    """Make a transaction fail unless this holds. It has no public way to require more than its own changes need."""
+    """Make a transaction fail unless this holds. There is no public way to require more than the changes need."""
     change._apply((), (requirement,))
 
 

@@ -83,15 +83,15 @@ class DayKeys:
         """Open the sealed bytes of the message `seq`.
 
         Raises:
-            KeyIsGone: their key is gone, or this ring cannot unwrap it.
-            Broken: they are damaged, or of another message.
+            KeyIsGone: the key of the bytes is gone, or this ring cannot unwrap it.
+            Broken: the bytes are damaged, or belong to another message.
             OSError: the key storage failed.
         """
         parts = parts_of(sealed)
         key = self._keys.get(parts.key_id)
         if key is None:
             with self._lock:
-                key = self._keys.get(parts.key_id) or self._looked_up(parts.key_id)
+                key = self._keys.get(parts.key_id) or self._load_unless_gone(parts.key_id)
         return unseal(parts, key, about(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
@@ -132,10 +132,11 @@ class DayKeys:
         """The id of a key of the day: an existing one that can be unwrapped, else a new one."""
         with self._lock:
             if day not in self._of_day:
-                self._of_day[day] = self._found(day) or self._create_key(day)
+                self._of_day[day] = self._usable_key_of(day) or self._create_key(day)
             return self._of_day[day]
 
-    def _found(self, day: date) -> str | None:
+    def _usable_key_of(self, day: date) -> str | None:
+        """The id of the day's first key that can be unwrapped."""
         infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}/{day}", allow_not_found=True))
         names: list[str] = sorted(info.base_name for info in infos)
         for key_id in (name.removesuffix(".json") for name in names):
@@ -153,7 +154,7 @@ class DayKeys:
         self._keys[key_id] = AESGCM(key)
         return key_id
 
-    def _looked_up(self, key_id: str) -> AESGCM:
+    def _load_unless_gone(self, key_id: str) -> AESGCM:
         if key_id in self._gone:
             raise KeyIsGone(self._gone[key_id])
         try:

@@ -45,10 +45,10 @@ def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Want
     Raises:
         Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
     """
-    return retry_missing_files(wanted, partial(_look, catalog))
+    return retry_missing_files(wanted, partial(_find, catalog))
 
 
-def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:
+def _find(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:
     """Yield the wanted messages that the table has, file by file; what cannot be read goes to `failures`."""
     asked = set(wanted)
     try:

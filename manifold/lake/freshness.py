@@ -32,7 +32,7 @@ def oldest_not_in_lake(catalog: Catalog, settings: Settings, now: datetime) -> d
 
 
 def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield path and begin of each segment that began since then."""
+    """Yield the path and start of each segment that began since `since`."""
     days = [since + timedelta(days=n) for n in range((now.date() - since.date()).days + 1)]
     for stream in Stream:
         for day in days:

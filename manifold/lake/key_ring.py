@@ -103,7 +103,8 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
     """
     keys: dict[str, bytes] = {}
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    for place, entry in enumerate((e for line in lines for e in map(str.strip, line.split(",")) if e), start=1):
+    entries = filter(None, map(str.strip, ",".join(lines).split(",")))
+    for place, entry in enumerate(entries, start=1):
         name, _, encoded = entry.partition(":")
         try:
             key = base64.b64decode(encoded, validate=True)

@@ -32,7 +32,7 @@ Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 
 def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Queue these events for sending; whether they were queued. Returns at once; the log names events that were not sent."""
+    """Queue these events for sending; return at once whether they were queued. The log says when events are dropped."""
     told = [json.dumps(event).encode() for event in events]
     if any(len(event) > MAX_BYTES for event in told):
         log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)

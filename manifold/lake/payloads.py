@@ -54,7 +54,7 @@ class StoredPayloads:
 
     @property
     def snapshot_id(self) -> int | None:
-        """While this stays the same, a missing payload stays missing: the index is published after payloads. None: unknown."""
+        """The snapshot of the index, or None. While it stays the same, a missing payload stays missing: payloads come first."""
         return self._names.metadata.current_snapshot_id if self._names is not None else None
 
     def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
@@ -63,12 +63,12 @@ class StoredPayloads:
         Raises:
             Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
         """
-        return retry_missing_files(data_ids, partial(self._look, bytes_=bytes_), self._renew)
+        return retry_missing_files(data_ids, partial(self._find, bytes_=bytes_), self._renew)
 
     def _renew(self) -> None:
         self._names = _loaded(self._catalog, META)
 
-    def _look(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
+    def _find(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
         """Yield the payloads in the current tables; missing ones first."""
         try:
             payloads = _loaded(self._catalog, DATA)  # after the index, so that it has everything that the index names

@@ -77,7 +77,7 @@ def with_limits(uri: str, properties: Mapping[str, str]) -> str:
     for name, limit in limits.items():
         if not (limit.isascii() and limit.isdecimal() and int(limit)):
             raise Permanent(
-                f"{name}={limit} in MANIFOLD_CATALOG_PROPERTIES is no whole number of seconds above 0: 60 is a minute"
+                f"{name}={limit} in MANIFOLD_CATALOG_PROPERTIES is not a whole number of seconds above 0: 60 is a minute"
             )
     url = make_url(uri)
     if url.get_backend_name() != "postgresql" or url.get_driver_name() != "psycopg":

@@ -33,7 +33,7 @@ def version_of_results(catalog: Catalog) -> str:
 def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
     """The rows, without samples, of the newest `judgements` audits, oldest first; a run audited twice counts twice.
 
-    At most that many files are read, and few more rows than these audits have. Empty if there is no table.
+    At most `judgements` files are read, and few more rows than these audits have. Empty if there is no table.
     """
     table = _table(catalog, QUALITY)
     if table is None:

@@ -1,6 +1,6 @@
 """A REST catalog with timeouts. PyIceberg's session has none and waits forever on a dead connection.
 
-Such a wait loses a thread until the process ends, and a dispatcher has four for each kind of look-up. Object storage needs no
+Such a wait costs a thread until the process ends, and a dispatcher has four for each kind of look-up. Object storage needs no
 timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. A private method is overridden, because
 PyIceberg offers no public access to the session before its first request. Can go when PyIceberg has a property for timeouts.
 """

@@ -5,7 +5,7 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import COMMON_PROPERTIES, MIGRATING, SCHEMA_VERSION, Table
 
-FIRST = 1  # of a table without the property
+FIRST = 1  # version of a table without the property
 
 
 def properties_at_birth(table: Table) -> dict[str, str]:
@@ -29,12 +29,12 @@ def version_of(loaded: IcebergTable) -> int:
 
 
 def is_migrating(loaded: IcebergTable) -> bool:
-    """Whether a step to its version is in progress, or was interrupted."""
+    """Whether the migration step to the table's version is in progress, or was interrupted."""
     return any(name.startswith(MIGRATING) for name in loaded.properties)
 
 
 def require_not_newer(loaded: IcebergTable, table: Table) -> None:
-    """Refuse a table that a newer release has changed in a way that this one does not know.
+    """Refuse a table that a newer release has changed.
 
     Raises:
         Permanent: it is newer than this code.
@@ -43,18 +43,20 @@ def require_not_newer(loaded: IcebergTable, table: Table) -> None:
     if version > table.version:
         raise Permanent(
             f"{table.identifier} is of schema version {version}, made by a newer release; this one knows it up to version "
-            f"{table.version}: install the newer release, or bring the lake's copy of before the upgrade back"
+            f"{table.version}: install the newer release, or restore the copy of the lake that was made before the upgrade"
         )
 
 
 def require_known(loaded: IcebergTable, table: Table) -> None:
-    """Refuse a table with which this code cannot work; older ones with which it can are left to `manifold lake migrate`.
+    """Refuse a table with which this code cannot work. An older table with which it can is left to `manifold lake migrate`.
 
     Raises:
         Permanent: it is newer than this code, or too old for it.
     """
     require_not_newer(loaded, table)
-    version = version_of(loaded) - is_migrating(loaded)
+    version = version_of(loaded)
+    if is_migrating(loaded):
+        version -= 1  # the step to this version has not finished
     if version < table.oldest:
         raise Permanent(
             f"{table.identifier} is of schema version {version}, and this release needs version {table.oldest} or newer: run "

@@ -31,7 +31,7 @@ class _Plan:
     """The commands of a batch. A place is an index into `commands`."""
 
     commands: list[Args] = field(default_factory=list)
-    reads: list[Read | None] = field(default_factory=list)  # None: of a note, which has no result
+    reads: list[Read | None] = field(default_factory=list)  # None for a note, which has no result
     stages: dict[int, int] = field(default_factory=dict)  # of commands outside the middle stage
     despite_oom: list[int] = field(default_factory=list)
     notes: dict[int, int] = field(default_factory=dict)  # place of a note → place of its verb, which reports the note's error

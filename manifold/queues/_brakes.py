@@ -1,4 +1,4 @@
-"""Brakes of campaigns in Redis, and the campaigns' triggers of which entries may have to be withdrawn."""
+"""Brakes of campaigns in Redis, and the triggers of campaigns whose entries may have to be withdrawn."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from manifold.contracts.brakes import Brake, Braking
 from manifold.queues import _commands
 from manifold.queues._streams import Streams
 
-DROPPED_AT_ONCE = 10_000
+DROP_BATCH_SIZE = 10_000
 
 
 class KnownBrakes(NamedTuple):
@@ -27,7 +27,7 @@ class BrakedQueues(Streams):
     """
 
     async def brake(self, brakings: Iterable[Braking]) -> int:
-        """Put brakes on, each unless a newer order is known, and note that the brakes are loaded; returns how many changed."""
+        """Put brakes on, each unless a newer order is known, and note that the brakes are loaded; return how many changed."""
         return int(await self._one(_commands.brake((each.campaign, each.brake, None) for each in brakings)))
 
     async def turn_brake(self, campaign: str, before: Brake, after: Brake) -> bool:
@@ -35,12 +35,12 @@ class BrakedQueues(Streams):
         return bool(await self._one(_commands.brake([(campaign, after, before)])))
 
     async def forget_brakes(self, before_seq: int) -> int:
-        """Forget the brakes that older orders have put on or taken off; returns how many."""
+        """Forget the brakes whose last order has a seq before `before_seq`; return how many."""
         old = ((campaign, None, known) for campaign, known in (await self.brakes()).brakes.items() if known.seq < before_seq)
         return int(await self._one(_commands.brake(old)))
 
     async def brakes_since(self) -> bytes:
-        """When somebody first loaded brakes since Redis was last empty: another value after it was emptied; b"" if nobody has."""
+        """When brakes were first loaded into this Redis: another value once it was emptied in between, b"" if it has none."""
         version: bytes | None = await self._one(("GET", keys.BRAKES_VERSION))
         return (version or b"").partition(b".")[0]
 
@@ -51,7 +51,7 @@ class BrakedQueues(Streams):
         return KnownBrakes(version, now_ms, {campaign.decode(): Brake.from_wire(value) for campaign, value in fields})
 
     async def released(self, campaigns: Sequence[str]) -> list[list[int]]:
-        """Of each campaign, the seqs of its triggers that may have entries."""
+        """The seqs of each campaign's triggers that may have entries, in the order of `campaigns`."""
         batch = self.batch()
         for campaign in campaigns:
             batch.call(("ZRANGE", keys.releases(campaign), 0, -1), _seqs)
@@ -70,8 +70,8 @@ class BrakedQueues(Streams):
         await self._drop(keys.WINDOWS, seqs)
 
     async def _drop(self, key: str, seqs: Sequence[int]) -> None:
-        for start in range(0, len(seqs), DROPPED_AT_ONCE):
-            await self._one(("ZREM", key, *seqs[start : start + DROPPED_AT_ONCE]))
+        for start in range(0, len(seqs), DROP_BATCH_SIZE):
+            await self._one(("ZREM", key, *seqs[start : start + DROP_BATCH_SIZE]))
 
     async def _one(self, command: tuple[Any, ...]) -> Any:
         batch = self.batch()

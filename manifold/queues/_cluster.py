@@ -1,4 +1,4 @@
-"""A Redis Cluster with the interface of a single Redis: every error is a RedisError, and after one the topology is reloaded."""
+"""A Redis Cluster with the interface of a single Redis: every error is a RedisError; a lost node makes it reload the topology."""
 
 from typing import Any
 

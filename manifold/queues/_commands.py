@@ -34,8 +34,10 @@ def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]
 
 
 def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]]) -> Args:
-    """Set brakes (campaign, brake or None to forget it, the one that must be there; None: any with a smaller seq)."""
-    args = (part for campaign, *values in brakes for part in (campaign, *("" if v is None else v.to_wire() for v in values)))
+    """Set brakes: a campaign, its new brake (None: forget it), and the brake to be replaced (None: any with a smaller seq)."""
+    args: list[object] = []
+    for campaign, after, before in brakes:
+        args += (campaign, *("" if each is None else each.to_wire() for each in (after, before)))
     return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, *args)
 
 

@@ -142,7 +142,7 @@ class _Pool(ConnectionPool):
         return cast(PackingConnection, await library.get_connection())
 
     async def give_back(self, connection: PackingConnection) -> None:
-        """Keep the connection ready, or release it if `IDLE_CONNECTIONS` are: other commands cannot use a kept connection."""
+        """Keep the connection ready, or release it if `IDLE_CONNECTIONS` are kept already: only `borrow` can use a kept one."""
         if len(self._spare) < IDLE_CONNECTIONS:
             self._spare.append(connection)
         else:

@@ -8,10 +8,7 @@ from manifold.contracts import keys
 from manifold.contracts.queue_names import is_ecq, owner_of_queue
 
 DELETE_KEYS = "delete them, then run `manifold rebuild`"  # the remedy
-CORRUPT_KEY_ERRORS = (
-    "WRONGTYPE",
-    "user_script:",
-)  # error prefixes: wrong type, or neither a seq nor a number
+CORRUPT_KEY_ERRORS = ("WRONGTYPE", "user_script:")  # prefixes of errors: a key of a wrong type; a value that a script cannot read
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of manifold.contracts.keys.owner_keys
 ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # in the order of manifold.contracts.keys.ecq_keys
 

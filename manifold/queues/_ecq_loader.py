@@ -43,22 +43,22 @@ class EcqLoader(BulkQueues):
         gone = 0
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
-            gone += sum(
-                reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_corrupt(reply)
-            )
+            replies = self._ask([(each, Prune(before_ms)) for each in some], now_ms)
+            gone += sum(reply for reply in replies if not is_corrupt(reply))
         return gone
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
         """End pending messages (client id, seqs) that are past their retention, and yield those that expired.
 
-        Lazy: they end as the result is consumed; a repetition yields the same. Messages in flight or acknowledged do not expire,
-        nor does anything of a queue with corrupt keys.
+        Lazy: messages end as the result is consumed; calling it again yields the same ones. A message in flight or acknowledged
+        does not expire, nor does any message of a queue with corrupt keys.
         """
         left = iter(queues)
         while some := list(islice(left, QUEUES_PER_FLUSH)):
             replies = self._ask([(client_id, Expire(seqs)) for client_id, seqs in some], now_ms)
             for (client_id, _), reply in zip(some, replies, strict=True):
-                yield from ((client_id, seq) for seq in (() if is_corrupt(reply) else reply))
+                if not is_corrupt(reply):
+                    yield from ((client_id, seq) for seq in reply)
 
     def erase(self, client_id: str, before: int) -> int:
         """Remove everything of a queue that was accepted before this seq; returns the number of messages."""

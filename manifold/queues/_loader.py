@@ -109,8 +109,8 @@ class Loader(BulkQueues):
         """Forget ended entries (owner, seq) whose outcomes are in the lake, unless a recorder could still offer them again."""
         left, forgotten, kept = iter(ended), 0, 0
         while some := list(islice(left, DONE_BATCH_SIZE)):
-            handed = self._handed({node_of(seq) for _, seq in some})
-            settled = [(owner, seq) for owner, seq in some if seq <= handed.get(node_of(seq), MAX_SEQ)]
+            handed_over = self._handed_over({node_of(seq) for _, seq in some})
+            settled = [(owner, seq) for owner, seq in some if seq <= handed_over.get(node_of(seq), MAX_SEQ)]
             kept += len(some) - len(settled)
             by_owner: dict[str, list[int]] = {}
             for pairs in _in_flushes(settled):
@@ -125,10 +125,10 @@ class Loader(BulkQueues):
     def corrupt_key(self, owner: str) -> str:
         """Describe the owner's first key with a wrong type, naming the key and its type."""
         found = find_corrupt_key(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
-        return found or f"what one of its keys holds cannot be read, of {', '.join(keys.owner_keys(owner))}"
+        return found or f"one of these keys holds an unreadable value: {', '.join(keys.owner_keys(owner))}"
 
-    def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
-        """By recorder, the seq up to which it offers nothing again; recorders that hand nothing over are missing."""
+    def _handed_over(self, nodes: Iterable[int]) -> dict[int, int]:
+        """By recorder, the seq up to which it will offer nothing again; recorders that hand nothing over are missing."""
         found = {}
         for node in nodes:
             marks = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
@@ -147,7 +147,7 @@ class Loader(BulkQueues):
     ) -> None:
         """Mark the queues as holding everything pending.
 
-        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream ecq came from the lake.
+        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream `ecq` came from the lake.
         """
         if self.is_loaded():
             return

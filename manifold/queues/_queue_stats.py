@@ -108,9 +108,9 @@ class QueueStats:
 async def walk(
     redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int, every: bool = False
 ) -> AsyncIterator[list[str]]:
-    """Scan all keys into `stats`, slice by slice; yields, for each slice, the queues that have an expired entry.
+    """Scan all keys into `stats`, slice by slice; yield, for each slice, the queues that have an expired entry.
 
-    With `every`, it yields all fanout queues that have an entry.
+    With `every`, yield all fanout queues that have an entry.
 
     A slice blocks Redis for one to two milliseconds per 1,000 keys. The caller may pause between slices.
 
@@ -125,7 +125,7 @@ async def walk(
         while True:
             began = time.perf_counter()
             args = (0, cursor, keys_a_slice, *limits, *stats.limits, max(0, ecq_expired))
-            cursor, counts, longest, oldest, expired_owners, spoilt, *of_ecq = await _look(redis, policy, node, args)
+            cursor, counts, longest, oldest, expired_owners, spoilt, *of_ecq = await _scan_slice(redis, policy, node, args)
             stats.take(counts, longest, oldest, spoilt, *of_ecq)
             stats.seconds += time.perf_counter() - began
             yield [owner.decode() for owner in expired_owners]
@@ -141,7 +141,7 @@ async def _nodes(redis: Redis) -> list[dict[str, Any]]:
     return [{"target_nodes": node} for node in cast(RedisCluster, redis).get_primaries()]
 
 
-async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) -> Any:
+async def _scan_slice(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) -> Any:
     async def execute(commands: list[Args]) -> list[Any]:
         try:
             return [await redis.execute_command(*command, **node) for command in commands]

@@ -27,7 +27,9 @@ class Script:
         before: str = "",
         package: str = "manifold.queues",
     ) -> None:
-        head = ("" if needs_memory else "#!lua flags=allow-oom\n") + "".join(map(_text, prepends)) if prepends else ""
+        head = "".join(map(_text, prepends))
+        if prepends and not needs_memory:
+            head = "#!lua flags=allow-oom\n" + head
         if calls:
             head += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
         if before:

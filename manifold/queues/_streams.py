@@ -45,7 +45,9 @@ def _records(records: list[Any]) -> list[Any]:
 
 def _record(record_id: bytes, fields: Any) -> tuple[bytes, dict[bytes, bytes]]:
     """A record with its fields as a dict. `fields` is a dict, a flat list, or None if the record was deleted."""
-    return record_id, fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
+    if isinstance(fields, dict):
+        return record_id, fields
+    return record_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
 
 
 def texts(replies: Any) -> list[str]:

@@ -39,32 +39,34 @@ class WaitingForData(WakeStreams):
         return texts(await self.redis.zrange(keys.PARKED, 0, -1))
 
     async def _unpark(self, key: str, notes: list[str], now_ms: int) -> int:
-        """Return the parked entries of `notes` to their queues, wake those, and strike the notes; returns the number queued."""
+        """Return the parked entries of `notes` to their queues, wake these queues, remove the notes; return the number queued."""
         if not notes:
             return 0
         entries: dict[str, list[str]] = {}
         for note in notes:
             owner, _, seq = note.partition(" ")  # names contain no spaces
             entries.setdefault(owner, []).extend([seq] if seq else ())
-        whole = {note for note in notes if " " not in note}
+        whole = {note for note in notes if " " not in note}  # owners of whom all parked entries are meant
         batch = self.batch()
         for owner, seqs in entries.items():
             batch.add(owner, Unpark(() if owner in whole else seqs), now_ms)
         found = zip(entries, await batch.run(tolerant=True), strict=True)
         replies = {owner: reply for owner, reply in found if not is_corrupt(reply)}
         await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
-        await self._strike(key, notes, {owner: seqs for owner, seqs in entries.items() if seqs})
+        await self._remove_notes(key, notes, {owner: seqs for owner, seqs in entries.items() if seqs})
         return sum(reply.queued for reply in replies.values())
 
-    async def _strike(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
-        """Remove notes after the wake, so a crash before it repeats both. An entry parked again meanwhile gets its note back."""
+    async def _remove_notes(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
+        """Remove notes after the wake, so that a crash repeats both. An entry that was parked again gets its note back."""
         batch = self.batch()
         batch.call(("SREM", key, *notes), int, stage=FIRST)
         for owner, seqs in entries.items():
             batch.call(("ZMSCORE", keys.parked(owner), *seqs), list)
         found = zip(entries.items(), (await batch.run(tolerant=True))[1:], strict=True)
-        sound = [(owner, seqs, scores) for (owner, seqs), scores in found if not is_corrupt(scores)]
-        again = [f"{o} {s}" for o, seqs, scores in sound for s, parked in zip(seqs, scores, strict=True) if parked is not None]
+        again: list[str] = []
+        for (owner, seqs), scores in found:
+            if not is_corrupt(scores):
+                again += [f"{owner} {seq}" for seq, score in zip(seqs, scores, strict=True) if score is not None]
         if again:
             batch.call(("SADD", key, *again), int)
             batch.call(("PEXPIRE", key, self.policy.retention_ms), int)

@@ -29,7 +29,7 @@ class Watermarks:
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
     enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`; empty: missing
     loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
-    loaded_ecq_seq: int | None = None  # seq up to which it loaded this recorder's stream ecq, perhaps less or more
+    loaded_ecq_seq: int | None = None  # the same for this recorder's stream `ecq`; either may be greater
 
     @property
     def load_id(self) -> bytes | None:
@@ -105,17 +105,14 @@ class WatermarkedQueues(Streams):
         await batch.run()
 
     async def drop_watermark(self, node: int) -> None:
-        """Delete the watermark of this recorder, which hands nothing over and so will not offer anything again."""
+        """Delete the watermark of this recorder, because it hands nothing over."""
         batch = self.batch()
         for key in keys.watermark_keys(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
     async def require_full_populate(self) -> None:
-        """Make the next populate compare the whole lake.
-
-        For a Redis server that rolled back: it may have lost entries loaded by earlier populates.
-        """
+        """Make the next populate compare the whole lake, because a Redis that rolled back may lack what earlier ones loaded."""
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
             batch.call(("DEL", key), int)

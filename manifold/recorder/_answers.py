@@ -1,4 +1,4 @@
-"""Accepts the answers of vehicles, on a connection of their own: a flood of them waits there, and delays no trigger."""
+"""Accepts the answers of vehicles on their own connection, so that a flood of answers delays no trigger."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Answers:
-    """Takes answers while `async with answers` lasts. They enter no queue, and nobody gets a receipt for one.
+    """Accepts answers while `async with answers` lasts. An answer enters no queue, and its vehicle gets no receipt.
 
     A response that does not claim to be an answer, or exceeds the vehicle's rate, is acknowledged and not recorded.
     """
@@ -57,7 +57,7 @@ class Answers:
         await self._mqtt.close()
 
     def stop(self) -> None:
-        """Accept nothing new: the broker keeps it for the next start."""
+        """Accept no further answers: the broker keeps them for the next start."""
         self._mqtt.on_message = self._mqtt.on_unreadable = lambda _: None
 
     @property
@@ -124,7 +124,7 @@ class Answers:
             return Refused(f"answers of this vehicle come faster than {limit}; wait, or raise the setting")
         try:
             return parse_answer(message.topic, message.payload)
-        except Exception as exc:  # one answer must not end the recorder, on every redelivery again
+        except Exception as exc:  # otherwise one answer would end the recorder, again at every redelivery
             log.exception("answer could not be parsed", topic=message.topic[:SHOWN], size=len(message.payload))
             return Refused(
                 f"parsing it failed ({type(exc).__name__}), which is a fault of the recorder; its first bytes are kept"

@@ -1,7 +1,7 @@
 """Hands brakes of campaigns over to the queues: at once, whether or not anything else is handed over.
 
-They may come in any order: of two, the one with the greater seq counts (`brake.lua`). So what was recorded while Redis was away,
-or what Redis has lost, is simply handed over again.
+Brakes may arrive in any order: of two, the one with the greater seq counts (`brake.lua`). So brakes that were recorded while
+Redis was away, or that Redis has lost, are simply handed over again.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from manifold.recorder._replay import ReplaySource
 
 AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
 LATE = "recorded, but not in force yet: a later order is in force, by the clock of another recorder; pause it again"
-FORGET_S = 3600  # between two looks for brakes that no entry can be as old as
-FORGET_LATER_MS = 86_400_000  # than an entry is kept: a release may be recorded a little after the order that stops it
+FORGET_S = 3600  # between two removals of brakes that are older than any entry
+FORGET_LATER_MS = 86_400_000  # a brake is kept so much longer than an entry: a release may be recorded just after it
 ARCHIVE_AGAIN_S = 5.0  # pause between two attempts to read an archive that was unreadable
 AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
 
@@ -34,14 +34,14 @@ log = structlog.get_logger(__name__)
 class Brakes:
     """The brakes that this recorder hands over. `queues` must not be guarded: brakes fit any Redis.
 
-    Older orders than the retention of entries are not handed over again: no entry is as old as that.
+    Orders older than the retention of entries are not handed over again: there is no entry that they could stop.
     """
 
     def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
         self._queues, self._recorded = queues, recorded
-        # A Redis: its run id, and since when it has had any.
-        self._complete_in: tuple[str, bytes] | None = None  # the one that has all of them
-        self._incomplete_in: tuple[str, bytes] | None = None  # the one that lacks the archive's, which was unreadable
+        # Each names a Redis by its run id and the time since which it has had brakes.
+        self._complete_in: tuple[str, bytes] | None = None  # the Redis that has all brakes
+        self._incomplete_in: tuple[str, bytes] | None = None  # the Redis that lacks those of the archive, which was unreadable
         self._is_incomplete = asyncio.Event()
         self._missed: list[Braking] = []  # recorded while Redis was away
         self._has_missed = asyncio.Event()
@@ -65,10 +65,10 @@ class Brakes:
             del self._missed[: len(missed)]
             if not self._missed:
                 self._has_missed.clear()
-            log.info("missed brakes handed over", orders=len(missed))
+            log.info("campaign brakes that redis missed are handed over", orders=len(missed))
 
     async def _hand_over_archived(self) -> None:
-        """Not in `look`, for which entries wait: an unreachable storage may take minutes to fail."""
+        """Hand over the archive's brakes once it is readable. A task of its own, because reading may take minutes to fail."""
         while True:
             await self._is_incomplete.wait()
             await asyncio.sleep(ARCHIVE_AGAIN_S)
@@ -78,13 +78,13 @@ class Brakes:
                 await self._queues.brake(brakings)
             except (RedisError, OSError, pa.ArrowException):
                 continue
-            if self._incomplete_in is incomplete_in:  # otherwise another Redis has come meanwhile, and lacks them
+            if self._incomplete_in is incomplete_in:  # otherwise another Redis, which lacks them, has taken its place
                 self._complete_in, self._incomplete_in = incomplete_in, None
                 self._is_incomplete.clear()
-            log.info("brakes handed over again", orders=len(brakings))
+            log.info("archive readable again; its campaign brakes are handed over to redis", orders=len(brakings))
 
     async def hand_over(self, group: Sequence[Incoming]) -> None:
-        """Put on the brakes of this group, and note on each order whether it is in force."""
+        """Hand the brakes of this group over to Redis, and note on each order whether it is in force."""
         ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
         if not ordered:
             return
@@ -96,7 +96,7 @@ class Brakes:
             self._complete_in = self._incomplete_in = None
             self._missed += brakings
             self._has_missed.set()
-            log.warning("brakes not handed over", reason=why(exc))
+            log.warning("campaign brakes recorded, but not handed over to redis", orders=len(brakings), reason=why(exc))
             for incoming in ordered:
                 incoming.not_in_force = AWAY.format(why(exc))
             return
@@ -105,13 +105,13 @@ class Brakes:
             if not all_are_on and not known.get(braking.campaign, braking.brake).is_on:
                 incoming.not_in_force = LATE
 
-    async def look(self) -> None:
+    async def recheck(self) -> None:
         """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
 
-        If the archive is unreadable, only the journal's are handed over here, and `run` does the rest.
+        If the archive is unreadable, only the journal's brakes are handed over here, and `run` does the rest.
 
         Raises:
-            redis.RedisError, OSError, pyarrow.ArrowException: it failed; look again.
+            redis.RedisError, OSError, pyarrow.ArrowException: it failed; call it again.
         """
         found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
         if since and monotonic() >= self._forget_at:
@@ -124,23 +124,24 @@ class Brakes:
         except (OSError, pa.ArrowException) as exc:
             if not since:
                 raise
-            log.warning("archive unreadable; its brakes are handed over as soon as it is readable", reason=str(exc))
+            log.warning("archive unreadable; its campaign brakes are handed over as soon as it is readable", reason=str(exc))
             await self._queues.brake(await asyncio.to_thread(self._journaled_brakes))
             self._incomplete_in = found, since
             self._is_incomplete.set()
             return
         await self._queues.brake(brakings)
-        # A Redis that had none gets them once more: somebody else may have been first.
+        # `since` is empty if Redis had no brakes. It has changed now, so the next call hands them over once more: another
+        # recorder may have been first.
         self._complete_in, self._incomplete_in = (found, since), None
         self._is_incomplete.clear()
         if brakings:
-            log.info("brakes handed over again", orders=len(brakings))
+            log.info("campaign brakes handed over to redis again", orders=len(brakings))
 
     def _recorded_brakes(self) -> list[Braking]:
         return list(brakings_of(self._recorded.campaigns(self._seq_ago())))
 
     def _seq_ago(self, more_ms: int = 0) -> int:
-        """The seq before which no entry is kept, or that much longer ago."""
+        """The oldest seq at which an entry is kept, or one that is `more_ms` older."""
         return seq_of(max(EPOCH_MS, wall_clock_ms() - self._queues.policy.retention_ms - more_ms), 0, 0)
 
     def _journaled_brakes(self) -> list[Braking]:

@@ -24,7 +24,7 @@ from manifold.recorder._replay import ReplaySource
 
 MAX_LOST_S = 7200.0  # Redis saves at least every hour by itself; if it lost more than this, a rebuild is faster
 DATA_BEFORE_S = 300.0  # data this much older is replayed too: a rebuild may have seen a trigger's segment before its data's
-GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # per batch
+MESSAGE_BATCH_SIZE, OUTCOME_BATCH_SIZE = 200, 1000
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Gap:
 
     upto: int  # greatest seq that was processed
     since: int | None  # first seq that was not handed over; None: all were
-    same_redis: bool  # the Redis that got everything before, not restarted since
+    same_redis: bool  # whether Redis is the one that got everything before, and has not restarted since
 
 
 class CatchUp:
@@ -111,12 +111,12 @@ class CatchUp:
         """
         first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
         far = _is_too_far(marks, gap, first)
-        otherwise = None if far else first
-        ended_since = since if marks.complete_seq is not None else otherwise
-        changed_since = since_ecq if marks.complete_ecq_seq is not None else otherwise
+        without_mark = None if far else first  # without a watermark, repeat everything recorded, or nothing before a rebuild
+        ended_since = since if marks.complete_seq is not None else without_mark
+        changed_since = since_ecq if marks.complete_ecq_seq is not None else without_mark
         if ended_since is not None:
-            await self._end_again(ended_since)
-        rewound = [] if changed_since is None else await self._change_again(changed_since)
+            await self._replay_outcomes(ended_since)
+        rewound = [] if changed_since is None else await self._replay_ecq_changes(changed_since)
         if ended_since is not None or changed_since is not None:
             await self._queues.require_full_populate()
         if far:
@@ -124,31 +124,31 @@ class CatchUp:
             raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
         return rewound
 
-    async def _end_again(self, since: int) -> None:
+    async def _replay_outcomes(self, since: int) -> None:
         source, ended = self._recorded.outcomes(since), 0
-        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOME_BATCH_SIZE))):
             records = [record for envelope in group if (record := _record_of(envelope)) is not None]
             await self._direct_enqueuer.end(records, wall_clock_ms())
             ended += len(records)
         if ended:
-            log.info("outcomes replayed", outcomes=ended, since=since)
+            log.info("outcomes replayed", outcomes=ended, since_seq=since)
 
-    async def _change_again(self, since: int) -> list[Known]:
-        """Repeat acknowledgements and rewinds. Their order matters only in queues that were rewound, which come last."""
+    async def _replay_ecq_changes(self, since: int) -> list[Known]:
+        """Repeat acknowledgements and rewinds. Their order matters only in queues that were rewound: these come last."""
         source, changed = self._recorded.ecq_changes(since), 0
         rewinds: list[tuple[int, Rewind]] = []
-        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOME_BATCH_SIZE))):
             rewinds += [(e.seq, said) for e in group if isinstance(said := self._parser.read_back(e).ecq, Rewind)]
         owners, rewound = {rewind.client_id for _, rewind in rewinds}, list[Known](rewinds)
         source = self._recorded.ecq_changes(since)
-        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOME_BATCH_SIZE))):
             acks = [record for envelope in group if (record := _ack_of(envelope)) is not None]
             rewound += [record for record in acks if record.client_id in owners]
             await self._direct_enqueuer.ecq.replay([record for record in acks if record.client_id not in owners])
             changed += len(acks)
         await self._direct_enqueuer.ecq.replay(rewound)
         if changed or rewound:
-            log.info("acknowledgements and rewinds replayed", acknowledgements=changed, since=since)
+            log.info("acknowledgements and rewinds replayed", acknowledgements=changed, since_seq=since)
         return rewound
 
     async def _offer_data(self, since: int, upto: int) -> None:
@@ -178,10 +178,10 @@ class CatchUp:
             offered += len(group)
         _metrics.OFFERED_AGAIN.inc(offered)
         if offered:
-            log.info("messages replayed", stream=stream, messages=offered, since=since)
+            log.info("messages replayed", stream=stream, messages=offered, since_seq=since)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
-        return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
+        return [self._parser.read_back(envelope) for envelope in islice(source, MESSAGE_BATCH_SIZE)]
 
     def _note(self, group: Sequence[Incoming]) -> None:
         for file in self._journal.files:
@@ -205,7 +205,7 @@ def _since(marked: int | None, gap: Gap, newest: int) -> int:
 
 
 def _is_too_far(marks: Watermarks, gap: Gap, first: int | None) -> bool:
-    """Whether replaying the lost messages would take longer than a rebuild. `first` is the first seq that is lacking."""
+    """Whether replaying the lost messages would take longer than a rebuild. `first` is the first missing seq."""
     lost_upto = gap.since or gap.upto
     if first is None or first >= lost_upto or marks.is_rebuilt:
         return False  # nothing is lost, or only what a rebuild did not find in the lake
@@ -213,7 +213,7 @@ def _is_too_far(marks: Watermarks, gap: Gap, first: int | None) -> bool:
 
 
 def _record_of(envelope: Envelope) -> OutcomeRecord | None:
-    """Parse an outcome; None if another program put something else into the archive."""
+    """Parse an outcome; None if the message is not one, because another program put it into the archive."""
     try:
         return OutcomeRecord.from_wire(envelope.payload)
     except ValueError:
@@ -221,7 +221,7 @@ def _record_of(envelope: Envelope) -> OutcomeRecord | None:
 
 
 def _ack_of(envelope: Envelope) -> EcqAck | None:
-    """Parse an acknowledgement; None if it is something else, or another program's."""
+    """Parse an acknowledgement; None if the message is something else, or another program's."""
     try:
         return EcqAck.from_wire(envelope.payload) if envelope.topic.startswith(ACKNOWLEDGEMENTS) else None
     except ValueError:

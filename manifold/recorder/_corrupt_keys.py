@@ -36,12 +36,12 @@ class CorruptQueues:
         return [f"{queue}: {what}, so {remedy}" for queue, what in self._what.items()]
 
     async def sound(self, answers: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
-        """The replies of a tolerant batch without those of owners with corrupt keys, who get their entries by a rebuild."""
+        """The replies of a tolerant batch, except those of owners with corrupt keys, who get their entries by a rebuild."""
         sound = await self._sound((fanout_queue(owner), owner, reply) for owner, reply in answers)
         return dict(sound)
 
-    async def sound_ones(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
-        """As `sound`, for verbs; a queue may have several."""
+    async def sound_by_verb(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
+        """As `sound`, with one reply for each verb, since a queue may have several."""
         return await self._sound((sent[0], sent, reply) for sent, reply in answers)
 
     async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:

@@ -24,7 +24,7 @@ from manifold.recorder._lake import Lake
 from manifold.recorder._parser import Incoming
 
 OWNERS_PER_FLUSH = 500
-OWNERS_ALONE = 16  # max owners of a trigger that is enqueued in a single round trip
+MAX_OWNERS_ALONE = 16  # of a trigger that is enqueued by itself, in a single round trip
 Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
 NO_OUTCOMES: Ended = frozenset()
 
@@ -35,7 +35,7 @@ class DirectEnqueuer:
     """Enqueues messages. Idempotent: the same message may be offered any number of times.
 
     Raises:
-        redis.RedisError, Retryable: from every method. After `offer`, part of it may be enqueued: offer all of it again.
+        redis.RedisError, Retryable: from every method. Part of a group may be enqueued then: offer all of it again.
     """
 
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
@@ -71,7 +71,7 @@ class DirectEnqueuer:
             incoming.applied = incoming.offerable
 
     async def end(self, records: Sequence[OutcomeRecord], now_ms: int) -> None:
-        """End these entries, whatever their state in the queues. The entries behind them may be claimed."""
+        """End these entries, whatever their state in the queues, and wake their owners: the entries behind can be claimed now."""
         batch = self._queues.batch()
         for record in records:
             batch.add(record.vin, Ack(record, claim=False, sends_outcome=False), now_ms)
@@ -84,7 +84,7 @@ class DirectEnqueuer:
         left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
         if trigger is None or digest is None or trigger.data is not None or incoming.applied or left_ms <= 0:
             return False
-        if len(trigger.ids) > OWNERS_ALONE or is_cluster(self._queues.redis) or trigger.campaign is not None:
+        if len(trigger.ids) > MAX_OWNERS_ALONE or is_cluster(self._queues.redis) or trigger.campaign is not None:
             return False
         batch = self._queues.batch()
         batch.call(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)

@@ -22,7 +22,7 @@ class EcqEnqueuer:
     """Enqueues messages of compacted queues. Idempotent: the same message may be offered any number of times.
 
     Raises:
-        redis.RedisError, Retryable: from every method. Part of it may be enqueued: offer all of it again.
+        redis.RedisError, Retryable: from every method. Some of the messages may be enqueued: offer all of them again.
     """
 
     def __init__(self, queues: Queues, corrupt: CorruptQueues) -> None:
@@ -58,7 +58,7 @@ class EcqEnqueuer:
         loaded, *answers = await batch.run(tolerant=True)
         if loaded != load_id:
             raise Retryable(why_not_loaded(loaded))
-        replies = await self._corrupt.sound_ones(zip(sent, answers, strict=True))
+        replies = await self._corrupt.sound_by_verb(zip(sent, answers, strict=True))
         if any(reply.word == "unloaded" for _, reply in replies):
             raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
         await self._queues.wake({queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes(verb)})
@@ -69,10 +69,10 @@ class EcqEnqueuer:
 
 
 def _verbs(asked: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent]:
-    """One verb per message, in seq order, except writes whose key is written again later in the group: those are superseded.
+    """One verb per message, in seq order, except for writes that a later write of the group supersedes.
 
-    Replayed writes are kept nevertheless: one that was acknowledged must be superseded in the queue to be removed. `load_id`
-    None: in a cluster, where a verb can neither check whether the queues are loaded nor wake a dispatcher.
+    Replayed writes are kept nevertheless: an acknowledged message is removed only if the queue itself supersedes it. `load_id` is
+    None in a cluster, where a verb can neither check whether the queues are loaded nor wake a dispatcher.
     """
     newest = {(said.client_id, said.key): incoming.seq for incoming in asked if isinstance(said := incoming.ecq, Append)}
     for incoming in asked:

@@ -54,7 +54,7 @@ class Enqueuer:
         self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
         self.brakes, self._journal, self._state, self._settle = brakes, journal, state, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
-        self._busy = self._look_pending = False
+        self._busy = self._check_pending = False
         self._upto = 0  # greatest seq that was processed here
 
     def put(self, file: JournalFile, group: list[Incoming]) -> None:
@@ -84,8 +84,8 @@ class Enqueuer:
             if item is not None:
                 await self._hand_over(*item)
             else:
-                self._look_pending = False
-                await self._look()
+                self._check_pending = False
+                await self._check_redis()
             self._busy = False
 
     async def watch(self) -> None:
@@ -98,12 +98,12 @@ class Enqueuer:
                 await asyncio.sleep(WATCH_S)
         while True:
             await asyncio.sleep(WATCH_S)
-            if not self._look_pending:
-                self._look_pending = True
+            if not self._check_pending:
+                self._check_pending = True
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
-        """Enqueue a recorded group, or note the gap if that fails or is suspended; either way its messages are settled."""
+        """Enqueue a recorded group, or note the gap if enqueueing fails or is suspended; either way, settle its messages."""
         await self.brakes.hand_over(group)  # first, and even while nothing else is handed over
         if self._direct_enqueuer is not None and self.suspended is None:
             try:
@@ -125,7 +125,7 @@ class Enqueuer:
         for incoming in group:
             incoming.applied = False
         if self.suspended is None:
-            log.warning("direct enqueue suspended", reason=reason, since=group[0].seq if group else self._upto + 1)
+            log.warning("direct enqueue suspended", reason=reason, since_seq=group[0].seq if group else self._upto + 1)
         self.suspended = reason
         self._run_id_guard.expected = None
         _metrics.DIRECT_ENQUEUE.set(0)
@@ -133,20 +133,20 @@ class Enqueuer:
             self._state.state.gap_since = group[0].seq
             await asyncio.to_thread(self._state.save)
 
-    async def _look(self) -> None:
+    async def _check_redis(self) -> None:
         if self._direct_enqueuer is not None:
             await (self._advance_watermark() if self.suspended is None else self._try_resume())
             return
         try:
-            await self.brakes.look()
+            await self.brakes.recheck()
         except FAILURES as exc:
-            log.warning("brakes not handed over", reason=why(exc))
+            log.warning("campaign brakes in redis not checked", reason=why(exc))
 
     async def _advance_watermark(self) -> None:
         """Advance the watermark; suspend if that fails: the queues may lack something."""
         assert self._direct_enqueuer is not None
         try:
-            await self.brakes.look()
+            await self.brakes.recheck()
             await self._catch_up.advance(self._passed())
             await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
@@ -161,13 +161,13 @@ class Enqueuer:
         state = self._state.state
         try:
             found = await run_id(self._redis)
-            await self.brakes.look()  # before any entry can be there that they forbid
+            await self.brakes.recheck()  # before any entry can be there that they forbid
             self._run_id_guard.expected = found
             gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
             await self._catch_up.close_gap(gap, self._passed)
         except FAILURES as exc:
             if why(exc) != self.suspended:
-                log.warning("direct enqueue suspended", reason=why(exc))
+                log.warning("direct enqueue not resumed", reason=why(exc))
             self.suspended, self._run_id_guard.expected = why(exc), None
             _metrics.DIRECT_ENQUEUE.set(0)
             _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)

@@ -27,12 +27,12 @@ class Freshness:
     async def watch(self) -> None:
         """Check at intervals until cancelled."""
         while True:
-            await self.look(datetime.now(UTC))
+            await self.check(datetime.now(UTC))
             await asyncio.sleep(self._look_s)
 
-    async def look(self, now: datetime) -> None:
+    async def check(self, now: datetime) -> None:
         """Check once. If the archive or the lake cannot be read, the metrics keep their values."""
-        found = await self._lake.ask(partial(self._look, now=now), None)
+        found = await self._lake.ask(partial(self._measure, now=now), None)
         if found is None:
             return
         oldest, broken = found
@@ -49,8 +49,8 @@ class Freshness:
             tell = partial(alert, self._settings, "lake behind", text, oldest=oldest.isoformat(), age_seconds=round(age_s))
             await asyncio.to_thread(tell)
 
-    def _look(self, catalog: Catalog, now: datetime) -> tuple[datetime | None, list[str]]:
-        """Since when a segment is missing in the lake (or None), and the severity of each rule broken in the newest audit."""
+    def _measure(self, catalog: Catalog, now: datetime) -> tuple[datetime | None, list[str]]:
+        """The start of the oldest segment that is not in the lake (or None), and the severity of each rule broken now."""
         results = newest_results(catalog, 1, now=now)
         return oldest_not_in_lake(catalog, self._settings, now), [
             row["severity"] for row in results if row["outcome"] == "broken"

@@ -40,6 +40,6 @@ def dispatchers_record(payload: bytes) -> OutcomeRecord | EcqAck:
     try:
         return EcqAck.from_wire(payload)
     except ValueError:
-        with suppress(ValueError):  # a reason may contain the words
+        with suppress(ValueError):  # an outcome whose reason contains these words
             return OutcomeRecord.from_wire(payload)
         raise

@@ -16,7 +16,8 @@ from manifold.settings import Settings
 
 REFRESH_S = 60.0
 THREADS = 4
-ROW_S, SCAN_S = 60.0, 600.0  # file reads give up after 30 s; taking a slow lake for one without the data would replace the data
+# Timeouts; file reads give up after 30 s. If a slow lake counted as one without the data, the data would be replaced.
+ROW_S, SCAN_S = 60.0, 600.0
 OVERLAP = timedelta(days=1)  # data received this long before a refresh may be ingested after it
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Lake:
         self._read_until: datetime | None = None
 
     async def payload(self, data_id: str) -> bytes | None:
-        """The payload of `data_id` in the lake; None if it has none, is unavailable, or hangs for `row_s`."""
+        """The payload of `data_id`; None if the lake does not have it, is unavailable, or hangs for `row_s`."""
         if self._hashes is not None and hash(data_id) not in self._hashes:
             return None
         return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_s)

@@ -1,9 +1,9 @@
 """Messages that may kill the process that parses them, by exhausting memory or by crashing a library.
 
-After such a death, the next recorder parses that message in a child process.
+After such a crash, the next recorder parses that message in a child process.
 
-Python exceptions are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills the
-recorder is not acknowledged, so the broker redelivers it, and it would kill every later recorder.
+A message that only raises a Python exception is refused (`manifold.recorder._parser`). But a message that kills the recorder is
+not acknowledged, so the broker redelivers it, and it would kill every later recorder.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class PoisonGuard:
             try:
                 return await asyncio.wrap_future(parsed)
             except BrokenProcessPool:
-                log.exception("message crashed its parser", topic=message.topic[:100], size=len(message.payload))
+                log.exception("message refused: it crashed its parser", topic=message.topic[:100], size=len(message.payload))
                 return stream_of(message.topic), Refused(KILLED)
 
 

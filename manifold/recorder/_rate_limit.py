@@ -47,7 +47,7 @@ def answering_vehicle(message: Message) -> str:
 
 
 class RateLimit:
-    """A token bucket per key; `per_hour` 0: no limit. Per hour, as many refusals are recorded as messages.
+    """A token bucket per key; `per_hour` 0: no limit. At most `per_hour` refusals are recorded in an hour, too.
 
     `key_of` returns the key of a message, or None if it is not limited.
     """
@@ -59,7 +59,7 @@ class RateLimit:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def judge(self, message: Message) -> Admission:
-        """Decide on a message, and count it if it is limited. Call `told` if it is refused."""
+        """Decide on a message, and count it if it is limited. Call `note_refusal` if it is refused."""
         key = self._key_of(message) if self._each_s else None
         if key is None:
             return Admission.ADMITTED

@@ -35,4 +35,4 @@ async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
                 context.load_cert_chain(files.certificate, files.key or None)
                 shown = now
         except OSError as exc:  # retried at the next check
-            log.warning("certificate cannot be read", reason=str(exc))
+            log.warning("renewed certificate cannot be read; the old one stays in use", file=files.certificate, reason=str(exc))

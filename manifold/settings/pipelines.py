@@ -12,7 +12,7 @@ from manifold.settings.lake import LakeSettings
 
 def _no_token(address: str) -> str:
     if "token=" in address:
-        raise ValueError("a token is no part of it: set SPARK_CONNECT_AUTHENTICATE_TOKEN")
+        raise ValueError("must not contain a token: set SPARK_CONNECT_AUTHENTICATE_TOKEN")
     return address
 
 

@@ -91,7 +91,7 @@ class SignalSettings(SharedSettings):
     )
     signals_keys_file: str = _s("", "file with the same, one key a line, the first the current one; instead of signals_keys")
     signals_bounds: Annotated[str, AfterValidator(_readable_bounds)] = _s(
-        DEFAULT_BOUNDS, "values of readings that are no anomalies: <type>=<least>..<most> <unit>, with commas"
+        DEFAULT_BOUNDS, "values of readings that are not anomalies: <type>=<least>..<most> <unit>, with commas"
     )
     signals_rotate_schedule: str = _s("29 2 * * 0", "cron expression (UTC) of the DAG rotate_keys; empty: only when triggered")
     signals_retention_days: DaysOrNone = _s(

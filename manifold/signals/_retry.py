@@ -48,7 +48,7 @@ class Retry:
         else:
             self._problems[server] = problem
         if is_new and problem is not None:
-            log.warning("waiting for dependency", reason=problem)
+            log.warning("waiting for dependency", server=server, reason=problem)
         if before is not None and self.problem is None:
             log.info("dependency available again")
         _metrics.WAITING.set(bool(self._problems.keys() - topology.OWN_QUEUES))  # a full queue blocks only its own messages

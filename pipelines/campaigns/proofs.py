@@ -42,7 +42,7 @@ def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campa
 
     Raises:
         Permanent: the lake has no record of the campaign.
-        Retryable: a proof failed. Another look is worth it: tables of a run become visible one after the other.
+        Retryable: a proof failed. Try again: the tables of a run become visible one after the other.
     """
     names = [campaign] if campaign else _names(catalog, now, days)
     reports, found = open_reports(settings), dict[str, list[dict[str, Any]]]()

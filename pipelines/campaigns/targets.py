@@ -140,7 +140,7 @@ def _rows(content: bytes, name: str) -> pa.Table:
         empty = pa.nulls(len(table), pa.string())
         columns = [table[column].cast(pa.string()) if column in table.column_names else empty for column in COLUMNS]
     except (pa.ArrowException, UnicodeDecodeError) as exc:
-        raise Permanent(f"{name} is no list ({exc}); write CSV with a header, or Parquet, with a column vin") from exc
+        raise Permanent(f"{name} is not a list ({exc}); write CSV with a header, or Parquet, with a column vin") from exc
     return pa.table([pc.if_else(pc.equal(column, ""), None, column) for column in columns], names=list(COLUMNS))
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> 
     file, whole.
     """
     done = Rewritten()
-    for segment in (segment for group in archive.walk() for segment in group):
+    for segment in chain.from_iterable(archive.walk()):
         done.files += 1
         try:
             content = archive.read(segment.path)
@@ -98,20 +99,21 @@ def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tup
 
 
 def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:
-    """Keep every message on its line, with its seq; a removed one leaves an empty line, since bad lines are known by number."""
+    """Keep every message on its line, with its seq; a removed one leaves an empty line, because bad lines go by their number."""
     rows = messages.to_pylist()
     bad = {int(row["topic"].rpartition(":")[2]): place for place, row in enumerate(rows) if row["seq"] < 0}
     good = iter(place for place, row in enumerate(rows) if row["seq"] >= 0)
     again: list[bytes] = []
     for number, line in enumerate(lines_of(plain(path, content)), start=1):
-        place = bad.get(number) if number in bad or not line.strip() else next(good)
-        if place is None:
+        if number not in bad and not line.strip():
             again.append(b"")
-        elif place not in changes and number in bad:
-            again.append(line)
-        else:
-            row = changes.get(place, rows[place])
+            continue
+        place = bad[number] if number in bad else next(good)
+        if place in changes:
+            row = changes[place]
             again.append(b"" if row is None else _line(row))
+        else:
+            again.append(line if number in bad else _line(rows[place]))
     codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
     text = b"\n".join(again) + b"\n"
     if codec is None:

@@ -1,4 +1,4 @@
-"""Makes orders to campaigns without a vehicle: as they were recorded, and as rows of the lake. Pure."""
+"""Removes a vehicle from orders to campaigns: from the recorded messages, and from rows of the lake. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,15 +16,15 @@ from manifold.contracts.topics import CAMPAIGN
 
 
 def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool]) -> bytes | None:
-    """The same order without the vehicle; None: nothing is left of it, or it cannot be told apart.
+    """The same order without the vehicle; None if nothing is left of it, or if the payload cannot be decoded.
 
-    A list of targets and the VINs of a plan lose the vehicle. A reason that names it goes. An order that names it in another
-    place goes as a whole, and so does a plan that would be none without it.
+    The vehicle is removed from a list of targets and from the VINs of a plan. A reason that names it becomes empty. An order
+    that names the vehicle anywhere else is removed as a whole, and so is a plan that would be invalid without the vehicle.
     """
     order = decode(payload)
     if isinstance(order, Refused):
         return None
-    left = _listed_without(order, vin)
+    left = _order_without(order, vin)
     if left is not None and names_it(left.why.encode()):
         left = replace(left, why="")
     if left is None or names_it(again := encode(left)):
@@ -32,7 +32,8 @@ def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool])
     return again
 
 
-def _listed_without(order: Command, vin: str) -> Command | None:
+def _order_without(order: Command, vin: str) -> Command | None:
+    """The order without `vin` in its targets or its plan; None if nothing is left."""
     if isinstance(order, AddTargets):
         others = tuple(target for target in order.targets if target.vin != vin)
         return replace(order, targets=others) if others else None
@@ -43,7 +44,7 @@ def _listed_without(order: Command, vin: str) -> Command | None:
 
 
 def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
-    """A plan whose lists of VINs do not have this one; None where one of them would be empty, which no plan may have."""
+    """The plan without `vin` in its lists of VINs; None if one of them would be empty, which no plan may have."""
     again: dict[str, Any] = {}
     for name, value in plan.items():
         parts = value if name == "waves" and isinstance(value, list) else [value]

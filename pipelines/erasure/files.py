@@ -75,9 +75,10 @@ def _expire(catalog: Catalog, table: Table) -> int:
     loaded = catalog.load_table(table.identifier)
     heads = {name: _line(loaded, ref.snapshot_id) for name, ref in loaded.refs().items()}
     main = heads.pop(MAIN)
-    wanted = (p for p, s in enumerate(main) if any(is_change_of(_snapshot(loaded, s), pin) for pin in needed))
+    snapshots = (_snapshot(loaded, snapshot_id) for snapshot_id in main)
+    wanted = (place for place, snapshot in enumerate(snapshots) if any(is_change_of(snapshot, pin) for pin in needed))
     staying = set(main[: max(wanted, default=0) + 1])
-    for line in heads.values():  # of a run: its own snapshots and its base
+    for line in heads.values():  # the branch of a run keeps the run's own snapshots and its base
         base = next((place for place, snapshot_id in enumerate(line) if snapshot_id in main), 0)
         staying.update(line[: base + 1])
     old = [snapshot.snapshot_id for snapshot in loaded.snapshots() if snapshot.snapshot_id not in staying]
@@ -105,15 +106,15 @@ def _line(table: IcebergTable, head: int) -> list[int]:
 def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
     """Remove files in the tables' folders that no snapshot references and that name the vehicle; return how many.
 
-    Other unreferenced files stay: they may belong to a process that is about to commit. Files that name the vehicle cannot:
-    a commit that replaces a rewritten file is refused, and a run that began before the erasure is overtaken.
+    Other unreferenced files stay: they may belong to a process that is about to commit. No process can still commit a file that
+    names the vehicle: a commit that replaces a rewritten file is refused, and a run that began before the erasure is overtaken.
     """
     removed = 0
     for table in tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        known, filesystem = _referenced_files(loaded), None
+        known = _referenced_files(loaded)
         for filesystem, path, address in _files(loaded.location(), settings):
-            if address not in known and any(True for _ in search(filesystem, path, named)):
+            if address not in known and next(search(filesystem, path, named), None) is not None:
                 filesystem.delete_file(path)
                 removed += 1
     return removed
@@ -191,7 +192,7 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
     ):
         rows = pa.Table.from_batches([batch])
         for row in matches(rows, named, tuple(columns)):
-            if named.anew(row):
+            if named.is_newer(row):
                 continue
             for column in columns:
                 if row[column] is not None and named.is_in(row[column]):

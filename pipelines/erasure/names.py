@@ -53,14 +53,14 @@ class Named:
         """Whether a sealed refused message of signals names the vehicle; for a short name, only topics are searched."""
         return self.opaque and self.is_in(self._opened(seq, sealed))
 
-    def anew(self, row: Row) -> bool:
-        """Whether a row arrived since then, by its seqs or by the first arrival of its data; such rows are kept."""
+    def is_newer(self, row: Row) -> bool:
+        """Whether a row arrived at or after `before`, by its seqs or by the first arrival of its data; such rows are kept."""
         first = row.get("first_seen_at")
         seqs = (row.get(name) for name in ("seq", *OF_QUEUES))
         return any(seq is not None and seq >= self.before for seq in seqs) or (first is not None and first >= self._instant)
 
     def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
-        """Quick test which values may name the vehicle. `escaped`: values with a backslash may, too."""
+        """Flag the values that may name the vehicle, by a quick test. With `escaped`, every value with a backslash may."""
         found = pc.fill_null(pc.match_substring(column, self.vin), False)
         return pc.or_(found, pc.fill_null(pc.match_substring(column, "\\"), False)) if escaped else found
 

@@ -25,9 +25,9 @@ Record = tuple[bytes, dict[bytes, bytes]]
 
 
 def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
-    """Remove everything accepted before the seq from the queues; return the number of entries. None of it is sent any more.
+    """Remove what the vehicle's queues accepted before the seq of `named`; return the number of entries. None is sent any more.
 
-    Dispatchers may run. Messages that the vehicle was sent and has not acknowledged stay with the broker.
+    Dispatchers may run. Messages that were sent to the vehicle and are not acknowledged stay with the broker.
     """
     policy, vin = Policy.of(settings), named.vin
     gone = Loader(redis, policy).erase(vin, named.before) + EcqLoader(redis, policy).erase(vin, named.before)
@@ -51,7 +51,7 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
 def erase_data(redis: Redis, named: Named) -> None:
     """Remove payloads and triggers that name the vehicle, and notes of entries waiting for data (its own, or under its name).
 
-    While the lake has the data, a dispatcher may put it back for another vehicle; afterwards only one that was reading then can.
+    A dispatcher may put data back for another vehicle while the lake has it, and just afterwards if it was being read then.
     Other vehicles of a removed trigger still get their entry: a dispatcher that misses the trigger here reads it from the lake.
     """
     for key, notes in _notes(redis, named):
@@ -60,8 +60,8 @@ def erase_data(redis: Redis, named: Named) -> None:
         redis.zrem(keys.PARKED, data_id)
         if redis.exists(keys.waiting_for(data_id.decode())):  # an entry was parked in the meantime
             redis.zadd(keys.PARKED, {data_id: since}, nx=True)
-    for names_it in chain(_data(redis, named), _triggers(redis, named)):
-        redis.delete(names_it)
+    for key_of_data in chain(_data(redis, named), _triggers(redis, named)):
+        redis.delete(key_of_data)
 
 
 def prove_queues(redis: Redis, named: Named) -> list[Found]:
@@ -87,7 +87,7 @@ def prove_queues(redis: Redis, named: Named) -> list[Found]:
 
 
 def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield, in pages, the sets of entries waiting for data with their old members: the vehicle's, or all if the id names it."""
+    """Yield sets of entries that wait for data, with pages of old members: the vehicle's, or all if the data id names it."""
     for data_id, _ in _parked(redis):
         key, whole = keys.waiting_for(data_id.decode()), named.is_in(data_id)
         members = redis.sscan_iter(key, match="*" if whole else f"{_escaped(named.vin)}*", count=MEMBERS_PER_PAGE)
@@ -97,7 +97,7 @@ def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _waited_for(redis: Redis, named: Named) -> Iterator[tuple[bytes, float]]:
-    """Yield the data ids that name the vehicle and for which only old entries wait, and since when they are waited for."""
+    """Yield the data ids that name the vehicle and for which only old entries wait, each with the time since when they wait."""
     for data_id, since in _parked(redis):
         if named.is_in(data_id):
             members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_PER_PAGE)
@@ -174,7 +174,7 @@ def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
         with redis.pipeline(transaction=False) as asked:
             for key in page:
                 asked.hvals(key)
-            replies = asked.execute(raise_on_error=False)  # a key of another type is no trigger
+            replies = asked.execute(raise_on_error=False)  # a key of another type is not a trigger
         for key, reply in zip(page, replies, strict=True):
             if isinstance(reply, list) and any(named.is_in(value) for value in reply):
                 yield key

@@ -5,8 +5,8 @@ The order ensures that a later step finds whatever an earlier one leaves, and th
 1. the queues: removed entries are neither sent nor ended any more;
 2. the recorders close their segments, so that everything accepted is in the archive;
 3. the archive, segment by segment: from here on, readers get it without the vehicle;
-4. the erasure waits for runs that began before; those that take longer are overtaken by
-5. a run of its own, which removes the rows from every table in one commit, and a second one, which drops the removed files'
+4. the erasure waits for runs that began before it, for a limited time; step 5 overtakes those that take longer;
+5. a run of the erasure's own removes the rows from every table in one commit, and a second one drops the removed files'
    bounds from the manifests;
 6. every earlier snapshot and branch is expired, with the files that only they reference; then data that dispatchers put back
    into Redis, while the tables had it, is removed again;
@@ -46,7 +46,7 @@ from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, r
 from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.erasing import erase_rows, lists_deleted
-from pipelines.ingest.lease import check, rewriting
+from pipelines.ingest.lease import check_lease, rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
@@ -113,7 +113,7 @@ def erase(
     """Erase the vehicle from everything accepted before `now`. A repeated call resumes where the last one stopped.
 
     `seal` makes recorders archive their open segments, and returns whether all of them did. `wait_s` bounds the wait for runs
-    that began before; `say` is called with each step as it begins.
+    that began before the erasure; `say` is called with each step as it begins.
 
     Raises:
         Permanent: `why` is empty, or names the vehicle.
@@ -127,13 +127,13 @@ def erase(
     done = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
     _note(catalog, done, BEGUN, why)
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
-        for place in range(MAX_PASSES):
+        for number in range(MAX_PASSES):
             say("the queues")
             done.entries += erase_from_queues(redis, settings, named)
             if not seal(settings):
                 raise Retryable(UNSEALED)
             done.entries += erase_from_queues(redis, settings, named)  # of messages that a recorder still had to hand over
-            _round(catalog, settings, named, done, wait_s if place == 0 else 0.0, say)
+            _round(catalog, settings, named, done, wait_s if number == 0 else 0.0, say)
             erase_data(redis, named)
             lock.check()
             say("searching every file")
@@ -155,7 +155,7 @@ def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wai
     say("the tables")
     until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
     published = until_not_overtaken()(lambda: _drop_deleted_entries(catalog, began))
-    check(catalog)
+    check_lease(catalog)
     for table, column in TEXTS:
         done.rows[table.name] = done.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
         drop_deleted_entries(catalog, table)
@@ -167,7 +167,7 @@ def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wai
 
 
 def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named) -> tuple[list[Found], int]:
-    """Find where anything accepted before the seq still names the vehicle; return it and the number of files searched."""
+    """Find what was accepted before the erasure and still names the vehicle; return it and the number of files searched."""
     archive = Archive(settings.archive, settings.s3)
     found, searched = prove(catalog, settings, named)
     left = erase_from_archive(archive, named, dry=True)
@@ -176,7 +176,7 @@ def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named)
 
 
 def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
-    """Wait until every run that began before has ended, at most `wait_s`; those still open are overtaken."""
+    """Wait until every run that began before `before` has ended, at most `wait_s`; the erasure overtakes those still open."""
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
         properties = catalog.load_table(SEGMENTS.identifier).properties
@@ -207,7 +207,7 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
 def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
     """Publish a run whose snapshots omit the files that the previous run removed; return its snapshot of the ledger.
 
-    A removal still lists them, and its snapshots cannot be expired while its run is the newest: so another run must follow.
+    The snapshots of that run still list those files, and cannot be expired while it is the newest run.
     """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "erasure", base, now)

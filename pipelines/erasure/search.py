@@ -58,9 +58,9 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Rem
     seqs = pa.array([seq for seq in sorted(refused_seqs) if seq < named.before], pa.int64())
     found.append(Removal(QUARANTINE, pa.table({"seq": seqs})))
     columns = ("data_id", "payload", "seq") if named.opaque else ("data_id", "seq")
-    data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns) if not named.anew(row)}
+    data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns) if not named.is_newer(row)}
     seen = _search(catalog, META, named, base, ("data_id", "first_seen_at"))
-    data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
+    data_ids |= {row["data_id"] for row in seen if not named.is_newer(row)}
     found += [Removal(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
     found += _queue_rows(catalog, named, base)
     found += _signal_rows(catalog, named, base)
@@ -71,13 +71,13 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Rem
 def _campaign_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
     """The rows of orders and answers that name the vehicle, and the rows of the same messages without it."""
     rows = [*_search(catalog, CAMPAIGN_EVENTS, named, base, ("campaign", "by", "why", "rule", "counts", "record", "seq"))]
-    orders = {row["seq"]: row["record"] for row in rows if not named.anew(row)}
+    orders = {row["seq"]: row["record"] for row in rows if not named.is_newer(row)}
     left = {seq: again for seq, order in orders.items() if (again := without_vehicle(order, named.vin, named.is_in)) is not None}
     instead = rows_of(left)
     for table in ORDER_TABLES:
         yield Removal(table, pa.table({"seq": pa.array(sorted(orders), pa.int64())}), instead[table.name])
     columns = tuple(column.name for column in CAMPAIGN_ANSWERS.columns)
-    answers = [row for row in _search(catalog, CAMPAIGN_ANSWERS, named, base, columns) if not named.anew(row)]
+    answers = [row for row in _search(catalog, CAMPAIGN_ANSWERS, named, base, columns) if not named.is_newer(row)]
     others = [row | {"reason": None} for row in answers if not (named.is_in(row["vin"]) or named.is_in(row["campaign"]))]
     seqs = pa.array(sorted(row["seq"] for row in answers), pa.int64())
     yield Removal(CAMPAIGN_ANSWERS, pa.table({"seq": seqs}), pa.Table.from_pylist(others, schema=CAMPAIGN_ANSWERS.arrow_schema))
@@ -88,10 +88,10 @@ def _queue_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterato
     columns = ("client_id", "key", "payload", "seq") if named.opaque else ("client_id", "key", "seq")
     messages = [*_search(catalog, ECQ_PAYLOAD, named, base, columns)]
     messages += _search(catalog, ECQ_INDEX, named, base, ("client_id", "key", "seq"))
-    seqs = pa.array({row["seq"] for row in messages if not named.anew(row)}, pa.int64())
+    seqs = pa.array({row["seq"] for row in messages if not named.is_newer(row)}, pa.int64())
     yield from (Removal(table, pa.table({"seq": seqs})) for table in (ECQ_PAYLOAD, ECQ_INDEX))
     for table in (ECQ_STATE, ECQ_SEQNO):
-        rows = [row for row in _search(catalog, table, named, base, table.key) if not named.anew(row)]
+        rows = [row for row in _search(catalog, table, named, base, table.key) if not named.is_newer(row)]
         keys = pa.schema([table.arrow_schema.field(name) for name in table.key])
         yield Removal(table, pa.Table.from_pylist(rows, schema=keys))
 
@@ -102,7 +102,7 @@ def _signal_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterat
         if table.name in base:
             texts = tuple(column.name for column in table.columns if pa.types.is_string(column.type))
             rows = _search(catalog, table, named, base, (*texts, "seq"))
-            seqs = pa.array({row["seq"] for row in rows if not named.anew(row)}, pa.int64())
+            seqs = pa.array({row["seq"] for row in rows if not named.is_newer(row)}, pa.int64())
             yield Removal(table, pa.table({"seq": seqs}))
 
 

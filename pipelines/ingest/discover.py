@@ -40,12 +40,16 @@ def discover(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
 ) -> Discovered:
     """Compare the archive with `ingested_segments`, and the queues with the lake; with `dry_run`, no stage follows."""
-    # a run that crashed half published is committed; if nothing is new, nothing else would finish it
+    # A run that crashed during its publication is committed; if nothing is new, no other step finishes it.
     finish_committed_runs(catalog)
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
         new, size = new + 1, size + segment.size
-    following = [INGEST] if new else [POPULATE] if queues_lag(catalog, settings, now) else []
+    following: list[str] = []
+    if new:
+        following = [INGEST]
+    elif queues_lag(catalog, settings, now):
+        following = [POPULATE]
     found = Discovered(new, size, [] if dry_run else following, java_options(size))
     log.info("discovery done", **asdict(found), would_follow=following)
     return found

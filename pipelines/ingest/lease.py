@@ -68,7 +68,7 @@ class Lease:
 
     def __init__(self, catalog: Catalog, job: str, clock: Clock = now_utc) -> None:
         self._catalog, self._clock = catalog, clock
-        self._job, self._tag = f"{job} (process {os.getpid()} on {socket.gethostname()})", HOLDER + secrets.token_hex(8)
+        self.job, self._tag = f"{job} (process {os.getpid()} on {socket.gethostname()})", HOLDER + secrets.token_hex(8)
 
     def take(self) -> None:
         """Take the lease, if it is free or has expired.
@@ -116,7 +116,7 @@ class Lease:
             LeaseLost: another job has taken the lease.
         """
         if self._tag not in segments.refs():
-            raise LeaseLost(f"{self._job} did not renew its lease for {LEASE_S:.0f} s, and another job took it; do it again")
+            raise LeaseLost(f"{self.job} did not renew its lease for {LEASE_S:.0f} s, and another job took it; do it again")
         return (_unchanged_ref(segments, self._tag),)
 
     def _require_free(self, table: IcebergTable) -> None:
@@ -132,7 +132,7 @@ class Lease:
             )
 
     def _terms(self) -> TableUpdate:
-        terms = {"holder": self._job, "until": (self._clock() + timedelta(seconds=LEASE_S)).isoformat()}
+        terms = {"holder": self.job, "until": (self._clock() + timedelta(seconds=LEASE_S)).isoformat()}
         return SetPropertiesUpdate(updates={TERMS: json.dumps(terms)})
 
     def _commit(self, change: Callable[[IcebergTable], tuple[list[TableRequirement], list[TableUpdate]]]) -> None:
@@ -174,7 +174,9 @@ def rewriting(catalog: Catalog, job: str, *, clock: Clock = now_utc) -> Iterator
         try:
             lease.release()
         except Exception as exc:  # noqa: BLE001  # the job has ended, and its lease expires by itself
-            log.warning("lease not released; it expires automatically", after_s=LEASE_S, reason=str(exc))
+            log.warning(
+                "lease of a rewriting job not released; it expires automatically", job=job, after_s=LEASE_S, reason=str(exc)
+            )
 
 
 def fence(segments: IcebergTable) -> tuple[TableRequirement, ...]:
@@ -183,8 +185,8 @@ def fence(segments: IcebergTable) -> tuple[TableRequirement, ...]:
     return lease.fence(segments) if lease is not None else ()
 
 
-def check(catalog: Catalog) -> None:
-    """Verify, before a change that no fence covers, that this job still holds its lease, if it has one.
+def check_lease(catalog: Catalog) -> None:
+    """Verify before a change that no fence covers that this job still holds the lease that it has taken, if any.
 
     Raises:
         LeaseLost: another job has taken it.
@@ -200,7 +202,7 @@ def _renew(lease: Lease, ended: threading.Event) -> None:
         except LeaseLost:
             return  # the job's next fence or check raises
         except Exception as exc:  # noqa: BLE001  # the catalog may be unavailable for a moment; the lease outlasts that
-            log.warning("lease not renewed", reason=str(exc))
+            log.warning("lease of a rewriting job not renewed; retrying", job=lease.job, reason=str(exc))
 
 
 def _unchanged_ref(table: IcebergTable, ref: str) -> TableRequirement:

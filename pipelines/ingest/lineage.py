@@ -51,7 +51,7 @@ def emit_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
 
 
 def emit_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
-    """Emit that the audit holds a run back; whether it was emitted. Errors are logged, not raised."""
+    """Emit that the audit holds a run back; return whether it was emitted. Errors are logged, not raised."""
     if not settings.lineage_url.get_secret_value():
         return False
     try:

@@ -43,7 +43,7 @@ class MaintenanceRun:
         Raises:
             ConcurrentPublish: another job has closed the run; nothing happened.
         """
-        with self._closed_if_it_cannot_count():
+        with self._dropped_if_overtaken():
             branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
             how(branches.branch_of(self.run_id), dict(self._properties))
             self.pins[table.name] = self._head(table)
@@ -56,7 +56,7 @@ class MaintenanceRun:
             LeaseLost: another job has taken this job's lease; nothing happened.
         """
         properties = self._properties | pins_of(self.pins) | {branches.RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
-        with self._closed_if_it_cannot_count():
+        with self._dropped_if_overtaken():
             how(branches.branch_of(self.run_id), properties)
             self.pins[SEGMENTS.name] = self._head(SEGMENTS)
             publish(self._catalog, self.run_id, must=True)
@@ -72,8 +72,8 @@ class MaintenanceRun:
         return head.snapshot_id
 
     @contextmanager
-    def _closed_if_it_cannot_count(self) -> Iterator[None]:
-        """Drop the run's branches: a write to one that another job has dropped makes it anew, and nobody else would drop it."""
+    def _dropped_if_overtaken(self) -> Iterator[None]:
+        """Drop the run's branches if it cannot be published: its last write may have recreated one that another job dropped."""
         try:
             yield
         except (ConcurrentPublish, LeaseLost):

@@ -135,7 +135,7 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, aside:
         if fresh:
             near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
             old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
-            _look_at_overlaps(catalog, archive, WATCHED[stream], fresh, old, found, pruned)
+            _find_overlaps(catalog, archive, WATCHED[stream], fresh, old, found, pruned)
     bringing = (span for s in new if s.stream in PAYLOADS and not s.is_replay and (span := _span(s, probes[s.path])))
     for path, seqs in still_refused(catalog, base, archive, ((s.path, s.first, s.last) for s in bringing)).items():
         found.skips[path] = sorted({*found.skips.get(path, ()), *seqs})
@@ -153,7 +153,7 @@ def _spans(spans: Iterable[Span | None]) -> list[Span]:
     return sorted((span for span in spans if span is not None), key=lambda s: s.first)
 
 
-def _look_at_overlaps(
+def _find_overlaps(
     catalog: Catalog, archive: Archive, table: Table, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
 ) -> None:
     """Find the seqs in each fresh segment that an old segment, or an earlier fresh one, also holds.
@@ -176,7 +176,9 @@ def _look_at_overlaps(
             continue
         again = [seq for seq in seqs if seq in seen]
         if again and span.derived:
-            found.problems[span.path] = f"the seqs that follow from its path meet others ({again[0]}); put it under another name"
+            found.problems[span.path] = (
+                f"the seqs derived from its path collide with others ({again[0]}); put it under another name"
+            )
             continue
         if again:
             found.skips[span.path] = again
@@ -184,7 +186,7 @@ def _look_at_overlaps(
 
 
 def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], late: list[Span]) -> set[int]:
-    """Seqs in old segments, and all seqs in the tables within the range of `late` segments and of those deleted since."""
+    """Seqs in old segments, and all seqs in the tables within the ranges of `late` segments and of deleted old ones."""
     seen: set[int] = set()
     gone = list(late)
     for span in old:

@@ -76,8 +76,8 @@ def publish(
 ) -> bool:
     """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
 
-    `passed_audit` is called with the very snapshot that would be committed. `must`: the caller has written the run, so there is
-    something.
+    `passed_audit` is called with the snapshot that would be committed. With `must`, the caller has written the run, so a missing
+    branch is an error.
 
     Raises:
         ConcurrentPublish: another run was published since this one began, `passed_audit` refused the snapshot on the branch,
@@ -86,7 +86,8 @@ def publish(
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
-    if is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
+    is_done = is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id)
+    if is_done:
         log.info("run already committed", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
         if must:
@@ -205,7 +206,7 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
         written = table.snapshot_by_id(pinned.snapshot_id)
         is_next = main is not None and written is not None and written.parent_snapshot_id == main.snapshot_id
         if not is_next and not _is_unfinished(catalog, run):
-            # This process was paused. Main has the change, but its history, which would say so, may have expired.
+            # This process was paused: main has the change, although the snapshot that shows it may have expired.
             log.info("run finished by another process", run_id=run_id)
             return
         if main is None or written is None:

@@ -94,9 +94,10 @@ def _reader(
 ) -> Reader:
     """The function that Spark pickles, lists included; PySpark broadcasts it by itself once it exceeds 1 MiB."""
 
-    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])
-        yield from read_files(files, aside, archive, parser, limits, unreadable)
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for part in batch["id"].to_pylist():
+                yield from read_files(parts[part], aside, archive, parser, limits, unreadable)
 
     return read
 

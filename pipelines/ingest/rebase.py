@@ -35,7 +35,7 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
             replace_content(catalog, table, written, name, properties)
         after = catalog.load_table(table.identifier)
         made = after.snapshot_by_name(name)
-        # PyIceberg makes a branch that was dropped anew, with nothing of what main has.
+        # If the branch was dropped in the meantime, PyIceberg has created it again, without the history of main.
         if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(made, after.metadata)):
             raise CommitFailedException(f"another job has dropped the branch {name} of {table.identifier}")
     finally:

@@ -4,7 +4,6 @@ A consumer that dies between its journal and the ack receives the same message a
 their own key (`write_signals`). Statuses are equal if their fields are, refused messages if their digests are.
 """
 
-from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -34,33 +33,27 @@ REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
 
 def new_rows(attempt: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
     """Keep the first row of each message, by seq, and none if the table already has the message."""
-    there = " and ".join(f"{key} is not null" for key in of.keys)
-    brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(there).persist()
+    has_keys = " and ".join(f"{key} is not null" for key in of.keys)
+    brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(has_keys).persist()
     try:
         bounds = brief.agg(sf.min(of.at).alias("first"), sf.max(of.at).alias("last")).first()
         assert bounds is not None  # an aggregation has one row
         if bounds["first"] is None:
             return rows
         near = sf.col(of.at).between(sf.lit(bounds["first"] - of.apart), sf.lit(bounds["last"] + of.apart))
-        before = attempt.main(of.table, base)
-        known = (
-            before.where(near).select(*of.keys).distinct() if _is_asked(of, before.columns) else brief.select(*of.keys).limit(0)
-        )
+        main = attempt.main(of.table, base)
+        if all(key in main.columns for key in of.keys):
+            known = main.where(near).select(*of.keys).distinct()
+        else:  # nothing is known: an earlier release, whose table has no such columns, recorded none of these messages
+            known = brief.select(*of.keys).limit(0)
         known = known.withColumn("known", sf.lit(True))
         place = sf.row_number().over(Window.partitionBy(*of.keys).orderBy("seq"))
         joined = brief.withColumn("place", place).join(known, list(of.keys), "left")
         again = joined.where("place > 1 or known").select("seq").localCheckpoint()
     finally:
         brief.unpersist()
-    return rows.join(again, "seq", "left_anti") if _log_skipped(of, again.count()) else rows
-
-
-def _is_asked(of: Identity, columns: Collection[str]) -> bool:
-    """Whether the table can know these messages: a snapshot of a release without these columns has none of them."""
-    return all(key in columns for key in of.keys)
-
-
-def _log_skipped(of: Identity, count: int) -> int:
-    if count:
-        log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
-    return count
+    count = again.count()
+    if not count:
+        return rows
+    log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
+    return rows.join(again, "seq", "left_anti")

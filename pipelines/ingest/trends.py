@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def draw_trends(settings: Settings, *, now: datetime) -> bool:
-    """Redraw the page unless it shows the current version of the table; whether it was redrawn.
+    """Redraw the page unless it shows the current version of the table; return whether it was redrawn.
 
     On an error the page stays as it was, and the next run redraws it.
     """

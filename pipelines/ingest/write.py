@@ -40,7 +40,9 @@ def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
         Retryable: another process works at the same run; nothing of either is published.
     """
     if older := ensure_tables(run.catalog):
-        log.warning("tables of an earlier release; some queries are slower", tables=older, remedy="manifold lake migrate")
+        log.warning(
+            "some tables are of an earlier release; queries of them may be slower", tables=older, remedy="manifold lake migrate"
+        )
     plan = begin(run, aside)
     if plan is None:
         counts = is_published(run.catalog, run.run_id, run.now)
@@ -84,7 +86,7 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
     conflicting = _write_data(attempt, plan, refused) if has_data or plan.of(Stream.DATA) else []
     if conflicting:  # rare: a trigger's inline data has a data_id that was published with other bytes
         attempt.undo(IDS)
-        _write_ids(attempt, plan, [], but=conflicting)
+        _write_ids(attempt, plan, [], excluding=conflicting)
     _write_outcomes(attempt, plan, refused)
     if plan.of(Stream.ECQ):
         write_ecq(attempt, source_of(attempt, plan, Stream.ECQ), plan.base, refused)
@@ -148,8 +150,8 @@ def _known_data(attempt: Attempt, plan: Plan, accepted: DataFrame) -> DataFrame:
     return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
 
 
-def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
-    """Write the entries of all triggers except those with seqs in `but`; whether any trigger has data.
+def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, excluding: Sequence[int] = ()) -> bool:
+    """Write the entries of all triggers except those with seqs in `excluding`; return whether any trigger has data.
 
     The worker returns one row per trigger with a list of VINs, and Spark explodes it: a row per VIN in Python takes ten times
     the CPU.
@@ -158,8 +160,8 @@ def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, but: S
         return False
     source, seen = source_of(attempt, plan, Stream.TRIGGER), Observation()
     triggers = read_and_parse(source, attempt.spark, parsing.triggers, parsing.TRIGGERS)
-    if but:
-        triggers = triggers.where(~sf.col("seq").isin(list(but)))
+    if excluding:
+        triggers = triggers.where(~sf.col("seq").isin(list(excluding)))
     triggers = triggers.observe(seen, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
     attempt.append(IDS, transforms.ids_rows(triggers), plan.base[IDS.name])
     if seen.get["refused"]:
@@ -174,10 +176,10 @@ def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> N
     found = read_and_parse(source_of(attempt, plan, Stream.OUTCOME), attempt.spark, parsing.outcomes, parsing.OUTCOMES).persist()
     try:
         rows = transforms.outcome_rows(found)
-        facts = found.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
-        assert facts is not None  # an aggregation has one row
-        if facts["first"] is not None:
-            known = _known_outcomes(attempt, plan, facts["first"], facts["last"])
+        bounds = found.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
+        assert bounds is not None  # an aggregation has one row
+        if bounds["first"] is not None:
+            known = _known_outcomes(attempt, plan, bounds["first"], bounds["last"])
             attempt.append(
                 OUTCOMES, _unknown(rows, known, few=plan.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), plan.base[OUTCOMES.name]
             )
@@ -197,7 +199,7 @@ def _known_outcomes(attempt: Attempt, plan: Plan, first: int, last: int) -> Data
 
 
 def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
-    """(seq) of earlier refusals in the time range of the run's outcomes, which have not been compared with them yet."""
+    """(seq) of earlier refusals in the time range of the run's outcomes: the plan has not looked for refused outcomes."""
     known, bounds = attempt.main(QUARANTINE, plan.base[QUARANTINE.name]), _bounds_of_refusals(plan)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")

@@ -17,7 +17,7 @@ Count = Callable[..., Counter[tuple[Any, ...]]]  # as `Comparison.counted`
 
 @dataclass(slots=True)
 class OfCampaigns:
-    """Numbers of rows by the seq of their message, in each table: what segments brought, or what there is of it."""
+    """Numbers of rows by the seq of their message, in each table: as segments brought them, or as the tables have them."""
 
     rows: dict[str, Counter[int]] = field(default_factory=lambda: {table.name: Counter() for table in CAMPAIGN_TABLES})
 

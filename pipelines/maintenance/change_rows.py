@@ -14,7 +14,7 @@ def remove(attempt: Attempt, table: Table, rows: DataFrame, base: int) -> None:
     sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM changes AS u WHERE {same})"  # noqa: S608  # our own names
     if len(columns) == 1:
         sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM changes)"  # noqa: S608  # our own names
-    _carry_out(attempt, table, rows, sql, base)
+    _run_on_branch(attempt, table, rows, sql, base)
 
 
 def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, base: int) -> None:
@@ -25,11 +25,13 @@ def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, bas
     found = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
     lacking = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
     sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {same} {found} {lacking}"
-    _carry_out(attempt, table, rows, sql, base)
+    _run_on_branch(attempt, table, rows, sql, base)
 
 
-def _carry_out(attempt: Attempt, table: Table, changes: DataFrame, sql: str, base: int) -> None:
-    """Run `sql` on the branch of the attempt, in which `{name}` is the branch of `table`, and the view `changes` these rows.
+def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str, base: int) -> None:
+    """Run `sql` on the branch of the attempt.
+
+    In `sql`, `{name}` stands for the branch of `table`; the view `changes` has the rows of `changes`.
 
     `base` is the snapshot of main on which the branch begins.
     """

@@ -92,13 +92,13 @@ def disagreements(
 ) -> tuple[list[Finding], int, int]:
     """Return every disagreement, and how many segments and messages were compared."""
     ensure_tables(catalog)
-    ledger = catalog.load_table(SEGMENTS.identifier)
-    comparison = Comparison(catalog, settings, main_snapshots(catalog, ledger), now)
+    loaded = catalog.load_table(SEGMENTS.identifier)
+    ledger, comparison = Ledger(loaded), Comparison(catalog, settings, main_snapshots(catalog, loaded), now)
     findings: list[Finding] = []
     segments = messages = 0
-    late, at_once = now - MAX_INGEST_DELAY, Ledger(ledger)
+    late = now - MAX_INGEST_DELAY
     for walked in comparison.archive.walk(interval):
-        listed = at_once.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
+        listed = ledger.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
         rows = {row["path"]: row for row in listed}
         counted = Counter(row["path"] for row in listed)
         findings += [Finding(path, Disagreement.LISTED_TWICE, "", 1, n) for path, n in counted.items() if n > 1]
@@ -110,7 +110,7 @@ def disagreements(
         messages += sum(rows[segment.path]["messages"] for segment in known)
     if interval is None:
         since = (now - timedelta(days=settings.archive_retention_days)).date() + timedelta(days=1)
-        findings += [Finding(path, Disagreement.GONE, "") for path in missing_segments(at_once, comparison.archive, since)]
+        findings += [Finding(path, Disagreement.GONE, "") for path in missing_segments(ledger, comparison.archive, since)]
     return sorted(findings), segments, messages
 
 
@@ -162,7 +162,7 @@ class Comparison:
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}
         seqs = {seq for one in group for seq in one.seqs()}
-        outcomes = Counter[tuple[Any, ...]]()  # an entry that was withdrawn may have a second row: that it was delivered
+        outcomes = Counter[tuple[Any, ...]]()  # a withdrawn entry may have a second row, which says that it was delivered
         for key, n in self.counted(OUTCOMES, OUTCOMES.key, "seq", {seq for _, seq in ended}, "accepted_at").items():
             outcomes[key[:2]] = max(n, outcomes[key[:2]])
         return Found(
@@ -231,7 +231,7 @@ class Comparison:
     def counted(
         self, table: Table, columns: tuple[str, ...], by: str, wanted: set[Any], day_of: str | None = None
     ) -> Counter[tuple[Any, ...]]:
-        """Count by `columns` the rows whose `by` is wanted; `day_of`: the column whose day is that of the seq in `by`."""
+        """Count the rows with a wanted value in `by`, grouped by `columns`. `day_of` is a column with the instant of that seq."""
         counts = Counter[tuple[Any, ...]]()
         if not wanted:
             return counts

@@ -38,7 +38,7 @@ from manifold.contracts.tables import (
 from manifold.lake.catalog import ensure_tables, tables_of
 from manifold.settings import Settings
 from pipelines.ingest.branches import BEGAN
-from pipelines.ingest.lease import check
+from pipelines.ingest.lease import check_lease
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
@@ -226,7 +226,7 @@ class _Compaction:
 
     def _call(self, procedure: str, arguments: str) -> Row:
         assert self._spark is not None  # `run` returns earlier without it
-        check(self._catalog)
+        check_lease(self._catalog)
         catalog_name = self._name.split(".")[0]
         (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
         return row

@@ -1,4 +1,4 @@
-"""Reads a table's files from its manifests, without Spark, so that none is started if there is nothing to do."""
+"""Reads a table's files from its manifests, without Spark, which need not be started if there is nothing to do."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The run in which a compaction removes rows. No query result changes, but it takes effect by one compare-and-swap, as an ingest.
+"""The run in which a compaction removes rows: no query result changes, but as an ingest it takes effect by one compare-and-swap.
 
-So a run that began before is done again, and a rollback undoes it together with the runs on which it relied.
+So a run that began before the compaction is done again, and a rollback undoes it together with the runs on which it relied.
 """
 
 import secrets

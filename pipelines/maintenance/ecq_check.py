@@ -1,7 +1,7 @@
 """Compares what segments of the stream `ecq` should have brought with the tables. Pure.
 
 Compaction removes superseded messages and settled states; garbage collection removes messages past their retention.
-So a missing message is no error if there is a newer one of its key, and only states of the last day are compared.
+So a missing message is not an error if there is a newer one of its key, and only states of the last day are compared.
 """
 
 from collections import Counter

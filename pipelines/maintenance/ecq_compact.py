@@ -81,7 +81,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("compacted queues compacted in the lake", run_id=attempt.run_id, messages=done.messages, states=done.states)
+    log.info("superseded rows of compacted queues removed", run_id=attempt.run_id, messages=done.messages, states=done.states)
     return done
 
 

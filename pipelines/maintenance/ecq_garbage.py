@@ -1,6 +1,6 @@
 """Removes messages of compacted queues past their retention, acknowledged or not: from Redis, then from the lake in a run.
 
-A pending message ends as expired, with a row in `ecq_state`. So does one that Redis lacks, because no populate loads it any more.
+A pending message ends as expired, with a row in `ecq_state`, even if Redis lacks it, because no populate loads it any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -57,9 +57,8 @@ def past_retention(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
     latest = max(cut)
     messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])
     live = newest_of_keys(rows)["seq"]
-    yield _differences(
-        OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live)))
-    )  # or they would be live again
+    # Superseded messages go too: if only the newer message of the key went, they would be live again.
+    yield _differences(OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
         if not queue.live or queue.live[0][0] >= latest:

@@ -38,7 +38,7 @@ class OldDays:
     may_go: MayGo = lambda *_: True
 
     def drop(self, catalog: Catalog, cut: datetime | None, *, now: datetime, dry_run: bool) -> Removal:
-        """Remove the days before `cut` (None: keep all) from the tables; return the number of rows. `dry_run` only counts.
+        """Remove the days before `cut` (None: keep all) from the tables; return what was removed. `dry_run` only counts.
 
         Raises:
             ConcurrentPublish: other runs kept being published first; nothing happened, run it again.

@@ -16,7 +16,7 @@ from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.chunks import ingest_in_chunks
-from pipelines.ingest.lease import check
+from pipelines.ingest.lease import check_lease
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.ingest.run import Run
@@ -91,7 +91,7 @@ def collect_garbage(
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
             messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
             finish_committed_runs(catalog)
-    check(catalog)
+    check_lease(catalog)
     result = Collected(
         dry_run,
         expired,

@@ -58,7 +58,7 @@ class DaysOver:
             entries: dict[date, int] = {}
             for first, counts in content["days"]:
                 start = date.fromisoformat(first)
-                entries |= {start + timedelta(days=place): int(count) for place, count in enumerate(counts[:MAX_REMEMBERED])}
+                entries |= {start + timedelta(days=number): int(count) for number, count in enumerate(counts[:MAX_REMEMBERED])}
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
             return None
         return cls(ids, outcomes, entries)
@@ -71,7 +71,7 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
     remembered = DaysOver.from_text(text) if text is not None else None
     if remembered is None:
         if text is not None:
-            log.warning("table property unreadable; rechecking all old days", property=DAYS_OVER)
+            log.warning("remembered days unreadable; checking every day for open entries", table=IDS.name, property=DAYS_OVER)
         return {}
     entries = dict(remembered.entries)
     for table, then, now in (
@@ -81,34 +81,34 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
         try:
             for removed in _removed(table, then, now):
                 entries.pop(removed, None)
-        except _NotTheSame as exc:
-            log.info("rechecking all old days", table=table.name()[-1], reason=str(exc))
+        except _MayHaveLostRows as exc:
+            log.info("remembered days dropped; checking every day for open entries", table=table.name()[-1], reason=str(exc))
             return {}
     return entries
 
 
-def remember(catalog: Catalog, base: Mapping[str, int], entries: Mapping[date, int]) -> None:
+def remember_days(catalog: Catalog, base: Mapping[str, int], entries: Mapping[date, int]) -> None:
     """Remember that these days, with these numbers of entries, are over in the snapshots `base`."""
     _write(catalog, DaysOver(base[IDS.name], base[OUTCOMES.name], entries).to_text())
 
 
 def carry_over(catalog: Catalog) -> None:
-    """Remember the days for main as it is now, because the snapshots in between, which prove that they hold, will be expired."""
+    """Remember the days for main as it is now: the snapshots that prove that they still hold are about to be expired."""
     loaded = {table.name: catalog.load_table(table.identifier) for table in (IDS, OUTCOMES)}
     base = {name: head.snapshot_id for name, table in loaded.items() if (head := table.current_snapshot()) is not None}
     if len(base) == len(loaded) and (entries := days_over(catalog, base)):
-        remember(catalog, base, entries)
+        remember_days(catalog, base, entries)
 
 
-class _NotTheSame(Exception):
-    """The table may have lost rows in the meantime."""
+class _MayHaveLostRows(Exception):
+    """The table may have lost other rows than those of whole days in the meantime."""
 
 
 def _removed(table: IcebergTable, then: int, now: int) -> Iterator[date]:
     """Yield the days removed as a whole between these two snapshots.
 
     Raises:
-        _NotTheSame: other rows may have been removed, too.
+        _MayHaveLostRows: other rows may have been removed, too.
     """
     for snapshot in ancestors_of(table.snapshot_by_id(now), table.metadata):
         if snapshot.snapshot_id == then:
@@ -116,15 +116,15 @@ def _removed(table: IcebergTable, then: int, now: int) -> Iterator[date]:
         if REMOVES_DAYS in properties_of(snapshot):
             yield from _days_named(snapshot)
         elif snapshot.summary is None or snapshot.summary.operation not in KEEPING:
-            raise _NotTheSame(f"snapshot {snapshot.snapshot_id} has removed rows")
-    raise _NotTheSame(f"its history does not reach back to snapshot {then}")
+            raise _MayHaveLostRows(f"snapshot {snapshot.snapshot_id} has removed rows")
+    raise _MayHaveLostRows(f"its history does not reach back to snapshot {then}")
 
 
 def _days_named(snapshot: Snapshot) -> list[date]:
     try:
         return [date.fromisoformat(day) for day in json.loads(properties_of(snapshot)[REMOVES_DAYS])]
     except (ValueError, TypeError) as exc:
-        raise _NotTheSame(f"snapshot {snapshot.snapshot_id} does not say which days it has removed") from exc
+        raise _MayHaveLostRows(f"snapshot {snapshot.snapshot_id} does not say which days it has removed") from exc
 
 
 @retry_conflicts

@@ -17,7 +17,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
 from manifold.lake.catalog import tables_of
 from manifold.settings import Settings
-from pipelines.ingest.lease import check
+from pipelines.ingest.lease import check_lease
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
@@ -51,13 +51,13 @@ def expire_snapshots(
     removed: dict[str, Removal] = {}
     if not dry_run:
         carry_over(catalog)
-    # The commit point's table first: once its snapshot there is gone, a run can no longer be published on top of others that go.
+    # The ledger first: a run whose base there is gone can no longer be published, so nothing refers to what is expired next.
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
         removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
         if old and not dry_run:
-            check(catalog)
+            check_lease(catalog)
             # Exactly these and none by age: a snapshot that Iceberg considers old may be the base of a run.
             named = f"snapshot_ids => array({', '.join(map(str, old))}), older_than => TIMESTAMP '1970-01-01 00:00:00+00:00'"
             _call(spark, settings, table, "expire_snapshots", f"{named}, stream_results => true")
@@ -78,7 +78,7 @@ def remove_orphans(
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
         removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE_SIZE])
         if found and not dry_run:
-            check(catalog)
+            check_lease(catalog)
             log.info("removing orphan files", table=table.name, files=len(found), sample=removed[table.name].sample)
             _rows(spark, settings, table, arguments)
     return removed
@@ -102,13 +102,13 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
         segments = {segment.path: segment for segment in group}
         aged = [_archived_segment(segment) for segment in group if segment.age[0] < cut]
         if not aged and any(FOLDER in path for path in segments):
-            break  # later groups began later
+            break  # all further groups are younger
         rows = ledger.rows((segment.path for segment in aged), "refused_because").to_pylist()
         ingested = {row["path"] for row in rows if row["refused_because"] is None}
-        last = {newest.of(place) for place in {(each.stream, each.node) for each in aged}}
+        last = {newest.of(writer) for writer in {(each.stream, each.node) for each in aged}}
         old = old_segments({*aged, *last}, ingested, cut=cut)
         if old and not dry_run:
-            check(catalog)  # a rollback or a restore may need them
+            check_lease(catalog)  # another job with the lease, such as a rollback, may need the segments
             for segment in old:
                 archive.remove(segment.path)
             _remove_empty_folders(archive, old)
@@ -125,16 +125,16 @@ class _Newest:
         self._found: dict[tuple[str, str], ArchivedSegment] = {}
         self._settled: set[tuple[str, str]] = set()
 
-    def of(self, place: tuple[str, str]) -> ArchivedSegment:
-        """The newest segment of this stream and recorder, which must have one."""
-        while place not in self._settled and (group := next(self._groups, None)) is not None:
+    def of(self, writer: tuple[str, str]) -> ArchivedSegment:
+        """The newest segment of this writer (stream and recorder), which must have one."""
+        while writer not in self._settled and (group := next(self._groups, None)) is not None:
             for each in map(_archived_segment, group):
                 known = self._found.setdefault((each.stream, each.node), each)
                 if each.began_at > known.began_at:
                     self._found[each.stream, each.node] = each
                 if FOLDER in each.path:  # segments without a day are listed first, whenever they began
                     self._settled.add((each.stream, each.node))
-        return self._found[place]
+        return self._found[writer]
 
 
 def _archived_segment(segment: Segment) -> ArchivedSegment:
@@ -153,4 +153,4 @@ def _remove_empty_folders(archive: Archive, gone: list[ArchivedSegment]) -> None
             try:
                 folder.rmdir()
             except OSError as exc:
-                log.info("folder is in use again", folder=str(folder), reason=str(exc))
+                log.info("empty archive folder kept: it is in use again", folder=str(folder), reason=str(exc))

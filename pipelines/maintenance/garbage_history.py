@@ -28,7 +28,7 @@ def history_cut(settings: Settings, now: datetime) -> datetime | None:
 
 
 def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return the number of entries. `dry_run` only counts.
+    """Remove the days past the retention; return what was removed, counted in entries. `dry_run` only counts.
 
     Raises:
         ConcurrentPublish: other runs kept being published first; nothing happened, run it again.

@@ -55,9 +55,10 @@ def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, 
 
 def _paths_gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
     """Paths of segments from before the cut that the archive does not have."""
-    dayless = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
+    # Rows are found by the time in their path. A segment may also hold messages from after the cut: then it stays.
+    undated = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))  # the path has no time
     found: set[str] = set()
-    for old in (where(LessThan, "began_at", cut), dayless):
+    for old in (where(LessThan, "began_at", cut), undated):
         for batch in ledger.scan(old, "path", "last_seq"):
             is_old = pc.less(pc.coalesce(batch["last_seq"], 0), first_seq_at(cut))
             paths = batch.filter(is_old)["path"].to_pylist()

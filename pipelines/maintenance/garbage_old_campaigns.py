@@ -1,7 +1,7 @@
-"""Removes the record of campaigns past the retention of history, day by day. By default it is kept.
+"""Removes the record of campaigns past the retention of history, day by day. By default, the record is kept.
 
-A day goes once every campaign that it has something of is over, and has nothing younger than the retention: so the record of a
-campaign goes as a whole.
+A day is removed once each campaign with rows on it is over and has no row younger than the retention. So the record of a campaign
+is removed as a whole.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,7 +22,7 @@ ONE_DAY = timedelta(days=1)
 
 
 def drop_campaigns(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return the number of rows in all tables of campaigns. `dry_run` only counts.
+    """Remove the days past the retention; return what was removed, counted over all tables of campaigns. `dry_run` only counts.
 
     Raises:
         ConcurrentPublish: other runs kept being published first; nothing happened, run it again.

@@ -17,7 +17,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.transforms import folded
 from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
-from pipelines.maintenance.garbage_days import days_over, remember
+from pipelines.maintenance.garbage_days import days_over, remember_days
 from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
 from pipelines.spark.parallelism import parallelism
@@ -42,31 +42,30 @@ class Rows:
         return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
 
     def remember(self, overdue: DataFrame) -> int:
-        """Remember which old days are over, given the `overdue` entries; return on how many days something is overdue."""
-        still_open: Collection[date] = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
-        old = {day: count for day, count in self._entries.items() if day < self._cut.date() and day not in still_open}
-        remember(self._run.catalog, self.base, old)
-        return len(still_open)
+        """Remember that the old days without any `overdue` entry are over; return how many days have one."""
+        with_overdue: Collection[date] = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
+        over = {day: count for day, count in self._entries.items() if day < self._cut.date() and day not in with_overdue}
+        remember_days(self._run.catalog, self.base, over)
+        return len(with_overdue)
 
     def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
-        """data_id of data last seen before the cut-off to which no entry refers, except entries in `ended` (vin, seq).
+        """data_id of data last seen before the cut-off that no entry refers to, apart from entries in `ended` (vin, seq).
 
-        Data of open campaigns is needed, too: they have not released all of their vehicles.
-
-        With `and_overdue`, overdue entries count as ended, too.
+        With `and_overdue`, overdue entries count as ended. Data of open campaigns is needed: they have not released all of their
+        vehicles.
         """
         waiting = self._pending(ended)
         needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
         old = folded(self.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
         left = old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
-        held = self._held(left)
-        return left.where(~sf.col("data_id").isin(held)) if held else left
+        released_later = self._needed_by_campaigns(left)
+        return left.where(~sf.col("data_id").isin(released_later)) if released_later else left
 
     def main(self, table: Table) -> DataFrame:
         """The table as of construction."""
         return self._run.main(table, self.base[table.name])
 
-    def _held(self, data_ids: DataFrame) -> list[str]:
+    def _needed_by_campaigns(self, data_ids: DataFrame) -> list[str]:
         """Return those of `data_ids` that an open campaign will release."""
         campaigns = campaigns_with_data(self._run.catalog, self.base)
         if not campaigns:

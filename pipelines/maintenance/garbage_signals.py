@@ -15,12 +15,12 @@ OLD_SIGNALS = OldDays("signals", SIGNAL_TABLES, counted=SIGNAL_TABLES, kept_beca
 
 
 def signals_cut(settings: Settings, now: datetime) -> datetime | None:
-    """The midnight before which signals may be removed; None: they are kept."""
+    """The midnight before which signals may be removed; None if they are kept."""
     return midnight(now, settings.signals_retention_days) if settings.signals_retention_days else None
 
 
 def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return the number of rows in all signal tables. `dry_run` only counts.
+    """Remove the days past the retention; return what was removed, counted over all signal tables. `dry_run` only counts.
 
     Raises:
         ConcurrentPublish: other runs kept being published first; nothing happened, run it again.

@@ -82,11 +82,13 @@ def _to_remove(
     found = Found()
     for one in all_brought:
         found.add(comparison.found([one]))
-    refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
-    stays = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
-    bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stays}
+    refused: set[int] = set()
+    for one in all_brought:  # of a replay, the first refusals of its messages are in quarantine too: they stay
+        refused |= {seq for seq in (one.refused if one.segment.is_replay else one.seqs()) if seq in found.quarantine}
+    stay = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
+    bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stay}
     yield tables.IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
-    yield tables.QUARANTINE, _named(seq=sorted(refused - stays))
+    yield tables.QUARANTINE, _named(seq=sorted(refused - stay))
     yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or not found.meta[d])])
     yield tables.META, _named(data_id=[d for d in found.meta if d in bring and found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]

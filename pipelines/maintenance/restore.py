@@ -67,10 +67,10 @@ def restore(
         AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` continues.
         LeaseHeld: another job is rewriting tables; nothing happened.
     """
-    if SEGMENTS in _unreadable(catalog):  # the lease lies there
-        _make_readable(catalog, settings, without_history=without_history)
+    if SEGMENTS in _unreadable(catalog):  # the lease is a property of that table
+        _recreate_unreadable(catalog, settings, without_history=without_history)
     with rewriting(catalog, "restore"), connect(settings.redis) as redis, populate_lock(redis) as lock:
-        _make_readable(catalog, settings, without_history=without_history)
+        _recreate_unreadable(catalog, settings, without_history=without_history)
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
         again = f"{run_id}_again"
         done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
@@ -99,8 +99,8 @@ def empty(catalog: Catalog, now: datetime) -> str:
     return run.run_id
 
 
-def _make_readable(catalog: Catalog, settings: Settings, *, without_history: bool) -> None:
-    """Make tables that cannot be read anew, if the archive has all that the lake had."""
+def _recreate_unreadable(catalog: Catalog, settings: Settings, *, without_history: bool) -> None:
+    """Recreate the tables that cannot be read, empty, if the archive has everything that the lake had."""
     lost = _unreadable(catalog)
     if not without_history:
         _require_all(catalog, settings, readable=SEGMENTS not in lost)
@@ -115,7 +115,8 @@ def _unreadable(catalog: Catalog) -> list[Table]:
         try:
             catalog.load_table(table.identifier)
         except NoSuchTableError:
-            lost += [table] if table is SEGMENTS else []
+            if table is SEGMENTS:
+                lost.append(table)
         except (OSError, ValueError) as exc:
             log.warning("table unreadable", table=table.name, reason=str(exc))
             lost.append(table)
@@ -128,15 +129,14 @@ def _drop(catalog: Catalog, lost: Sequence[Table]) -> None:
     If the ledger is lost, all tables are dropped, the ledger last: an empty ledger beside full tables would double all their
     rows, and an unreadable one stops other processes until this is done.
     """
-    all_of_them = EVERY_RUN_TABLE if SEGMENTS in lost else lost
-    for table in [*(table for table in all_of_them if table is not SEGMENTS), *([SEGMENTS] if SEGMENTS in lost else [])]:
+    for table in sorted(EVERY_RUN_TABLE if SEGMENTS in lost else lost, key=lambda table: table is SEGMENTS):
         with suppress(NoSuchTableError):
             catalog.drop_table(table.identifier)
             log.warning("table dropped for re-creation", table=table.name)
 
 
 def _require_all(catalog: Catalog, settings: Settings, *, readable: bool) -> None:
-    remedy = "bring the archive back from a copy; or give that history up with --without-history"
+    remedy = "restore the archive from a copy, or give up that history with --without-history"
     if not readable:
         raise Permanent(f"ingested_segments cannot be read: it is unknown whether the archive is complete; {remedy}")
     count, first, last = 0, "", ""

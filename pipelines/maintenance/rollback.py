@@ -1,8 +1,9 @@
 """Rolls back a published run and all runs after it, in one run of its own, so that nothing can come between. No Spark.
 
 No main moves backwards, because a process finishing the run at that moment would move it forward again. Instead, each table gets
-a snapshot with the files from before the run. Main of `ingested_segments` moves first, as with every run: a run that began
-before is overtaken, and a later one finds the segments unknown and ingests them again. A rollback can itself be rolled back.
+a snapshot with the files from before the run. Main of `ingested_segments` moves first, as with every run: an ingest that began
+before the rollback is overtaken, and a later one finds the segments unknown and ingests them again. A rollback can itself be
+rolled back.
 """
 
 import json
@@ -33,7 +34,7 @@ from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.lineage import emits_lineage
 
 EXPIRED = (
-    "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore makes the lake again "
+    "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore rebuilds the lake "
     "from the archive"
 )
 
@@ -86,7 +87,7 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     if gone := sorted(again - found):
         raise Permanent(
             f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; rolling back would lose "
-            "them: bring them back from a copy first"
+            "them: restore them from a copy first"
         )
     run = MaintenanceRun(catalog, "rollback", base, now)
     for table in (table for table in EVERY_RUN_TABLE if table.name in before and table is not SEGMENTS):
@@ -125,9 +126,11 @@ def _snapshots_before(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str,
 
 
 def _snapshot_before(table: IcebergTable, written: set[int]) -> Snapshot:
-    # A merge that was repeated on a compacted main may be several snapshots.
+    """The snapshot of main before the oldest change by one of the `written` snapshots."""
+    # Newest first. One of `written` may match several snapshots of main: its merge may have been repeated after a compaction.
     changes = [(s, snapshot_id) for s in ancestors(table) for snapshot_id in written if is_change_of(s, snapshot_id)]
-    parent = changes[-1][0].parent_snapshot_id if {snapshot_id for _, snapshot_id in changes} == written else None
+    all_kept = {snapshot_id for _, snapshot_id in changes} == written
+    parent = changes[-1][0].parent_snapshot_id if all_kept else None
     before = table.snapshot_by_id(parent) if parent is not None else None
     if before is None:
         raise Permanent(f"{'.'.join(table.name()[-2:])}: {EXPIRED}")

@@ -6,6 +6,7 @@ orphans.
 """
 
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -29,7 +30,7 @@ def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> d
     """Remove snapshots that no run needs from each table's metadata; return how many by table."""
     removed: dict[str, int] = {}
     carry_over(catalog)
-    # The commit point's table first: once its snapshot there is gone, a run can no longer be published on top of others that go.
+    # The ledger first: a run whose base there is gone can no longer be published, so nothing refers to what is expired next.
     for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
@@ -55,7 +56,7 @@ def needed_runs(catalog: Catalog) -> set[str]:
 def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
     """The instant before which snapshots can go: past their retention, or beyond `snapshot_max` and no longer being read."""
     by_age = now - timedelta(days=settings.snapshot_retention_days)
-    newest = [made_at(snapshot.timestamp_ms) for _, snapshot in zip(range(settings.snapshot_max), ancestors(table), strict=False)]
+    newest = [made_at(snapshot.timestamp_ms) for snapshot in islice(ancestors(table), settings.snapshot_max)]
     if len(newest) < settings.snapshot_max:
         return by_age
     return max(by_age, min(newest[-1], now - READ_GRACE))

@@ -46,7 +46,7 @@ class Verified:
 
     @property
     def agree(self) -> bool:
-        """Whether every difference was repaired; an overdue entry or message is no difference."""
+        """Whether every difference was repaired; an overdue entry or message is not a difference."""
         kinds = (kind for kind in Difference if kind is not Difference.OVERDUE)
         entries = all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
         compacted = ((kind, count) for kind, count in self.compacted.items() if kind != QueueDifference.OVERDUE)

@@ -1,6 +1,6 @@
 """Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
 
-Each client's queue is read once, after the lake. What only Redis can know yet is no difference: a newer message of a key,
+Each client's queue is read once, after the lake. What only Redis can know yet is not a difference: a newer message of a key,
 a later epoch, an acknowledgement that may be on its way to the lake. Nor is a message past its retention.
 """
 
@@ -121,7 +121,8 @@ def _comparing(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batc
             for lake, (_, queue) in zip(some, loader.read([each.client_id for each in some]), strict=True):
                 kinds = set(differences(lake, queue, now=now, policy=policy))
                 counts.update(map(_column, kinds))
-                wrong += [lake] if kinds.intersection(REPAIRABLE) else []
+                if kinds.intersection(REPAIRABLE):
+                    wrong.append(lake)
             if repair and wrong:
                 queues = (as_loaded(lake, pending_from) for lake in wrong)
                 counts[REPAIRED] += loader.load(queues, now_ms).owners

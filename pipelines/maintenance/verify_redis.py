@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def recheck(url: str) -> Batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, ENTRIES_PER_FLUSH):
                     some = batch.slice(start, ENTRIES_PER_FLUSH)
-                    yield some.filter(pa.array(_hold(redis, some), pa.bool_()))
+                    yield some.filter(pa.array(_still_exist(redis, some), pa.bool_()))
 
     return read
 
@@ -122,13 +123,11 @@ def replies_to(redis: Redis, page: Page) -> list[Any]:
 def entries_of(page: Page, replies: list[Any]) -> Entries:
     """The entries in these keys, as columns: as Python rows, each would cost several microseconds."""
     held = [reply if isinstance(reply, list) else [] if reply is None else [reply] for reply in replies]
-    seqs = (
-        None if any(isinstance(reply, RedisError) for reply in replies) else _as_integers([one for each in held for one in each])
-    )
-    if seqs is None:
-        each_sound = (_seqs(raw, owner, queue_key) for (owner, queue_key), raw in zip(page, replies, strict=True))
-        held = list(each_sound)
-        seqs = pa.array([seq for each in held for seq in each], pa.int64())
+    has_error = any(isinstance(reply, RedisError) for reply in replies)
+    seqs = None if has_error else _as_integers(list(chain.from_iterable(held)))
+    if seqs is None:  # at least one key is corrupt: read them one by one
+        held = [_seqs(reply, owner, queue_key) for (owner, queue_key), reply in zip(page, replies, strict=True)]
+        seqs = pa.array(list(chain.from_iterable(held)), pa.int64())
     numbers = seqs.to_numpy()
     of_queue = np.repeat(np.arange(len(page)), [len(each) for each in held])
     is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
@@ -185,7 +184,7 @@ def sound(reply: Any) -> Any:
     return None if is_corrupt(reply) else reply
 
 
-def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
+def _still_exist(redis: Redis, some: pa.RecordBatch) -> list[bool]:
     pairs = list(zip(some["difference"].to_pylist(), some["vin"].to_pylist(), some["seq"].to_pylist(), strict=True))
     pipe = redis.pipeline(transaction=False)
     for difference, vin, seq in pairs:
@@ -195,10 +194,10 @@ def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
         pipe.hget(keys.inflight(vin), "seq")
         pipe.zrange(keys.pending(vin), 0, -1 if difference == Difference.DISORDERED else 0)
     replies = [sound(reply) for reply in pipe.execute(raise_on_error=False)]
-    return [_holds(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
+    return [_still_exists(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
 
 
-def _holds(
+def _still_exists(
     difference: Difference,
     seq: int,
     pending: float | None,

@@ -32,8 +32,8 @@ def load_queues(
 ) -> LoadResult:
     """Merge into Redis the queues with something new in the lake; with `everything`, all that have a live message.
 
-    New are rewinds, messages that direct enqueue did not bring, and messages from about when the queues were loaded, which may
-    have come too late for it.
+    New are rewinds, messages that direct enqueue did not bring, and messages from about the time when the queues were loaded:
+    direct enqueue may have missed these.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.

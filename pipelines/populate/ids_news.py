@@ -31,7 +31,7 @@ def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime)
     ids, ended = unpopulated(redis, catalog)
     if ids.most(catalog, _wanted_since(now - timedelta(days=settings.retention_days))):
         return True
-    return _may_be_forgotten(catalog, ended, now) or ecq_news.is_behind(redis, catalog)
+    return _should_forget_ended(catalog, ended, now) or ecq_news.is_behind(redis, catalog)
 
 
 def _wanted_since(since: datetime) -> BooleanExpression:
@@ -39,10 +39,12 @@ def _wanted_since(since: datetime) -> BooleanExpression:
     return And(where(GreaterThanOrEqual, "ts", since), where(EqualTo, "applied", False))
 
 
-def _may_be_forgotten(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether enough entries have ended, or enough time has passed, since the queues last forgot some."""
-    if not ended.rows or ended.start is None or ended.rows >= FORGET_ROWS:
-        return bool(ended.rows)
+def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
+    """Whether the queues should forget ended entries now: there are many, or some and `FORGET_AFTER` has passed."""
+    if not ended.rows:
+        return False
+    if ended.start is None or ended.rows >= FORGET_ROWS:
+        return True
     last = catalog.load_table(OUTCOMES.identifier).snapshot_by_id(ended.start)
     return last is None or now.timestamp() - last.timestamp_ms / 1000 >= FORGET_AFTER.total_seconds()
 

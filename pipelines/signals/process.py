@@ -60,7 +60,7 @@ def process_again(
 ) -> Processed:
     """Reprocess the days from `start` to `end` (None: all) with rows made by other rules, or with payloads not read.
 
-    `again`: all of these days, because rules are settings, too (`signals_bounds`). Idempotent.
+    With `again`, reprocess all of these days, because rules are settings, too (`signals_bounds`). Idempotent.
 
     Raises:
         ConcurrentPublish: other runs kept being published first; finished days stay finished.

@@ -31,7 +31,7 @@ MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def make(settings: Settings) -> bool:
-    """Make the class archive beside the jars, unless one exists for these jars and this Java; whether it was made.
+    """Make the class archive beside the jars, unless one exists for these jars and this Java; return whether it was made.
 
     Raises:
         Retryable: the run failed; Spark works without the archive.

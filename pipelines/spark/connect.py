@@ -96,8 +96,9 @@ def session_ids(environment: Mapping[str, str]) -> list[str]:
 def _open(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
     from pyspark.sql.connect.client.retries import DefaultPolicy  # imports gRPC, which is slow
 
-    parameters = "" if ";" in address else "/" if not address.endswith("/") else ""
-    spark: Any = SparkSession.builder.remote(f"{address}{parameters};session_id={session_id}").getOrCreate()
+    if ";" not in address and not address.endswith("/"):
+        address += "/"  # parameters follow a slash
+    spark: Any = SparkSession.builder.remote(f"{address};session_id={session_id}").getOrCreate()
     spark.client.set_retry_policies([DefaultPolicy(**TRIES)])  # before the first call
     return spark
 

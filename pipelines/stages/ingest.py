@@ -15,7 +15,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return the run's counts as JSON. A failed audit is no error here: the stage `audit` reports it, and holds the rows back."""
+    """Return the counts of the run as JSON. A failed audit raises nothing here: the stage `audit` holds the rows back."""
     from manifold.archive.flush import flush
     from manifold.archive.store import Archive
     from pipelines.catalog import open_lake

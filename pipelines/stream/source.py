@@ -72,7 +72,7 @@ class NewSegments(DataSourceStreamReader):
 
 
 def source_of(settings: Settings) -> type[DataSource]:
-    """Make the data source class for these settings: Spark makes the instances, and its options are only text."""
+    """Make the data source class for these settings: Spark creates the instances, and could pass options only as text."""
 
     class Segments(DataSource):
         @classmethod

@@ -126,11 +126,12 @@ def test_rebuild_ingests_recorded_segments_and_fills_empty_queues(platform: Plat
 def test_signals_are_reprocessed_one_run_per_day_and_keys_are_rewrapped(platform: Platform) -> None:
     gateway, process = platform.gateway(), "process_signals"
     *past, yesterday = days = ["2026-03-01", "2026-03-02", (datetime.now(UTC) - timedelta(days=1)).date().isoformat()]
+    # `raw` takes milliseconds from NOON.
     instants = [round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000) - NOON_MS for day in days]
     platform.archive_signals(*(gateway.raw(at, "d", readings(("humidity", 4, "%"))) for at in instants))
     ring = secret_files.folder(platform.settings.home) / secret_files.KEYS
     old_key = ring.read_text()
-    ring.unlink()
+    ring.unlink()  # without the key ring, the signals are ingested, but none can be opened: the past days need reprocessing
     platform.run("ingest_archives", **{"from": f"{past[0]}T00:00:00Z", "to": datetime.now(UTC).isoformat()}, flush=False)
     assert read_days(platform) == []
     ring.write_text(old_key)

@@ -15,7 +15,7 @@ def beyond_recall(campaign: str) -> float | None:
     return REGISTRY.get_sample_value("manifold_campaign_beyond_recall", {"campaign": campaign})
 
 
-def test_published_entries_of_a_stopped_campaign_are_beyond_recall_until_it_goes_on(redis_server: Server) -> None:
+def test_published_entries_of_a_stopped_campaign_are_beyond_recall_until_it_resumes(redis_server: Server) -> None:
     now_ms = wall_clock_ms()
     published, other, paused = seq_of(now_ms, 0, 0), seq_of(now_ms, 0, 1), seq_of(now_ms, 0, 2)
 

@@ -67,7 +67,9 @@ def test_no_rule_about_later_messages_stops_a_run() -> None:
             "rule r: $ also matches before a last line feed",
             id="a pattern that matches before a final newline",
         ),
-        pytest.param("table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="an unknown table"),
+        pytest.param(
+            "table: quarantine", "table: quarantines", "not a table of manifold.contracts.tables", id="an unknown table"
+        ),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_list_may_be_published_data(place: Place) -> None:
     with pytest.raises(Permanent, match="wave_is_in_the_plan"):  # this plan has one wave, of another name
         place.record("maps-51", "run-7")
     place.propose("maps-52", data="image-51")
-    with pytest.raises(Permanent, match=r"image-51 is no list \(.*\); write CSV with a header, or Parquet, with a column vin"):
+    with pytest.raises(Permanent, match=r"image-51 is not a list \(.*\); write CSV with a header, or Parquet, with a column vin"):
         place.record("maps-52", "run-8")
 
     append_payloads(place.lake.catalog, {"list-53": content.replace(b"rest", b"")}, at=datetime.now(UTC))

@@ -15,7 +15,7 @@ from pipelines.ingest.delete_rows import remove_days, remove_rows
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots
 from pipelines.ingest.restore_snapshot import replace_content
-from pipelines.maintenance.garbage_days import DAYS_OVER, MAX_REMEMBERED, DaysOver, carry_over, days_over, remember
+from pipelines.maintenance.garbage_days import DAYS_OVER, MAX_REMEMBERED, DaysOver, carry_over, days_over, remember_days
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, seq_at
@@ -45,7 +45,7 @@ def catalog(lake: Lake) -> Catalog:
     for ms in (0, DAY_MS):
         put(catalog, IDS, "V1", ms)
         put(catalog, OUTCOMES, "V1", ms)
-    remember(catalog, base_of(catalog), OVER)
+    remember_days(catalog, base_of(catalog), OVER)
     return catalog
 
 
@@ -85,7 +85,7 @@ def test_a_rollback_invalidates_the_cache(catalog: Catalog) -> None:
 def test_findings_of_newer_snapshots_do_not_apply_to_older_ones(catalog: Catalog) -> None:
     older = base_of(catalog)
     put(catalog, OUTCOMES, "V1", 7)
-    remember(catalog, base_of(catalog), OVER)
+    remember_days(catalog, base_of(catalog), OVER)
     assert days_over(catalog, older) == {}
 
 

@@ -94,12 +94,12 @@ def test_three_runs_paused_and_killed_anywhere_ingest_everything_once(lake: Lake
     assert_agree(lake, seed, data_ids=["d1"])
 
 
-def test_a_run_begun_between_a_commit_and_its_publication_sees_the_new_rows(lake: Lake) -> None:
-    """Nobody dies here: one run reads, another is published, and the first reads on before the other's mains have all moved."""
+def test_a_run_that_reads_between_a_commit_and_its_publication_sees_the_new_rows(lake: Lake) -> None:
+    """Nobody dies here. The first run reads on after the second is committed, but before all mains of the second have moved."""
     lake.renew()
     lake.archive(Stream.DATA, [data(2, "d1", b"one")])
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
-    first = lake.ingesting("first").go(0)  # has finished its search and found nothing
+    first = lake.ingesting("first").go(0)  # has looked for committed runs to finish, and found none
     second = lake.ingesting("second").go(until="commit sdv.sdv_fanout_data")
     assert second.steps[-2:] == ["commit sdv.ingested_segments", "commit sdv.sdv_fanout_data"]
     lake.archive(Stream.DATA, [data(12, "d1", b"one")])

@@ -9,7 +9,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.cli import TRY_AGAIN, main
-from pipelines.ingest.lease import LEASE_S, TERMS, Lease, LeaseHeld, LeaseLost, check, rewriting
+from pipelines.ingest.lease import LEASE_S, TERMS, Lease, LeaseHeld, LeaseLost, check_lease, rewriting
 from pipelines.maintenance.garbage_files import drop_segments
 from pipelines.maintenance.restore import restore
 from tests.pipelines.lakes import Lake
@@ -82,12 +82,12 @@ def test_an_expired_lease_is_taken_over_and_a_renewed_one_is_not(fresh: Lake) ->
 
 def test_a_job_without_its_lease_stops_before_an_unguarded_change(fresh: Lake) -> None:
     catalog = open_catalog(fresh.settings)
-    check(catalog)  # a job without a lease may proceed
+    check_lease(catalog)  # a job without a lease may proceed
     with rewriting(catalog, "garbage collection", clock=lambda: NOON):
-        check(catalog)
+        check_lease(catalog)
         Lease(open_catalog(fresh.settings), "erasure").take()
         with pytest.raises(LeaseLost):
-            check(catalog)
+            check_lease(catalog)
 
 
 def test_a_job_that_lost_the_lease_removes_no_segment_that_another_may_need(fresh: Lake) -> None:

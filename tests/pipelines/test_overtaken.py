@@ -241,7 +241,7 @@ def test_of_two_processes_at_one_run_the_second_to_write_is_told_so(one_run: Lak
     assert branches(one_run) == []
 
 
-def test_of_two_processes_that_begin_one_run_at_once_one_goes_on(one_run: Lake) -> None:
+def test_of_two_processes_that_begin_one_run_at_once_only_one_continues(one_run: Lake) -> None:
     one_run.archive(Stream.TRIGGER, [trigger(2, ["V2"])])
     first, second = (one_run.ingesting("run", fine=True, ms=2).go(until=COMMIT) for _ in range(2))
     first.go(1)

@@ -38,7 +38,7 @@ def _word(given: object) -> str:
     number = int(given) if isinstance(given, float) and given.is_integer() else given
     word = str(number) if isinstance(number, str | int) and not isinstance(number, bool) else ""
     if not word or len(word) > SHOWN or rewind_target(word) is None:
-        raise ValueError(f"is no place to rewind to; {REWIND_RULE}")
+        raise ValueError(f"is not a position to rewind to; {REWIND_RULE}")
     return word.strip()
 
 

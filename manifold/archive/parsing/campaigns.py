@@ -72,7 +72,7 @@ def _plan(order: Propose | Amend) -> Row:
 
 
 def _listed(order: Command) -> list[Target]:
-    """The vehicles that an order lists, each once; those that a plan names for a wave first. The plan may be none."""
+    """The vehicles that an order lists, each once; those that a plan names for a wave first. The plan may be invalid."""
     listed = list(order.targets) if isinstance(order, AddTargets) else []
     if isinstance(order, Propose | Amend):
         waves = order.plan.get("waves")

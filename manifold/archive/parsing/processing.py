@@ -29,7 +29,7 @@ PROCESSED = pa.schema([*SIGNALS, *MADE])
 class Processing:
     """A parser that opens and processes payloads: one row per message, with the columns of `signals` and the results.
 
-    So each message is read only once for both.
+    Thus each message is read only once for the raw signal and its results.
     """
 
     keys: DayKeys | None  # None: no usable key ring
@@ -37,7 +37,7 @@ class Processing:
 
     @classmethod
     def of(cls, settings: Settings) -> "Processing":
-        """Build it with the keys and bounds of the settings.
+        """Build the parser with the keys and bounds of the settings.
 
         Without a usable key ring, payloads stay unread and the rows say so: other streams of a run need no keys.
         """

@@ -75,11 +75,11 @@ def _raw(row: Row, _: Limits) -> RawRecord | Refused:
         record = read_raw(row["payload"])
         key_id_of(record.sealed)
     except msgspec.MsgspecError as exc:
-        return Refused(f"no record of a signal: {exc}")
+        return Refused(f"not a valid record of a signal: {exc}")
     except Broken as exc:
-        return Refused(f"no record of a signal: {exc}; its payload has to be sealed")
+        return Refused(f"not a valid record of a signal: {exc}; its payload must be sealed")
     if not _HEX_256.fullmatch(record.content_digest):
-        return Refused("no record of a signal: content_digest is no SHA-256 in lower-case hex")
+        return Refused("not a valid record of a signal: content_digest is not a SHA-256 in lower-case hex")
     return _misnamed(record.device_id, record.captured_us) or record
 
 
@@ -87,17 +87,17 @@ def _status(row: Row, _: Limits) -> StatusRecord | Refused:
     try:
         record = read_status(row["payload"])
     except msgspec.MsgspecError as exc:
-        return Refused(f"no record of a device's status: {exc}")
+        return Refused(f"not a valid record of a device's status: {exc}")
     if record.status not in tuple(Status):
-        return Refused(f"no record of a device's status: status is none of {', '.join(Status)}")
+        return Refused(f"not a valid record of a device's status: status is not one of {', '.join(Status)}")
     return _misnamed(record.device_id, record.seen_us) or record
 
 
 def _misnamed(device_id: str, at_us: int) -> Refused | None:
     if not DEVICE_ID.fullmatch(device_id):
-        return Refused("no record of a signal: device_id has 1 to 100 of A-Z a-z 0-9 _ -")
+        return Refused("not a valid record of a signal: device_id must be 1 to 100 of A-Z a-z 0-9 _ -")
     if not _EARLIEST_US <= at_us <= LATEST_MS * 1000:
-        return Refused("no record of a signal: its instant is in no year from 1 to 9999")
+        return Refused("not a valid record of a signal: its time is outside the years 1 to 9999")
     return None
 
 

@@ -32,13 +32,13 @@ from manifold.queues import Queues
 from manifold.settings import Settings
 
 CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker keeps the order of one client's messages
-READ_S = 0.5  # pause between two looks at the record
-AWAITED_S = 0.1  # pause between two looks while something published is not on record yet
-REST = 4  # times as long as a decision took, until the same state is decided on again
+READ_S = 0.5  # pause between two reads of the record
+AWAITED_S = 0.1  # the same while a published message is not on record yet
+PAUSE_FACTOR = 4  # an unchanged state is decided on again after a pause of this many times what the decision took
 REFUSED_S = 30.0  # pause of a campaign whose message was refused
 MAX_VINS = 100_000  # in one release
-CLOCKS_MS = 5_000  # by which clocks may differ
-# An instant of the past, so that vehicles that get their messages somewhat late get no more than the rate either.
+MAX_CLOCK_SKEW_MS = 5_000
+# Decisions are for an instant this far in the past, so that the rate also holds for messages that are delivered somewhat late.
 MARGIN_MS = 1_000
 _TRIGGER_BYTES = 1_000  # without VINs
 
@@ -62,9 +62,9 @@ class Active:
             max_vins=min(MAX_VINS, settings.max_ids, fitting),
         )
         self._awaited: dict[str, set[int]] = {}  # campaign → seqs of its published messages that are not folded yet
-        self._unsure: set[str] = set()  # campaigns of which something was published that may be on record or not
+        self._unsure: set[str] = set()  # campaigns with a published message that may or may not be on record
         self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
-        self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and how long that may be left alone
+        self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and until when it needs no decision
         self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
         self._sweep = Sweep(self._queues, self._wake)
@@ -94,10 +94,7 @@ class Active:
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
-        """Read the record and brakes, then decide the oldest `campaigns_open` campaigns that have something to decide.
-
-        The others wait.
-        """
+        """Read the record and brakes, then decide the oldest `campaigns_open` campaigns that may go on."""
         began = time.monotonic()
         await asyncio.to_thread(self._book.refresh)
         _metrics.READ_SECONDS.set(time.monotonic() - began)
@@ -128,7 +125,7 @@ class Active:
         self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
-        """Decide one campaign and publish the decisions and releases; note how long it may be left alone."""
+        """Decide one campaign and publish the decisions and releases; note until when it needs no further decision."""
         plan = campaign.decided.plan
         if campaign.decided.epoch > self._policy.epoch:
             self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
@@ -136,7 +133,7 @@ class Active:
         if plan is None or not self._is_due(name, campaign):
             return
         if campaign.decided.epoch < self._policy.epoch or name in self._unsure:
-            # It comes after whatever was published before under this client id: that is on record by then, or never will be.
+            # Once the fence is on record, everything published before it under this client id is on record, or never will be.
             if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
                 self._unsure.discard(name)
             return
@@ -156,7 +153,7 @@ class Active:
             if vins and allowed:
                 self._sweep.look_for(name, vins, allowed)
         ended = time.monotonic()
-        self._stepped[name] = campaign, ended + REST * (ended - began) if may_release else 0.0
+        self._stepped[name] = campaign, ended + PAUSE_FACTOR * (ended - began) if may_release else 0.0
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
         if self._book.is_behind(name):
@@ -174,24 +171,24 @@ class Active:
         return not awaited
 
     async def _publish(self, publisher: Publisher, name: str, effects: Iterable[Decide | Release], plan: Plan) -> bool:
-        """Publish effects; False if one of them may be on record or not."""
+        """Publish effects; return False if it is unknown whether one of them is on record."""
         for effect in effects:
             await self._lead.wait_until_held()
-            log.info("campaign publishes", campaign=name, **_log_fields(effect))
+            log.info("publishing a campaign's message", campaign=name, **_log_fields(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
                 else:
                     receipt = await publisher.publish(topics.RELEASE, trigger_payload(plan, effect))
             except Retryable as exc:
-                log.warning("no receipt", campaign=name, reason=str(exc))
+                log.warning("no receipt for a campaign's message", campaign=name, reason=str(exc))
                 return False
             if not self._await_record(name, effect, receipt):
                 return True
         return True
 
     def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
-        """Wait from now on for the record that the receipt names; False: there is none."""
+        """Await the record that the receipt names from now on; return False if the message was refused."""
         if receipt.status is ReceiptStatus.REFUSED:
             log.error("campaign decision refused", campaign=name, reason=receipt.reason)
             self._refused_until[name] = time.monotonic() + REFUSED_S
@@ -205,7 +202,7 @@ class Active:
         return True
 
     async def _now_ms(self) -> int:
-        """An instant that is over by every recorder's clock, because the fold knows instants from there.
+        """An instant (Unix ms) in the past by every recorder's clock, because the times in the fold come from these clocks.
 
         Raises:
             Retryable: the clocks of this process, of a recorder or of Redis are too far apart.
@@ -213,10 +210,10 @@ class Active:
         clocks = self._book.clocks_ms()
         try:
             clocks_of_all = [*clocks, wall_clock_ms(), *await self._redis_ms()]
-        except RedisError:  # then nothing can be sent either
+        except RedisError:  # without Redis, nothing can be sent either
             clocks_of_all = [*clocks, wall_clock_ms()]
         apart_ms = max(clocks_of_all) - min(clocks_of_all)
-        if apart_ms > CLOCKS_MS:
+        if apart_ms > MAX_CLOCK_SKEW_MS:
             raise Retryable(f"the clocks of campaigner, recorders and Redis are {apart_ms} ms apart; set them by NTP")
         return min(clocks) - MARGIN_MS
 
@@ -240,7 +237,7 @@ class Active:
 
 
 def _log_fields(effect: Decide | Release) -> dict[str, Any]:
-    """The effect for the log."""
+    """The fields by which the log names an effect."""
     if isinstance(effect, Decide):
         return {"do": effect.command.__struct_config__.tag}
     return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}

@@ -15,7 +15,7 @@ from manifold.campaigns.views import in_order
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.settings import Settings
 
-# How long a refresh waits for its folds. To draw a million targets takes seconds, in which others may be paused.
+# How long a refresh waits for its folds. Drawing a million targets takes seconds, and no other campaign must wait for that.
 FOLD_S = 0.2
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Book:
         self._threads = ThreadPoolExecutor(thread_name_prefix="campaigner.fold")
 
     def refresh(self) -> None:
-        """Fold what is new; a campaign for which that takes long is folded further until the next call, or those after it.
+        """Fold new facts. A fold that takes long continues in its thread, and a later call takes its result.
 
         Raises:
             Retryable: as for `CampaignRecord.read`.
@@ -62,7 +62,7 @@ class Book:
 
     def leave_alone(self, name: str, exc: Exception) -> None:
         """Forget a campaign after an unexpected error, so that the others go on."""
-        log.error("campaign left alone", campaign=name, exc_info=exc)
+        log.error("campaign left alone after an unexpected error", campaign=name, exc_info=exc)
         because = f"because of an unexpected {type(exc).__name__}; see the log"
         self.left_alone[name] = f"left alone until the campaigner starts again, {because}"
         self._campaigns.pop(name, None)

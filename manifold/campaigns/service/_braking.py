@@ -11,7 +11,7 @@ from manifold.contracts.brakes import Brake, Braking
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.queues import Queues
 
-UNSURE = "nothing is released: its brake in Redis is not known, or by an order that is not read yet"
+UNSURE = "nothing is released: its brake in Redis is unknown, or was set by an order that has not been read yet"
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ class FoldedBrakes:
         self._brakes: Mapping[str, Brake] | None = None  # None: unknown
 
     async def read(self) -> None:
-        """Read them. Without Redis they are unknown, and nothing can be sent either."""
+        """Read the brakes. Without Redis they are unknown, and nothing can be sent either."""
         try:
             found = await self._queues.brakes()
         except (RedisError, ValueError):
@@ -33,13 +33,13 @@ class FoldedBrakes:
             self._brakes = found.brakes if found.version else None
 
     async def follow(self, name: str, campaign: Campaign) -> bool:
-        """Set this campaign's brake to that of its folded state; returns whether it is known to be set so."""
+        """Set this campaign's brake as its folded state requires; return whether it is known to be set that way."""
         if self._brakes is None:
             return False
         known = self._brakes.get(name)
         right = right_brake(campaign, known)
         if known is None and right is not None and unix_ms_of(right.seq) < wall_clock_ms() - self._queues.policy.retention_ms:
-            return True  # recorders forget it: no entry is as old as that
+            return True  # recorders forget such a brake: no entry is that old
         if right is None or right == known:
             return known is None or follows(campaign, known)
         try:
@@ -48,8 +48,8 @@ class FoldedBrakes:
             else:
                 is_set = await self._queues.turn_brake(name, known, right)
         except RedisError as exc:
-            log.warning("brake not set", campaign=name, reason=str(exc))
+            log.warning("campaign brake not set in redis", campaign=name, reason=str(exc))
             return False
         if is_set:
-            log.info("brake set", campaign=name, brake=right.word, seq=right.seq)
+            log.info("campaign brake set in redis", campaign=name, brake=right.word, seq=right.seq)
         return is_set

@@ -1,4 +1,4 @@
-"""The metrics of each open campaign, for Prometheus: of those proposed first, and by wave where there are few."""
+"""The metrics of each open campaign, for Prometheus, up to `MAX_CAMPAIGNS` campaigns and `MAX_WAVES` waves."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,19 +15,19 @@ from manifold.campaigns.standing import Status
 from manifold.contracts.seq import wall_clock_ms
 
 MAX_CAMPAIGNS, MAX_WAVES = 50, 10
-OTHERS = "others"  # label of the waves behind the first ones, counted together
+OTHERS = "others"  # label of all further waves, counted together
 _ALWAYS = (Status.WAITING, Status.RELEASED)  # shown even if they are 0
 
 
 class CampaignMetrics(Collector):
-    """What the active campaigner knows of its campaigns, collected on each scrape. A campaign that is over is shown no more."""
+    """What the active campaigner knows of its campaigns, collected on each scrape. A campaign that is over is no longer shown."""
 
     def __init__(self) -> None:
         self._shown: list[tuple[str, Campaign]] = []
         self._here: Mapping[str, int] = {}
 
     def show(self, campaigns: Iterable[tuple[str, Campaign]], here: Mapping[str, int]) -> None:
-        """Show these campaigns from now on; `here`: how many targets of each could be released, and are connected."""
+        """Show these campaigns from now on; `here` is the number of connected targets of each that could be released."""
         self._shown, self._here = list(islice(campaigns, MAX_CAMPAIGNS)), here
 
     def collect(self) -> Iterable[Metric]:
@@ -72,7 +72,7 @@ REGISTRY.register(CAMPAIGNS)
 
 
 def _targets(campaign: Campaign) -> Iterable[tuple[tuple[str, str], int]]:
-    """How many targets there are of each wave and status, where any are."""
+    """The number of targets by wave and status; without those that are 0, except `_ALWAYS`."""
     plan, found = campaign.decided.plan, Counter[tuple[str, str]]()
     for place, tally in enumerate(campaign.tallies if plan is not None else ()):
         assert plan is not None
@@ -84,7 +84,7 @@ def _targets(campaign: Campaign) -> Iterable[tuple[tuple[str, str], int]]:
 
 
 def _held(campaign: Campaign, now_ms: int) -> Iterator[tuple[str, float]]:
-    """How many seconds the gate has been held, and what for."""
+    """What the gate is held for, and for how many seconds it has been; nothing if it is not held."""
     decided = campaign.decided
     if decided.stage is not Stage.HELD or decided.plan is None:
         return

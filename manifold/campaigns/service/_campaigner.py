@@ -1,4 +1,4 @@
-"""Assembles the campaigner: lease → fence → read and fold → step → publish → wait for the record of that."""
+"""Assembles the campaigner: lease → fence → read and fold → step → publish → wait for its record."""
 
 import asyncio
 from contextlib import suppress
@@ -88,7 +88,7 @@ class Campaigner:
 
 
 async def _end(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task that has not ended; its error is raised, if it had ended with one."""
+    """Cancel the task unless it has ended; raise its error if it ended with one."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -28,7 +28,7 @@ class Lead:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the lease that is held; 0: none is."""
+        """The epoch of the lease that is held; 0 if none is held."""
         return 0 if self._lease is None else self._lease.epoch
 
     @property
@@ -57,7 +57,7 @@ class Lead:
                 return
 
     async def wait_until_held(self) -> None:
-        """Return while the lease is held; never, once it is lost."""
+        """Return at once while the lease is held; never return once it is lost."""
         assert self._lease is not None
         await self._lease.wait_until_held()
 

@@ -1,4 +1,4 @@
-"""Who is here, as the queues know it: asked for the targets that could be released, first come first, a thousand at a time."""
+"""Asks the queues which of the targets that could be released are connected, in order, a thousand at a time."""
 
 import asyncio
 import time
@@ -36,24 +36,24 @@ class Sweep:
         return campaign in self._here
 
     def take(self, campaign: str) -> set[str]:
-        """Return the targets of the campaign that were found, and look for none of it any more."""
+        """Return the targets of the campaign that were found, and stop looking for its targets."""
         self._wanted.pop(campaign, None)
         return self._here.pop(campaign, set())
 
     def keep_only(self, campaigns: Collection[str]) -> None:
-        """Forget all other campaigns, and what was found of those for which nobody looks."""
+        """Forget all other campaigns, and targets that were found for a campaign that is no longer looked for."""
         self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in campaigns}
         self._here = {name: here for name, here in self._here.items() if name in self._wanted}
 
     async def run(self) -> None:
-        """Look, at most half of the time; runs forever."""
+        """Sweep again and again, and rest at least as long as each sweep took; runs forever."""
         while True:
             began, counts = time.monotonic(), dict[str, int]()
             for name, (vins, enough) in list(self._wanted.items()):
                 try:
                     found = await find_present(self._queues, vins, enough, wall_clock_ms())
                 except RedisError as exc:
-                    log.debug("presence unknown", reason=str(exc))
+                    log.debug("presence of a campaign's vehicles unknown", campaign=name, reason=str(exc))
                     continue
                 counts[name] = len(found)
                 if found:

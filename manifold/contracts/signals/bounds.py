@@ -65,7 +65,7 @@ def read_bounds(text: str) -> dict[ReadingType, Range]:
             kind, least, most = ReadingType(found[1]), float(found[2]), float(found[3])
         except ValueError:
             kinds = ", ".join(ReadingType)
-            raise ValueError(f"{entry!r} is no bound; write <type>=<least>..<most> <unit>, with a type of {kinds}") from None
+            raise ValueError(f"{entry!r} is not a bound; write <type>=<least>..<most> <unit>, with a type of {kinds}") from None
         if not (math.isfinite(least) and math.isfinite(most) and least < most):
             raise ValueError(f"{entry!r}: the least value must be smaller than the most, and both finite")
         bounds[kind] = Range(least, most, unit_of(found[4]))

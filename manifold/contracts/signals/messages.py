@@ -109,7 +109,7 @@ class DeviceStatus(Struct, frozen=True, dict=True, rename="camel", omit_defaults
 
 _Message = TypeVar("_Message", RawSignal, DeviceStatus)
 _NO_JSON = Refusal(
-    Code.MALFORMED_JSON, "the body is no JSON in UTF-8", "send one JSON object, with the fields of the schema only"
+    Code.MALFORMED_JSON, "the body is not JSON in UTF-8", "send one JSON object, with the fields of the schema only"
 )
 
 
@@ -175,7 +175,7 @@ def _refused_instant(field: str, text: str, read: Callable[[], datetime]) -> Ref
     try:
         read()
     except ValueError:
-        return Refusal(Code.SCHEMA_ERROR, f"{field} {text[:60]!r} is no time", f"{field}: send {ISO_8601}")
+        return Refusal(Code.SCHEMA_ERROR, f"{field} {text[:60]!r} is not a time", f"{field}: send {ISO_8601}")
     return None
 
 
@@ -183,7 +183,7 @@ def _refused_id(correlation_id: str | None) -> Refusal | None:
     if correlation_id is None or UUID_4.fullmatch(correlation_id):
         return None
     return Refusal(
-        Code.SCHEMA_ERROR, f"correlationId {correlation_id[:60]!r} is no UUID", "correlationId: send a UUID of version 4"
+        Code.SCHEMA_ERROR, f"correlationId {correlation_id[:60]!r} is not a UUID", "correlationId: send a UUID of version 4"
     )
 
 

@@ -29,7 +29,7 @@ SEGMENTS = Table(
         last_seq         int64?    its greatest seq
         run_id           string    the run that took it in
         ingested_at      instant   when that run began
-        refused_because  string?   why the file is no segment: it is in quarantine; null: it is in
+        refused_because  string?   why the file is not a segment: it is in quarantine; null: it is ingested
         began_at         instant?  when it began, as its path says; by this it is found; null: it does not
     """),
     meaning="one row for each archive segment that is in the lake and was not pruned; makes ingestion exactly-once",

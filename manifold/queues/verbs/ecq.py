@@ -130,7 +130,9 @@ class Acknowledge(Verb, frozen=True):
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
-        claim, passed_over = "1" if self.claim else "0", "2" if record.is_expired else "1" if record.passed_over else "0"
+        claim, passed_over = "1" if self.claim else "0", "1" if record.passed_over else "0"
+        if record.is_expired:
+            passed_over = "2"
         epoch = "" if self.sends_outcome else record.epoch
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
         if not self.sends_outcome:

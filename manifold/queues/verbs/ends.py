@@ -74,8 +74,8 @@ class Ack(Verb, frozen=True):
 
         def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
             how = self.record.outcome
-            late = how is Outcome.DELIVERED and found.ended is Outcome.WITHDRAWN
-            stays = (found.ended is not None and not late) or (found.sent and how in _ONLY_IF_NOT_SENT)
+            was_withdrawn = how is Outcome.DELIVERED and found.ended is Outcome.WITHDRAWN  # its late delivery counts
+            stays = (found.ended is not None and not was_withdrawn) or (found.sent and how in _ONLY_IF_NOT_SENT)
             return None if stays else _completed(self.record, found), replace(self, sends_outcome=False)
 
         return (Recorded(ReadEntry(self.record.seq), complete),)

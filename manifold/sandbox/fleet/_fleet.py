@@ -17,7 +17,7 @@ from manifold.settings import Settings
 
 CONNECT_S = 60.0
 _MAX_CONCURRENT_CONNECTS = 100  # concurrent connects: fewer than the broker's backlog
-_LOOKS = 4  # keep-alive checks of each connection per interval
+_KEEPALIVE_CHECKS = 4  # keep-alive checks of each connection per interval
 _SPARE_FILES = 100
 
 
@@ -185,7 +185,7 @@ class Fleet:
 
     async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(self.behaviour.keepalive_s / _LOOKS)
+            await asyncio.sleep(self.behaviour.keepalive_s / _KEEPALIVE_CHECKS)
             for vehicle in self._vehicles.values():
                 vehicle.look_after()
 

@@ -45,9 +45,9 @@ class AirflowApi:
         Raises:
             Retryable: it was not parsed within `within_s` seconds.
         """
-        look = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
+        poll = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
         try:
-            look(self.knows, dag_id)
+            poll(self.knows, dag_id)
         except RetryError as exc:
             raise Retryable(f"Airflow at {self._base} has not read {dag_id} within {within_s:g} s; see its log") from exc
 
@@ -80,11 +80,11 @@ class AirflowApi:
         Raises:
             Retryable: it has not ended within `within_s` seconds.
         """
-        look = Retrying(
+        poll = Retrying(
             retry=retry_if_result(lambda state: state not in ENDED), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s)
         )
         try:
-            return str(look(self.run_state, dag_id, run_id))
+            return str(poll(self.run_state, dag_id, run_id))
         except RetryError as exc:
             raise Retryable(
                 f"run {run_id} of {dag_id} has not ended within {within_s:g} s; see {self._base}/dags/{dag_id}"

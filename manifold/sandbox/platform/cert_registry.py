@@ -42,7 +42,7 @@ def note(home: Path, pem: bytes) -> None:
         "ends_at": found.not_valid_after_utc.isoformat(),
     }
     with _locked(home) as file, os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0) as out:
-        out.write(b"\n" * _is_torn(file) + json.dumps(line).encode() + b"\n")
+        out.write((b"\n" if _is_torn(file) else b"") + json.dumps(line).encode() + b"\n")
 
 
 def forget_ended(home: Path, *, now: datetime | None = None) -> int:

@@ -12,7 +12,7 @@ from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import certificates, redis_certificates
 from manifold.settings import Settings, load_settings
 
-LOOK_S = 600.0  # work is due for days
+LOOK_S = 600.0  # between two checks; a renewal has days of time
 AGAIN_S = 5.0  # retry if Redis does not answer, or the disk is full
 
 log = structlog.get_logger(__name__)
@@ -20,16 +20,16 @@ log = structlog.get_logger(__name__)
 
 def run(settings: Settings, stop: Event) -> None:
     """Check periodically until `stop`; retry what fails."""
-    loaded_version = None  # of the files that Redis has, as far as this process knows
+    loaded_version = None  # of the files that Redis last loaded, as far as this process knows
 
     def renew() -> None:
         if done := certificates.maintain(settings):
             log.info("certificates renewed", done=done)
 
     def reload_redis() -> None:
-        """Make Redis load its certificates again if the files are not those that it has, whoever wrote them.
+        """Make Redis reload its certificates if the files have changed since it loaded them, whoever wrote them.
 
-        The first call always does: an earlier renewer may have been killed in between.
+        The first call always reloads: an earlier renewer may have been killed between writing the files and this step.
         """
         nonlocal loaded_version
         if (found := redis_certificates.version(settings)) != loaded_version:

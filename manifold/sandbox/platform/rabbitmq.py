@@ -39,9 +39,10 @@ def server_script() -> Path | None:
 
     Debian's script on the PATH is different: it switches to the user `rabbitmq`.
     """
-    own = sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+    if own := sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server")):
+        return own[-1]
     found = shutil.which("rabbitmq-server")
-    return own[-1] if own else Path(found).resolve() if found and not DEBIAN.exists() else None
+    return Path(found).resolve() if found and not DEBIAN.exists() else None
 
 
 def folder(settings: Settings) -> Path:

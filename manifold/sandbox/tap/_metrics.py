@@ -17,7 +17,7 @@ class TapMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the metrics for `/metrics`."""
         tap = self._tap
-        events = CounterMetricFamily("manifold_tap_events", "Events told, by kind.", labels=["event"])
+        events = CounterMetricFamily("manifold_tap_events", "Events published, by kind.", labels=["event"])
         for event, count in tap.events.items():
             events.add_metric([event.value], count)
         yield events

@@ -132,7 +132,7 @@ class ProxiedConnection:
         try:
             await self._proxy.dial(lambda: self.broker, asked.username if asked else None)
         except OSError as exc:
-            log.warning("no connection to the broker", reason=str(exc))
+            log.warning("client dropped: no connection to the broker", client=asked.client_id if asked else None, reason=str(exc))
             self._broker_lost()
 
     def _broker_made(self) -> None:

@@ -197,4 +197,4 @@ def _ignore(head: PublishHead, crc: int, size: int) -> None:
 
 def _report(state: RetryCallState) -> None:
     if state.attempt_number <= 1 and state.outcome is not None:
-        log.warning("events: connection lost", reason=str(state.outcome.exception()))
+        log.warning("broker connection of the event publisher lost; reconnecting", reason=str(state.outcome.exception()))

@@ -59,24 +59,24 @@ class Certificates:
     def __init__(self, folder: Path) -> None:
         """Load the files. Raises OSError or ValueError if they cannot be read."""
         self._ca, self._server, self._listed = folder / CA, folder / SERVER, folder / REVOKED
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
         self.context = self._newest = server_context(self._ca, self._server)
         self.context.sni_callback = self._take_newest
         self._revoked = revoked_serials(self._ca, self._listed)
 
     def renew(self) -> None:
         """Reload changed files for new connections; on an error, retry at the next check."""
-        stamps = self._look()
+        stamps = self._read_stamps()
         if stamps == self._stamps:
             return
         try:
             newest = server_context(self._ca, self._server)  # a new context, because trusted CAs cannot be removed from one
             self._revoked = revoked_serials(self._ca, self._listed)
         except (OSError, ValueError) as exc:
-            log.error("certificates cannot be read", reason=str(exc))  # noqa: TRY400  # the reason is sufficient
+            log.error("tap certificates cannot be read; the old ones stay in use", reason=str(exc))  # noqa: TRY400  # the reason is sufficient
             return
         self._stamps, self._newest = stamps, newest
-        log.info("certificates reloaded", revoked=len(self._revoked))
+        log.info("tap certificates reloaded", revoked=len(self._revoked))
 
     def _take_newest(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext) -> None:
         """Switch a handshake from the listener's context to the newest; called with or without a server name."""
@@ -86,7 +86,7 @@ class Certificates:
         """Whether a certificate has expired or was revoked."""
         return who.serial in self._revoked or time.time() > who.not_after
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _read_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_stamp(file) for file in (self._ca, self._server, self._listed))
 
 

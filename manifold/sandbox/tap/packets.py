@@ -20,7 +20,7 @@ class Connect:
 
 
 def read_connect(body: bytes) -> Connect:
-    """Parse a CONNECT. A truncated Will or password is no error, because neither is needed."""
+    """Parse a CONNECT. A truncated Will or password is not an error, because neither is needed."""
     read = Reader(body)
     read.binary()
     version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)

@@ -1,4 +1,4 @@
-"""One direction of a connection: observed, an incomplete packet held back, a packet replaced by another. Pure."""
+"""One direction of a connection: observes bytes, holds back incomplete packets, and replaces packets. Pure."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ class Passage:
             return len(data)
 
     def take(self, data: bytes, *, hold: Callable[[], bool], until: Callable[[], bool]) -> tuple[bytes, bytes]:
-        """Return the bytes to forward, and the rest of `data` once `until` is true; `hold`: hold back an incomplete packet."""
+        """Return the bytes to forward, and the rest of `data` once `until` is true. If `hold`, keep an incomplete packet."""
         seen = self.feed(data)
         if seen == len(data) and self.instead is None and not self._held and not (self._scanner.unfinished and hold()):
             return data, b""

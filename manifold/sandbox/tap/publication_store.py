@@ -137,7 +137,7 @@ class PublicationStore:
                 if self._written > self._rewrite_at:
                     self._rewrite()
             except OSError as exc:  # the disk is full: forwarding packets matters more than recovery after a kill
-                log.warning("publications not written", path=str(self._path), reason=str(exc), bytes=len(data))
+                log.warning("publications not written to disk", path=str(self._path), reason=str(exc), bytes=len(data))
 
     def close(self) -> None:
         """Flush and close the file."""

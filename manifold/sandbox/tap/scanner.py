@@ -164,7 +164,7 @@ class Scanner:
         if not self.wanted(topic):
             return self._skip(stop, end)
         mid_end = topic_end + (2 if first & 6 else 0)
-        needed = mid_end + (self.version >= 5)
+        needed = mid_end + 1 if self.version >= 5 else mid_end
         if needed > stop:
             raise Malformed("PUBLISH shorter than its head")
         if needed > end:

@@ -63,7 +63,7 @@ class Tap:
             publisher = tasks.create_task(self.publisher.run(), name="manifold.sandbox.tap.events")
             sweeper = tasks.create_task(self._sweep(), name="tap.sweep")
             servers = await self._listen()
-            looker = tasks.create_task(self._look(), name="tap.certificates")
+            certificate_watch = tasks.create_task(self._watch_certificates(), name="tap.certificates")
             self.listening = True
             log.info("tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, remembered=len(self.store))
             try:
@@ -77,7 +77,7 @@ class Tap:
                 log.info("tap stopping", unconfirmed_events=0 if drained else self.publisher.backlog)
                 publisher.cancel()
                 sweeper.cancel()
-                looker.cancel()
+                certificate_watch.cancel()
                 self.store.close()
 
     async def _listen(self) -> list[asyncio.Server]:
@@ -114,8 +114,8 @@ class Tap:
         except OSError as exc:
             raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
 
-    async def _look(self) -> None:
-        """Reload renewed certificates, and disconnect revoked ones, periodically."""
+    async def _watch_certificates(self) -> None:
+        """Reload renewed certificates, and disconnect clients with revoked ones, periodically."""
         while self._certificates is not None:
             await asyncio.sleep(LOOK_S)
             self._certificates.renew()

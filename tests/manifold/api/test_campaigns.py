@@ -286,7 +286,7 @@ def test_targets_and_orders_are_returned_in_pages(place: Place, campaign: str) -
     ]
     assert place.ask(f"/{campaign}/targets", params={"state": "delivered"}).json()["targets"] == []
     stranger = place.ask(f"/{campaign}/targets", params={"after": "nobody"})
-    assert (stranger.status_code, "after=nobody: is no target" in stranger.json()["detail"]) == (422, True)
+    assert (stranger.status_code, "after=nobody: is not a target" in stranger.json()["detail"]) == (422, True)
     first = place.ask(f"/{campaign}/events", params={"limit": 2}).json()
     second = place.ask(f"/{campaign}/events", params={"after": first["after"]}).json()
     told = [(event["do"], event["by"]) for event in first["events"] + second["events"]]

@@ -116,10 +116,10 @@ def test_a_rewind_is_on_disk_when_it_is_answered(place: Place, client_id: str, t
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"to": "yesterday"}, "to=yesterday: value error, is no place to rewind to; send earliest, a seq"),
+        ({"to": "yesterday"}, "to=yesterday: value error, is not a position to rewind to; send earliest, a seq"),
         ({"to": ""}, "to=: "),
         ({"to": -1}, "to=-1: "),
-        ({"to": MAX_SEQ + 1}, "is no place to rewind to"),
+        ({"to": MAX_SEQ + 1}, "is not a position to rewind to"),
         ({"to": True}, "to"),
         ({"to": None}, "to"),
         ({"to": 1.5}, "to"),
@@ -141,10 +141,10 @@ def test_an_invalid_parameter_is_refused_with_value_and_remedy(place: Place, cli
 @pytest.mark.parametrize(
     ("content", "detail"),
     [
-        (b'{"to": "earliest"', "body: is no JSON: Expecting ',' delimiter at character 17"),
-        (b'{"to": earliest}', "body: is no JSON: Expecting value at character 7"),
+        (b'{"to": "earliest"', "body: is not JSON: Expecting ',' delimiter at character 17"),
+        (b'{"to": earliest}', "body: is not JSON: Expecting value at character 7"),
         (b"null", "body=None: field required"),
-        (b"{", "body: is no JSON: Expecting property name enclosed in double quotes at character 1"),
+        (b"{", "body: is not JSON: Expecting property name enclosed in double quotes at character 1"),
     ],
 )
 def test_an_invalid_body_is_refused_with_reason_and_location(place: Place, client_id: str, content: bytes, detail: str) -> None:

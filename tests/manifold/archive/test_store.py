@@ -132,7 +132,7 @@ def test_an_interval_may_reach_the_end_of_time(length: timedelta) -> None:
     ],
 )
 def test_an_interval_outside_of_all_time_is_none(start: datetime, end: datetime) -> None:
-    with pytest.raises(ValueError, match="is no interval"):
+    with pytest.raises(ValueError, match="is not an interval"):
         Interval(start, end)
 
 

@@ -243,7 +243,7 @@ def test_a_repeated_trigger_is_a_duplicate_and_a_bad_one_is_refused(platform: Se
         pytest.param(["queue", "peek", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN to peek at"),
         pytest.param(["batch", "cancel", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id to cancel"),
         pytest.param(
-            ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
+            ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is not an interval", id="an interval that ends early"
         ),
         pytest.param(["report"], "there is no report in", id="no report"),
         pytest.param(

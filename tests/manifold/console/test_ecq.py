@@ -120,10 +120,10 @@ def test_clients_with_the_most_pending_messages_are_listed(platform: Settings, c
         (["write", "C", "k", "--data", "/no/file"], "cannot read /no/file (No such file or directory); name a file that exists"),
         (
             ["rewind", "C", "--to", "yesterday"],
-            '--to: "yesterday" is no place to rewind to; send earliest, a seq, or an ISO 8601',
+            '--to: "yesterday" is not a position to rewind to; send earliest, a seq, or an ISO 8601',
         ),
-        (["rewind", "C", "--to", "2026-11-21"], "is no place to rewind to"),
-        (["rewind", "C", "--to", "-1"], "is no place to rewind to"),
+        (["rewind", "C", "--to", "2026-11-21"], "is not a position to rewind to"),
+        (["rewind", "C", "--to", "-1"], "is not a position to rewind to"),
     ],
 )
 def test_an_invalid_message_is_refused_before_it_is_sent(line: list[str], message: str) -> None:

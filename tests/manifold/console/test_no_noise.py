@@ -72,13 +72,13 @@ WITHOUT_JAVA = ("/no/java", "set JAVA_HOME to Java 17")
 WITHOUT_JARS = ("/no/such/folder lacks", "pipelines.spark.jars", "MANIFOLD_JARS")
 NO_VIN = ("VIN 'A B'", "must be 1 to 64 printable ASCII")
 NO_REQUEST = ("request_id 'a/b'", "must be 1 to 128 printable ASCII")
-NO_DEVICE = ("'A B' is no device's id", "1 to 100 of A-Z")
+NO_DEVICE = ("'A B' is not a device's id", "1 to 100 of A-Z")
 NO_CAMPAIGN = ("campaign 'a b'", "must be 1 to 128 printable ASCII")
 NO_PLAN = ("cannot read /no/file", "name a file that exists")
 COUNT = ("--count", "greater than or equal to 1")
 # In this order, because a lake is checked before it is changed, and an erasure drops the history that a rollback needs.
 CASES = {
-    "ingest": Case("--json", "--from 2026-01-02 --to 2026-01-01", ("--from and --to", "2026-01-02", "is no interval")),
+    "ingest": Case("--json", "--from 2026-01-02 --to 2026-01-01", ("--from and --to", "2026-01-02", "is not an interval")),
     "report": Case("--json", "--run-id nobody", ("there is no report", "run manifold ingest")),
     "lake check": Case("--json", "--days -1", ("--days", "greater than or equal to 0")),
     "quarantine ls": Case("--json", "--since yesterday", ("--since", "yesterday")),

@@ -54,7 +54,7 @@ def test_an_answer_is_accepted_with_a_bounded_printable_reason(payload: bytes, e
         (TOPIC, b'"seq" "status"', "payload is not JSON (Extra data"),
         (TOPIC, b'{"seq": 7, "status": "\xff"}', "payload is not JSON ('utf-8' codec"),
         (TOPIC, b"[" * 4096, "payload is not JSON ("),
-        (TOPIC, b'["seq", "status"]', "payload is no JSON object; send one with seq and status"),
+        (TOPIC, b'["seq", "status"]', "payload is not a JSON object; send one with seq and status"),
         (TOPIC, wire(status="done"), "seq null must be a whole number from 1 to"),
         *(
             (TOPIC, wire(seq=bad, status="done"), "seq ")

@@ -89,6 +89,7 @@ def test_entries_are_counted_by_state_and_vehicles_by_presence(redis: Redis, url
 def test_compacted_queues_are_counted_separately(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([("}C}:{ecq}", [(seq(1), "r")])], NOW)
     batch = BlockingBatch(redis, POLICY)
+    # Owners that look like the end of a queue's key: their braces and "ecq" must not be taken for those of the key.
     for n in range(1, 31):
         owner = f"}}C}}:{{ecq}}{n}"
         for m in range(n):

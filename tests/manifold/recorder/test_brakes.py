@@ -100,7 +100,7 @@ def test_without_redis_the_receipt_says_that_the_brake_is_not_in_force(home: Har
     wait_until(lambda: brakes(home) == {"a": "pause"}, what="the brake to be handed over")
 
 
-def test_what_a_recorder_had_not_handed_over_when_it_died_comes_first(home: Harness) -> None:
+def test_a_brake_not_handed_over_before_a_crash_is_in_force_before_the_next_enqueue(home: Harness) -> None:
     home.redis_server.kill()
     give(home, Pause("a", "ann"))
     home.running.kill()
@@ -153,7 +153,7 @@ def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path:
             for _ in range(2):
                 await client.flushall()
                 for recorder in recorders:
-                    await recorder.look()
+                    await recorder.recheck()
             return (await queues.brakes()).brakes
 
     assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
@@ -170,7 +170,7 @@ def test_brakes_that_are_older_than_any_entry_are_forgotten(tmp_path: Path, redi
             queues, kept = Queues(client, POLICY), journal(tmp_path)
             kept.recover()
             await queues.brake([Braking("old", old), Braking("young", young)])
-            await Brakes(queues, ReplaySource(archive, kept, 0)).look()
+            await Brakes(queues, ReplaySource(archive, kept, 0)).recheck()
             kept.stop()
             return (await queues.brakes()).brakes
 
@@ -229,7 +229,7 @@ def test_the_archives_brakes_are_handed_over_as_soon_as_it_is_readable(
             work = asyncio.create_task(orders.run())
             try:
                 for _ in range(3):
-                    await orders.look()
+                    await orders.recheck()
                 assert (await queues.brakes()).brakes.keys() == {"journaled"}
                 folder.unlink()
                 moved.rename(folder)

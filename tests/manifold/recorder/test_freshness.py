@@ -81,7 +81,7 @@ def test_a_lake_over_its_age_limit_alerts_once_until_it_recovers(
         freshness, ages = Freshness(settings, Lake(settings)), []
 
         async def look(now: datetime) -> None:
-            await freshness.look(now)
+            await freshness.check(now)
             ages.append(_metrics.LAKE_AGE_SECONDS._value.get())
 
         first = record(settings, timedelta(minutes=30))
@@ -103,7 +103,7 @@ def test_a_lake_over_its_age_limit_alerts_once_until_it_recovers(
 
 def test_rules_broken_in_the_newest_audit_are_counted_by_severity(settings: Settings) -> None:
     def told() -> tuple[float, float]:
-        asyncio.run(Freshness(settings, Lake(settings)).look(NOW))
+        asyncio.run(Freshness(settings, Lake(settings)).check(NOW))
         error, warning = (_metrics.LAKE_BROKEN_RULES.labels(severity) for severity in ("error", "warning"))
         return error._value.get(), warning._value.get()
 

@@ -65,7 +65,7 @@ REFUSED = [
     pytest.param("$ECQ/w/V1", b"x", "names no key", Stream.ECQ, id="no key"),
     pytest.param("$ECQ/w/r/a", b"x", "level of the topics", Stream.ECQ, id="a reserved client id"),
     pytest.param("$ECQ/w/V1/a", b"x" * 101, "max_data_bytes=100", Stream.ECQ, id="compacted message too large"),
-    pytest.param("$ECQ/r/V1", b"yesterday", "no place to rewind to", Stream.ECQ, id="invalid rewind position"),
+    pytest.param("$ECQ/r/V1", b"yesterday", "is not a position to rewind to", Stream.ECQ, id="invalid rewind position"),
     pytest.param("$ECQ/r", b"earliest", "unknown topic", Stream.ECQ, id="rewind without a client id"),
 ]
 

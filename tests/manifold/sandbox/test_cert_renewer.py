@@ -156,7 +156,7 @@ def keeping(settings: Settings) -> Iterator[None]:
 
 
 def seen(settings: Settings, certificate: str) -> tuple[bytes, bytes]:
-    """The certificate and answer of Redis for a client with that certificate; empty if refused."""
+    """The certificate that Redis presents to a client that has `certificate`, and its answer to PING; both empty if refused."""
     ca = settings.tls_files("").ca
     try:
         with (

@@ -57,7 +57,7 @@ def test_every_message_has_one_info_line_in_json(
     ]
     assert [line["level"] for line in found] == ["info", "info", "info", "warning"]
     assert all(0 <= line["duration_ms"] < 60_000 for line in found)
-    assert (found[3]["code"], found[3]["reason"]) == ("MALFORMED_JSON", "the body is no JSON in UTF-8")
+    assert (found[3]["code"], found[3]["reason"]) == ("MALFORMED_JSON", "the body is not JSON in UTF-8")
     assert found[3]["details"]
 
 
