@@ -37,7 +37,7 @@ class BarePublisher:
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672))
         self._read = b""
         self._confirmed = 0
-        self._waiting: int | None = None  # messages in the queue; None until RabbitMQ has answered
+        self._depths: list[int] = []  # messages in the queue, as RabbitMQ has answered
         self._socket.sendall(header.ProtocolHeader().marshal())
         self._expect(commands.Connection.Start)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -86,11 +86,10 @@ class BarePublisher:
     def _wait_for_consumers(self) -> None:
         """Return when fewer than `MAX_WAITING` messages wait in the queue."""
         while True:
-            self._waiting = None
             self._say(commands.Queue.Declare(queue=topology.RAW, passive=True), _CHANNEL)
-            while self._waiting is None:
+            while not self._depths:
                 self._hear()
-            if self._waiting < MAX_WAITING:
+            if self._depths.pop() < MAX_WAITING:
                 return
             time.sleep(LOOK_S)
 
@@ -112,7 +111,7 @@ class BarePublisher:
                 case commands.Basic.Ack():
                     self._confirmed = found.delivery_tag  # confirms every message up to this one
                 case commands.Queue.DeclareOk():
-                    self._waiting = found.message_count
+                    self._depths.append(found.message_count)
 
     def _fill(self) -> None:
         came = self._socket.recv(READ_BYTES)
