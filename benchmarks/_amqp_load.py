@@ -111,7 +111,7 @@ class BarePublisher:
                 case commands.Basic.Ack():
                     self._confirmed = found.delivery_tag  # confirms every message up to this one
                 case commands.Queue.DeclareOk():
-                    self._depths.append(found.message_count)
+                    self._depths.append(found.message_count or 0)
 
     def _fill(self) -> None:
         came = self._socket.recv(READ_BYTES)
