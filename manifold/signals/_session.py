@@ -13,7 +13,7 @@ from typing import cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError, PublishError
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError
 from aiormq import Channel
 from aiormq.abc import DeliveredMessage
 
@@ -43,6 +43,7 @@ class Session:
         self._consumers: dict[str, tuple[ForeignBindings, Take]] = {}  # by consumer tag
         self._numbers = itertools.count()  # for consumer tags
         self._left = False
+        self._returned: str | None = None  # route of a message that was unroutable
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.max_properties = MAX_PROPERTIES  # bytes of a message's properties; fewer if the server's frames are small
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long a message from the queue may have waited
@@ -50,6 +51,7 @@ class Session:
         self.ready: Callable[[], Awaitable[None]]  # waits until the server reads what is published
         for channel in (consuming, publishing):
             channel.close_callbacks.add(lambda _, why: self.end(_closed(why)))
+        under_out.on_return_callbacks.add(self._note_return)
 
     async def consume(self, queue: str, take: Take) -> None:
         """Deliver the messages of the queue to `take` from now on."""
@@ -82,8 +84,8 @@ class Session:
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Publish in order; return for each message None if confirmed, else the error. Waits for the confirms without a timeout.
 
-        The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for an unroutable message or a lost
-        connection.
+        The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for a lost connection. Once a message
+        was unroutable, whatever is confirmed later gets one of `SESSION_ERRORS`, too.
         """
         return await asyncio.gather(*map(self._publish_one, out))
 
@@ -128,13 +130,18 @@ class Session:
                     mandatory=one.mandatory,
                     wait=False,
                 )
-        except PublishError as exc:
-            return AMQPError(f"RabbitMQ returned a message as unroutable: {exc}")
         except DeliveryError:
             return PublishRejectedError("rejected")
         except SESSION_ERRORS as exc:
             return exc
-        return None
+        return None if self._returned is None else AMQPError(f"RabbitMQ returned a message as unroutable: {self._returned}")
+
+    def _note_return(self, message: DeliveredMessage) -> None:
+        """Note an unroutable message, which RabbitMQ confirms next.
+
+        aiormq tells which one by its message id alone. Clients choose those, so another message under way may have the same.
+        """
+        self._returned = f"{message.exchange} with key {message.routing_key}"
 
     async def _consume(self, ways: ForeignBindings, take: Take) -> None:
         """Consume a queue into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
@@ -175,7 +182,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
             of_in, of_out = [await _connect(stack, url, settings, way) for way in ("in", "out")]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             consuming = await of_in.channel(publisher_confirms=False)
-            publishing = await of_out.channel(publisher_confirms=True, on_return_raises=True)
+            publishing = await of_out.channel(publisher_confirms=True)  # returns: see `_note_return`
             await consuming.set_qos(prefetch_count=settings.signals_prefetch)
         # What aio-pika's own channels do not have, the underlying ones have; their abstract class lacks parts of it.
         under_in = cast("Channel", await consuming.get_underlay_channel())

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aio_pika import Message
 
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
-from manifold.signals._outgoing import dead_letter, retry
+from manifold.signals._outgoing import Outgoing, dead_letter, retry
 from manifold.signals._received import Received
 from manifold.signals._session import open_session
 from tests.manifold.signals.gateway import Door, Gateway
@@ -95,6 +96,19 @@ def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door
             return await session.publish([retry(message, 1000), dead_letter(message, report)])
 
     assert asyncio.run(scenario()) == [None, None]
+
+
+@pytest.mark.slow
+def test_unroutable_messages_of_the_same_id_are_all_reported(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    """Clients choose the ids of their messages. RabbitMQ confirms what it returns, so a lost return would be a lost message."""
+
+    async def scenario() -> list[list[Exception | None]]:
+        unroutable = Outgoing(topology.DEAD_EXCHANGE, "no-queue", Message(b"{}", message_id="chosen"))
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            return await asyncio.gather(*(session.publish([unroutable]) for _ in range(3)))
+
+    groups = asyncio.run(scenario())
+    assert ["unroutable" in str(why) for group in groups for why in group] == [True] * 3
 
 
 async def until(is_so: Callable[[], bool]) -> None:
