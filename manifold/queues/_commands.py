@@ -33,10 +33,13 @@ def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]
     return stored
 
 
-def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]]) -> Args:
-    """Set brakes (campaign, brake or None to forget it, the one that must be there; None: any with a smaller seq)."""
+def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]], *, are_all: bool = False) -> Args:
+    """Set brakes (campaign, brake or None to forget it, the one that must be there; None: any with a smaller seq).
+
+    `are_all`: there are no others, so brakes count as loaded from now on.
+    """
     args = (part for campaign, *values in brakes for part in (campaign, *("" if v is None else v.to_wire() for v in values)))
-    return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, *args)
+    return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, "1" if are_all else "", *args)
 
 
 def read_brakes() -> Args:
