@@ -104,13 +104,13 @@ class Session:
 
     async def count(self, queue: str) -> int:
         """Return the number of messages waiting in the queue."""
-        with cancellation_as_error():
+        with lost_connection_as_error():
             found = await self._consuming.get_queue(queue, ensure=True)
         return int(found.declaration_result.message_count or 0)
 
     async def repair_topology(self) -> None:
         """Declare and bind again whatever was deleted."""
-        with cancellation_as_error():
+        with lost_connection_as_error():
             await self.repair()
 
     def end(self, why: str) -> None:
@@ -120,7 +120,7 @@ class Session:
 
     async def _publish_one(self, one: Outgoing) -> Exception | None:
         try:
-            with cancellation_as_error():
+            with lost_connection_as_error():
                 # As aio-pika's own `publish`, which waits for each message to be written before the next one.
                 await self._under_out.basic_publish(
                     one.message.body,
@@ -159,12 +159,12 @@ class Session:
 
         consumer = f"door-{next(self._numbers)}"
         self._consumers[consumer] = ways, take
-        with cancellation_as_error():  # as aio-pika's own `consume`, which takes another task for each message
+        with lost_connection_as_error():  # as aio-pika's own `consume`, which takes another task for each message
             await self._under_in.basic_consume(ways.queue, delivered, consumer_tag=consumer)
 
     async def _cancel(self, consumer: str) -> None:
         del self._consumers[consumer]
-        with cancellation_as_error():
+        with lost_connection_as_error():
             await self._under_in.basic_cancel(consumer)
 
 
@@ -178,7 +178,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     """
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
-        with cancellation_as_error():
+        with lost_connection_as_error():
             of_in, of_out = [await _connect(stack, url, settings, way) for way in ("in", "out")]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             consuming = await of_in.channel(publisher_confirms=False)
@@ -200,17 +200,21 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
 
 
 @contextlib.contextmanager
-def cancellation_as_error() -> Iterator[None]:
-    """Turn aiormq's cancellation of pending calls on a closed connection into an error.
+def lost_connection_as_error() -> Iterator[None]:
+    """Turn what aiormq does once a connection is closed into an error: it cancels pending calls, and raises for further ones.
 
     Raises:
-        ConnectionError: instead of a cancellation that was not requested for this task.
+        ConnectionError: instead of a plain RuntimeError, or of a cancellation that was not requested for this task.
     """
     try:
         yield
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("the connection has ended") from exc
+    except RuntimeError as exc:
+        if type(exc) is not RuntimeError:
             raise
         raise ConnectionError("the connection has ended") from exc
 
@@ -227,14 +231,14 @@ async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Setting
 
 
 async def _close(connection: AbstractConnection) -> None:
-    with contextlib.suppress(*SESSION_ERRORS), cancellation_as_error():
+    with contextlib.suppress(*SESSION_ERRORS), lost_connection_as_error():
         async with asyncio.timeout(5):
             await connection.close()
 
 
 async def _ack(received: Received, *, multiple: bool = False) -> None:
     assert received.message is not None  # every delivery has one
-    with cancellation_as_error():
+    with lost_connection_as_error():
         await received.message.ack(multiple=multiple)
 
 
