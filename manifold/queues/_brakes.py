@@ -27,8 +27,12 @@ class BrakedQueues(Streams):
     """
 
     async def brake(self, brakings: Iterable[Braking]) -> int:
-        """Put brakes on, each unless a newer order is known, and note that the brakes are loaded; return how many changed."""
+        """Put brakes on, each unless a newer order is known; return how many changed."""
         return int(await self._one(_commands.brake((each.campaign, each.brake, None) for each in brakings)))
+
+    async def load_brakes(self, brakings: Iterable[Braking]) -> None:
+        """Put all brakes on that there are; they count as loaded from now on."""
+        await self._one(_commands.brake(((each.campaign, each.brake, None) for each in brakings), are_all=True))
 
     async def turn_brake(self, campaign: str, before: Brake, after: Brake) -> bool:
         """Replace a brake that is still `before`; returns whether it was."""
@@ -40,7 +44,7 @@ class BrakedQueues(Streams):
         return int(await self._one(_commands.brake(old)))
 
     async def brakes_since(self) -> bytes:
-        """When brakes were first loaded into this Redis: another value once it was emptied in between, b"" if it has none."""
+        """When all brakes were first loaded into this Redis: another value after it was emptied; b"" if they never were."""
         version: bytes | None = await self._one(("GET", keys.BRAKES_VERSION))
         return (version or b"").partition(b".")[0]
 

@@ -33,12 +33,15 @@ def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]
     return stored
 
 
-def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]]) -> Args:
-    """Set brakes: a campaign, its new brake (None: forget it), and the brake to be replaced (None: any with a smaller seq)."""
+def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]], *, are_all: bool = False) -> Args:
+    """Set brakes: a campaign, its new brake (None: forget it), and the brake to be replaced (None: any with a smaller seq).
+
+    `are_all`: there are no others, so brakes count as loaded from now on.
+    """
     args: list[object] = []
     for campaign, after, before in brakes:
         args += (campaign, *("" if each is None else each.to_wire() for each in (after, before)))
-    return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, *args)
+    return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, "1" if are_all else "", *args)
 
 
 def read_brakes() -> Args:

@@ -92,9 +92,9 @@ class Loader(BulkQueues):
         for some in _in_flushes(records):
             self._send(map(_commands.record_outcome, some))
 
-    def brake(self, brakings: Iterable[Braking]) -> None:
-        """Put brakes on, each unless a newer order is known, and note that the brakes are loaded."""
-        self._send([_commands.brake((each.campaign, each.brake, None) for each in brakings)])
+    def load_brakes(self, brakings: Iterable[Braking]) -> None:
+        """Put on all brakes that there are, each unless a newer order is known, and note that they are loaded."""
+        self._send([_commands.brake(((each.campaign, each.brake, None) for each in brakings), are_all=True)])
 
     def store_triggers(self, triggers: Mapping[int, EntryTrigger]) -> list[str]:
         """Store what the entries of each trigger seq share; returns the keys of a wrong type, which are left alone."""

@@ -116,7 +116,10 @@ class Brakes:
         found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
         if since and monotonic() >= self._forget_at:
             self._forget_at = monotonic() + FORGET_S
-            await self._queues.forget_brakes(self._seq_ago(FORGET_LATER_MS))
+            try:
+                await self._queues.forget_brakes(self._seq_ago(FORGET_LATER_MS))
+            except ValueError as exc:
+                log.warning("brakes not readable: nothing of a campaign is sent", reason=str(exc))
         if since and (found, since) in (self._complete_in, self._incomplete_in):
             return
         try:
@@ -129,7 +132,7 @@ class Brakes:
             self._incomplete_in = found, since
             self._is_incomplete.set()
             return
-        await self._queues.brake(brakings)
+        await self._queues.load_brakes(brakings)
         # `since` is empty if Redis had no brakes. It has changed now, so the next call hands them over once more: another
         # recorder may have been first.
         self._complete_in, self._incomplete_in = (found, since), None

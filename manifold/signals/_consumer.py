@@ -29,6 +29,7 @@ REPAIR_S = 5.0  # between two declarations of the topology
 SAVE_S = 10.0  # between two saves of the time when the raw queue was last empty
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.5, 15.0  # backoff between connection attempts
 GROUP_BYTES = 4 << 20  # body bytes settled as one group
+PUBLISHED_AT_ONCE = 2  # groups that wait for their confirms while the next one is judged and recorded
 # Messages that wait for full queues, and bytes of their bodies, above which consumers are not replaced and the prefetch applies.
 MAX_HELD_BACK, MAX_HELD_BACK_BYTES = 1000, 32 << 20
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
@@ -45,7 +46,7 @@ class Consumer:
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
         self.in_hand = 0  # messages delivered and not acknowledged
         self._settings, self._processor, self._state = settings, processor, state
-        self._group_size = max(1, settings.signals_prefetch // 2)
+        self._group_size = max(1, settings.signals_prefetch // (PUBLISHED_AT_ONCE + 1))
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
         self._held_back = HeldBack(retry, self._arrived.set)
@@ -133,51 +134,55 @@ class Consumer:
         self._arrived.set()
 
     async def _settle_all(self, session: Session) -> None:
-        """Settle messages in groups; while one group is published and acknowledged, the next is judged and recorded.
+        """Settle messages in groups; while groups are published and acknowledged, the next one is judged and recorded.
 
         A chunk of held-back messages is also a group; it was judged and recorded before.
         """
-        finishing: asyncio.Task[None] | None = None
-        held: frozenset[Key] = frozenset()
+        finishing = deque[tuple[asyncio.Task[None], frozenset[Key]]]()  # oldest first, with the keys that the group claims
         try:
             while not session.lost.done() or (self._stopping.is_set() and self._waiting):
-                if finishing is not None and finishing.done():
-                    finishing.result()
+                while finishing and finishing[0][0].done():
+                    finishing.popleft()[0].result()
                 if self._held_back.is_due and not self._stopping.is_set():
-                    if finishing is not None:
-                        await finishing
+                    while finishing:
+                        await finishing.popleft()[0]
                     disposition = self._held_back.take(self._group_size)
                 elif self._waiting:
-                    disposition = await self._processor.begin(self._next_group(), held | self._held_back.keys)
-                    if finishing is not None:
-                        await finishing
+                    held = self._held_back.keys.union(*(keys for _, keys in finishing))
+                    disposition = await self._processor.begin(self._next_group(), held)
+                    if len(finishing) == PUBLISHED_AT_ONCE:
+                        await finishing.popleft()[0]
                 else:
                     self._arrived.clear()
                     await self._arrived.wait()
                     continue
-                held = disposition.held
-                finishing = asyncio.create_task(self._finish(disposition, session), name="signals.finish")
-                finishing.add_done_callback(lambda _: self._arrived.set())
-            if finishing is not None:
-                await finishing
+                earlier = finishing[-1][0] if finishing else None
+                task = asyncio.create_task(self._finish(disposition, session, earlier), name="signals.finish")
+                task.add_done_callback(lambda _: self._arrived.set())
+                finishing.append((task, disposition.held))
+            for task, _ in finishing:
+                await task
         except asyncio.CancelledError:
-            if finishing is not None:
-                finishing.cancel()
+            for task, _ in finishing:
+                task.cancel()
             raise
         finally:
-            if finishing is not None:
-                await asyncio.wait((finishing,))
+            await asyncio.gather(*(task for task, _ in finishing), return_exceptions=True)
 
     def _next_group(self) -> list[Received]:
-        """Take waiting messages, up to half of the prefetch; the other half is being published meanwhile."""
+        """Take waiting messages, up to a part of the prefetch; the other parts are being published meanwhile."""
         group, size = list[Received](), 0
         while self._waiting and size < GROUP_BYTES and len(group) < self._group_size:
             group.append(self._waiting.popleft())
             size += len(group[-1].body)
         return group
 
-    async def _finish(self, disposition: Disposition, session: Session) -> None:
-        rejected = await self._processor.finish(disposition, session, one_by_one=len(self._held_back) > 0)
+    async def _finish(self, disposition: Disposition, session: Session, earlier: asyncio.Task[None] | None) -> None:
+        """Publish a group, and acknowledge it after the earlier one."""
+        await self._processor.publish(disposition, session)
+        if earlier is not None:
+            await earlier
+        rejected = await self._processor.acknowledge(disposition, session, one_by_one=len(self._held_back) > 0)
         self._held_back.add(rejected)
         settled = [received for received in disposition.received if received.tag not in rejected.rejected_by]
         self._settled += bool(settled)
@@ -203,7 +208,7 @@ class Consumer:
         if self._stopping.is_set() or len(held_back) > MAX_HELD_BACK or held_back.body_bytes > MAX_HELD_BACK_BYTES:
             return
         for consumer, count in held_back.by_consumer.items():
-            if count >= self._group_size:
+            if count >= self._settings.signals_prefetch / 2:
                 await session.replace_consumer(consumer)
 
     async def _check_depths(self, session: Session) -> None:

@@ -80,7 +80,7 @@ class Disposition:
             self.expired.append(Refused.of(received, EXPIRED))
 
     def note(self, message: Accepted, claim: Claim, held: set[Key]) -> None:
-        """Sort in a checked message by its claim in Redis; `held` contains the keys of this group and the previous one."""
+        """Sort in a checked message by its claim in Redis; `held` contains the keys of this group and the unfinished ones."""
         where = _key(message)
         match claim:
             case Claim.NEW | Claim.AGAIN if where not in held:

@@ -31,7 +31,7 @@ class Judge:
     async def disposition_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
         """Decide about each message of the group; nothing is recorded or published yet.
 
-        `held_before` contains the keys of the group being published; messages with one of them are duplicates.
+        `held_before` contains the keys of the groups being published; messages with one of them are duplicates.
         """
         disposition, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
         for received in group:

@@ -20,7 +20,7 @@ from manifold.signals._tracing import Tracing
 
 
 class Processor:
-    """Settles groups of messages. The next group may be judged and recorded while one is published and acknowledged."""
+    """Settles groups of messages. The next groups may be judged, recorded and published while one waits for its confirms."""
 
     log_accepted = 1.0  # sampling rate of log lines for accepted messages
 
@@ -30,20 +30,28 @@ class Processor:
         self.tracing: Tracing | None = None  # tracing is off
 
     async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
-        """Decide about a group and record it on disk; `held_before` contains the keys of a group that is not finished."""
+        """Decide about a group and record it on disk; `held_before` contains the keys of unfinished groups."""
         disposition = await self._judge.disposition_of(group, held_before)
         await self._recording.record(disposition)
         return disposition
 
-    async def finish(self, disposition: Disposition, session: Session, *, one_by_one: bool) -> Disposition:
-        """Acknowledge every message of the group except those rejected by a full queue, which are returned.
-
-        Groups must be finished in order of arrival. `one_by_one`: earlier messages are still unacknowledged, so ack individually.
+    async def publish(self, disposition: Disposition, session: Session) -> None:
+        """Publish the results of a group; return when all are confirmed or rejected by a full queue.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session has ended; its messages will be redelivered.
         """
         await self._publishing.publish(disposition, session)
+
+    async def acknowledge(self, disposition: Disposition, session: Session, *, one_by_one: bool) -> Disposition:
+        """Acknowledge every message of a published group except those rejected by a full queue, which are returned.
+
+        Groups must be acknowledged in order of arrival. `one_by_one`: earlier messages are still unacknowledged, so ack
+        individually.
+
+        Raises:
+            AMQPError, OSError, TimeoutError: the session has ended; its messages will be redelivered.
+        """
         rejected = Disposition()
         if disposition.rejected_by:
             rejected, disposition = disposition.split(disposition.rejected_by)

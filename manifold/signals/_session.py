@@ -13,7 +13,7 @@ from typing import cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError, PublishError
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError
 from aiormq import Channel
 from aiormq.abc import DeliveredMessage
 
@@ -43,6 +43,7 @@ class Session:
         self._consumers: dict[str, tuple[ForeignBindings, Take]] = {}  # by consumer tag
         self._numbers = itertools.count()  # for consumer tags
         self._left = False
+        self._returned: str | None = None  # route of a message that was unroutable
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.max_properties = MAX_PROPERTIES  # bytes of a message's properties; fewer if the server's frames are small
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long a message from the queue may have waited
@@ -50,6 +51,7 @@ class Session:
         self.ready: Callable[[], Awaitable[None]]  # waits until the server reads what is published
         for channel in (consuming, publishing):
             channel.close_callbacks.add(lambda _, why: self.end(_closed(why)))
+        under_out.on_return_callbacks.add(self._note_return)
 
     async def consume(self, queue: str, take: Take) -> None:
         """Deliver the messages of the queue to `take` from now on."""
@@ -82,8 +84,8 @@ class Session:
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Publish in order; return for each message None if confirmed, else the error. Waits for the confirms without a timeout.
 
-        The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for an unroutable message or a lost
-        connection.
+        The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for a lost connection. Once a message
+        was unroutable, whatever is confirmed later gets one of `SESSION_ERRORS`, too.
         """
         return await asyncio.gather(*map(self._publish_one, out))
 
@@ -102,13 +104,13 @@ class Session:
 
     async def count(self, queue: str) -> int:
         """Return the number of messages waiting in the queue."""
-        with cancellation_as_error():
+        with lost_connection_as_error():
             found = await self._consuming.get_queue(queue, ensure=True)
         return int(found.declaration_result.message_count or 0)
 
     async def repair_topology(self) -> None:
         """Declare and bind again whatever was deleted."""
-        with cancellation_as_error():
+        with lost_connection_as_error():
             await self.repair()
 
     def end(self, why: str) -> None:
@@ -118,7 +120,7 @@ class Session:
 
     async def _publish_one(self, one: Outgoing) -> Exception | None:
         try:
-            with cancellation_as_error():
+            with lost_connection_as_error():
                 # As aio-pika's own `publish`, which waits for each message to be written before the next one.
                 await self._under_out.basic_publish(
                     one.message.body,
@@ -128,13 +130,18 @@ class Session:
                     mandatory=one.mandatory,
                     wait=False,
                 )
-        except PublishError as exc:
-            return AMQPError(f"RabbitMQ returned a message as unroutable: {exc}")
         except DeliveryError:
             return PublishRejectedError("rejected")
         except SESSION_ERRORS as exc:
             return exc
-        return None
+        return None if self._returned is None else AMQPError(f"RabbitMQ returned a message as unroutable: {self._returned}")
+
+    def _note_return(self, message: DeliveredMessage) -> None:
+        """Note an unroutable message, which RabbitMQ confirms next.
+
+        aiormq tells which one by its message id alone. Clients choose those, so another message under way may have the same.
+        """
+        self._returned = f"{message.exchange} with key {message.routing_key}"
 
     async def _consume(self, ways: ForeignBindings, take: Take) -> None:
         """Consume a queue into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
@@ -152,12 +159,12 @@ class Session:
 
         consumer = f"door-{next(self._numbers)}"
         self._consumers[consumer] = ways, take
-        with cancellation_as_error():  # as aio-pika's own `consume`, which takes another task for each message
+        with lost_connection_as_error():  # as aio-pika's own `consume`, which takes another task for each message
             await self._under_in.basic_consume(ways.queue, delivered, consumer_tag=consumer)
 
     async def _cancel(self, consumer: str) -> None:
         del self._consumers[consumer]
-        with cancellation_as_error():
+        with lost_connection_as_error():
             await self._under_in.basic_cancel(consumer)
 
 
@@ -171,11 +178,11 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     """
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
-        with cancellation_as_error():
+        with lost_connection_as_error():
             of_in, of_out = [await _connect(stack, url, settings, way) for way in ("in", "out")]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             consuming = await of_in.channel(publisher_confirms=False)
-            publishing = await of_out.channel(publisher_confirms=True, on_return_raises=True)
+            publishing = await of_out.channel(publisher_confirms=True)  # returns: see `_note_return`
             await consuming.set_qos(prefetch_count=settings.signals_prefetch)
         # What aio-pika's own channels do not have, the underlying ones have; their abstract class lacks parts of it.
         under_in = cast("Channel", await consuming.get_underlay_channel())
@@ -193,17 +200,21 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
 
 
 @contextlib.contextmanager
-def cancellation_as_error() -> Iterator[None]:
-    """Turn aiormq's cancellation of pending calls on a closed connection into an error.
+def lost_connection_as_error() -> Iterator[None]:
+    """Turn what aiormq does once a connection is closed into an error: it cancels pending calls, and raises for further ones.
 
     Raises:
-        ConnectionError: instead of a cancellation that was not requested for this task.
+        ConnectionError: instead of a plain RuntimeError, or of a cancellation that was not requested for this task.
     """
     try:
         yield
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("the connection has ended") from exc
+    except RuntimeError as exc:
+        if type(exc) is not RuntimeError:
             raise
         raise ConnectionError("the connection has ended") from exc
 
@@ -220,14 +231,14 @@ async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Setting
 
 
 async def _close(connection: AbstractConnection) -> None:
-    with contextlib.suppress(*SESSION_ERRORS), cancellation_as_error():
+    with contextlib.suppress(*SESSION_ERRORS), lost_connection_as_error():
         async with asyncio.timeout(5):
             await connection.close()
 
 
 async def _ack(received: Received, *, multiple: bool = False) -> None:
     assert received.message is not None  # every delivery has one
-    with cancellation_as_error():
+    with lost_connection_as_error():
         await received.message.ack(multiple=multiple)
 
 

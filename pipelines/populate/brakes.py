@@ -24,4 +24,4 @@ def load_brakes(settings: Settings, redis: Redis, now: datetime) -> None:
     """
     orders = RecordedSegments(Archive(settings.archive, settings.s3))
     since = first_seq_at(now - timedelta(days=settings.retention_days))
-    Loader(redis, Policy.of(settings)).brake(brakings_of(orders.recorded_since(Stream.CAMPAIGN, since)))
+    Loader(redis, Policy.of(settings)).load_brakes(brakings_of(orders.recorded_since(Stream.CAMPAIGN, since)))

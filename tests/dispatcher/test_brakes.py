@@ -37,7 +37,7 @@ def play(redis_server: Server, redis: Redis) -> Play:
 
 def test_nothing_is_known_before_the_first_look_or_after_news(play: Play) -> None:
     async def scenario(brakes: Brakes, queues: Queues) -> None:
-        await queues.brake([Braking("c", Brake(7, "pause"))])
+        await queues.load_brakes([Braking("c", Brake(7, "pause"))])
         assert (brakes.is_outdated, brakes.ruling("c", None)) == (True, None)
         await brakes.read()
         assert brakes.ruling("c", None) == Ruling("campaign c is paused")
@@ -54,7 +54,7 @@ def test_nothing_is_known_before_the_first_look_or_after_news(play: Play) -> Non
 
 def test_what_was_asked_for_too_long_ago_is_not_known(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(brakes: Brakes, queues: Queues) -> None:
-        await queues.brake([])
+        await queues.load_brakes([])
         await brakes.read()
         version, now = (await queues.brakes()).version, monotonic_ms()
         monkeypatch.setattr(_brakes, "monotonic_ms", lambda: now + FRESH_MS + 1)
@@ -67,7 +67,7 @@ def test_what_was_asked_for_too_long_ago_is_not_known(play: Play, monkeypatch: p
 
 def test_a_redis_that_has_lost_the_brakes_lets_nothing_of_a_campaign_pass(play: Play, redis: Redis) -> None:
     async def scenario(brakes: Brakes, queues: Queues) -> None:
-        await queues.brake([])
+        await queues.load_brakes([])
         await brakes.read()
         redis.flushall()
         brakes.note_version(b"", monotonic_ms())
@@ -82,7 +82,7 @@ def test_a_redis_that_has_lost_the_brakes_lets_nothing_of_a_campaign_pass(play: 
 
 def test_a_window_ends_by_the_clock_of_redis(play: Play) -> None:
     async def scenario(brakes: Brakes, queues: Queues) -> None:
-        await queues.brake([])
+        await queues.load_brakes([])
         await brakes.read()
         until_ms = wall_clock_ms() + 60_000
         ruling = brakes.ruling("c", until_ms)
@@ -96,7 +96,7 @@ def test_a_window_ends_by_the_clock_of_redis(play: Play) -> None:
 
 def test_a_window_that_ends_in_the_year_9999_gives_an_expiry_that_a_packet_can_carry(play: Play) -> None:
     async def scenario(brakes: Brakes, queues: Queues) -> None:
-        await queues.brake([])
+        await queues.load_brakes([])
         await brakes.read()
         ruling = brakes.ruling("c", LATEST_MS)
         assert ruling is not None

@@ -126,7 +126,7 @@ def test_campaigns_are_braked_and_withdrawn_with_each_services_own_rights(users:
 
             recorder, dispatcher, campaigner = [await of(name) for name in ("recorder", "dispatcher", "campaigner")]
             paused, resumed = Brake(5, "pause"), Brake(6, OFF)
-            assert await recorder.brake([Braking("c", paused)]) == 1
+            await recorder.load_brakes([Braking("c", paused)])
             assert await recorder.brakes_since()
             await recorder.store_trigger(7, EntryTrigger("c", "d", is_release=True, until_ms=1))
             assert (await dispatcher.brakes()).brakes == {"c": paused}

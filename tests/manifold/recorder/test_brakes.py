@@ -159,6 +159,51 @@ def test_each_recorder_hands_its_journal_over_though_another_was_first(tmp_path:
     assert asyncio.run(scenario()).keys() == {"of-0", "of-1"}
 
 
+def test_an_order_in_an_emptied_redis_does_not_pass_for_all_brakes(tmp_path: Path, redis_server: Server) -> None:
+    """While the archive, which has another campaign's brake, is unreadable."""
+    folder, moved, seqs = tmp_path / "archive" / Stream.CAMPAIGN, tmp_path / "moved", SeqSource(0)
+    archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
+    archived, given = (
+        Envelope(seqs.next(), datetime.now(UTC), Stream.CAMPAIGN, topics.CAMPAIGN, encode(Pause(name, "ann")))
+        for name in ("archived", "given")
+    )
+    archive.seal([archived], 0)
+    folder.rename(moved)
+    folder.touch()  # no folder, so it cannot be listed
+
+    async def scenario() -> None:
+        async with AsyncRedis(port=redis_server.port) as client:
+            await client.flushall()
+            queues, kept, order = Queues(client, POLICY), journal(tmp_path), Incoming(given)
+            kept.recover()
+            orders = Brakes(queues, ReplaySource(archive, kept, 0))
+            order.braking = Braking("given", Brake(given.seq, "pause"))
+            await orders.hand_over([order])
+            with pytest.raises(OSError, match="campaign"):
+                await orders.recheck()
+            found = await queues.brakes()
+            assert (found.version, set(found.brakes)) == (b"", {"given"}), "dispatchers send nothing of a campaign"
+            folder.unlink()
+            moved.rename(folder)
+            await orders.recheck()
+            found = await queues.brakes()
+            assert (bool(found.version), set(found.brakes)) == (True, {"archived", "given"})
+            kept.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_foreign_value_among_the_brakes_stops_no_recorder(home: Harness) -> None:
+    home.stop_recorder()
+    home.redis.hset(keys.BRAKES, "foreign", "no brake")
+    home.start()
+    home.wait_direct_enqueue()
+
+    (receipt,) = give(home, Pause("a", "ann"))
+
+    assert (receipt["status"], receipt["reason"]) == ("recorded", None)
+
+
 def test_brakes_that_are_older_than_any_entry_are_forgotten(tmp_path: Path, redis_server: Server) -> None:
     archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
     now_ms = wall_clock_ms()
@@ -169,7 +214,7 @@ def test_brakes_that_are_older_than_any_entry_are_forgotten(tmp_path: Path, redi
             await client.flushall()
             queues, kept = Queues(client, POLICY), journal(tmp_path)
             kept.recover()
-            await queues.brake([Braking("old", old), Braking("young", young)])
+            await queues.load_brakes([Braking("old", old), Braking("young", young)])
             await Brakes(queues, ReplaySource(archive, kept, 0)).recheck()
             kept.stop()
             return (await queues.brakes()).brakes
@@ -224,7 +269,7 @@ def test_the_archives_brakes_are_handed_over_as_soon_as_it_is_readable(
             queues, kept = Queues(client, POLICY), journal(tmp_path)
             kept.recover()
             await kept.append([journaled])
-            await queues.brake([])  # another recorder was first
+            await queues.load_brakes([])  # another recorder was first
             orders = Brakes(queues, ReplaySource(archive, kept, 0))
             work = asyncio.create_task(orders.run())
             try:

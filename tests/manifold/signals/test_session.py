@@ -1,21 +1,22 @@
 """A session with RabbitMQ: its deliveries, acknowledgements and publishes, and its end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aio_pika import Message
 
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
-from manifold.signals._outgoing import dead_letter, retry
+from manifold.signals._outgoing import Outgoing, dead_letter, retry
 from manifold.signals._received import Received
-from manifold.signals._session import open_session
+from manifold.signals._session import SESSION_ERRORS, open_session
 from tests.manifold.signals.gateway import Door, Gateway
 from tests.support.rabbitmq import ctl
 from tests.support.servers import wait_until
@@ -95,6 +96,46 @@ def test_a_direct_reply_to_request_of_another_client_ends_no_connection(own_door
             return await session.publish([retry(message, 1000), dead_letter(message, report)])
 
     assert asyncio.run(scenario()) == [None, None]
+
+
+@pytest.mark.slow
+def test_unroutable_messages_of_the_same_id_are_all_reported(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    """Clients choose the ids of their messages. RabbitMQ confirms what it returns, so a lost return would be a lost message."""
+
+    async def scenario() -> list[list[Exception | None]]:
+        unroutable = Outgoing(topology.DEAD_EXCHANGE, "no-queue", Message(b"{}", message_id="chosen"))
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            return await asyncio.gather(*(session.publish([unroutable]) for _ in range(3)))
+
+    groups = asyncio.run(scenario())
+    assert ["unroutable" in str(why) for group in groups for why in group] == [True] * 3
+
+
+@pytest.mark.slow
+def test_every_call_on_a_lost_connection_raises_a_session_error(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    """Any other error ends the service."""
+    one = Outgoing(topology.EXCHANGE, topology.PROCESSED, Message(b"{}"))
+    gateway.send(b"delivered", {})
+
+    async def scenario() -> list[Any]:
+        taken = list[Received]()
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            await session.consume(topology.RAW, taken.append)
+            await until(lambda: len(taken) == 1)
+            await asyncio.to_thread(ctl, rabbitmq, "close_all_connections", "the operator has closed them")
+            await session.lost
+            calls: list[Awaitable[Any]] = [
+                session.repair_topology(),
+                session.count(topology.RAW),
+                session.consume(topology.STATUS, taken.append),
+                session.replace_consumer("door-0"),
+                session.ack_up_to(taken[0]),
+                session.publish([one]),
+            ]
+            found: list[Any] = [(await asyncio.gather(call, return_exceptions=True))[0] for call in calls]
+            return [*found[:-1], *found[-1]]
+
+    assert [why for why in asyncio.run(scenario()) if not isinstance(why, SESSION_ERRORS)] == []
 
 
 async def until(is_so: Callable[[], bool]) -> None:
