@@ -19,6 +19,7 @@ import great_expectations.expectations as gxe
 from great_expectations.core import ExpectationSuiteValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
 
+from expectations import _compat as compat
 from expectations import _custom as custom
 from expectations import _rules as rules
 from expectations._docs import SITE, site_config
@@ -30,6 +31,7 @@ for chatty in ("great_expectations", "great_expectations.data_context.types.base
     logging.getLogger(chatty).setLevel(logging.WARNING)
 # Counts only: sample rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
+compat.look_up_no_values()
 GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
 
 
@@ -105,10 +107,6 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
                 yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **about)
             case rules.Matches():
                 yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
-            case rules.NotLess():
-                # Null counts as true: a comparison with null breaks nothing, and excluding rows would take another pass.
-                pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
-                yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
             case rules.Unique() | rules.UniqueTogether() | rules.UniqueInTable():
                 yield custom.ExpectKeyToBeUnique(**flag)
             case rules.Known():

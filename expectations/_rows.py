@@ -20,7 +20,6 @@ from expectations._rules import (
     Iso3779,
     Known,
     Matches,
-    NotLess,
     NotNull,
     Unique,
     UniqueInTable,
@@ -48,6 +47,12 @@ class Case:
     run_id: str
     as_of: datetime
     data_wait: timedelta
+    count: int | None = None  # of the rows, if it is known
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.frame.count() if self.count is None else self.count
 
     @cached_property
     def flagged(self) -> DataFrame:
@@ -64,7 +69,7 @@ class Case:
                 case Iso3779():
                     found = found.withColumn(rule.name, is_iso_3779(sf.col(rule.column)))
                 case Unique() | UniqueTogether():
-                    found = _with_flag(found, rule, repeated(self.frame, rule.columns))
+                    found = _with_flag(found, rule, repeated(self.frame, rule.columns, self.rows))
                 case UniqueInTable():
                     found = _with_flag(found, rule, repeated_in(self.frame, rule.columns, self.reference(rule.in_table)))
                 case Known():
@@ -116,8 +121,6 @@ class Case:
                 return f"{_name(column)} >= {_literal(self.value(least))}{upper}"
             case Matches(column=column, regex=regex):
                 return f"regexp_like({_name(column)}, {_literal(regex)})"
-            case NotLess(column_A=greater, column_B=less):
-                return f"{_name(greater)} >= {_name(less)}"
         raise AssertionError(rule)
 
     def samples(self, rule: AnyRule, offending: DataFrame) -> tuple[str, ...]:

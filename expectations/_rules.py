@@ -157,19 +157,6 @@ class Matches(_OnColumn):
         return f"{self.column} matches {self.regex}"
 
 
-class NotLess(_Rule):
-    """The value of `column_A` is not less than that of `column_B`."""
-
-    type: Literal["expect_column_pair_values_a_to_be_greater_than_b"]
-    name: str
-    column_A: str  # noqa: N815  # the library's names
-    column_B: str  # noqa: N815
-    or_equal: Literal[True]
-
-    def __str__(self) -> str:
-        return f"{self.column_A} >= {self.column_B}"
-
-
 class Iso3779(_OnColumn):
     """The column holds an ISO 3779 VIN with its check digit, as `manifold.contracts.names.is_iso_3779_vin` defines it."""
 
@@ -198,7 +185,7 @@ class Holds(_Rule):
 
 
 AnyUnique = Unique | UniqueTogether | UniqueInTable
-AnyRule = NotNull | AnyUnique | Known | InSet | Between | Matches | NotLess | Iso3779 | Holds
+AnyRule = NotNull | AnyUnique | Known | InSet | Between | Matches | Iso3779 | Holds
 Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 
@@ -207,7 +194,5 @@ def columns_of(rule: AnyRule) -> tuple[str, ...]:
     match rule:
         case Holds():
             return rule.shows
-        case NotLess():
-            return rule.column_A, rule.column_B
         case _:
             return rule.columns
