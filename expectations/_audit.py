@@ -37,6 +37,7 @@ def audit(
     keep: int,
     references: "Mapping[str, DataFrame]",
     data_wait: timedelta,
+    counts: Mapping[str, int] | None = None,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
     """Audit the rows that one run adds, before they are published.
@@ -52,6 +53,7 @@ def audit(
             (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path). No other column is read. Rows that the run cannot
             refer to may be left out.
         data_wait: how long a trigger may lack its data before that is a warning.
+        counts: by table name, the numbers of rows that are known; other frames are counted.
         keep_results: called last, with the rows of `quality_results`.
 
     Raises:
@@ -64,7 +66,10 @@ def audit(
     suites = load_suites() | load_list_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
-    cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
+    known = counts or {}
+    cases = [
+        Case(suites[table], frame, references, run_id, as_of, data_wait, known.get(table)) for table, frame in frames.items()
+    ]
     # Importing it takes about three seconds, which reading suites or results does not need.
     from expectations._judge import judge
 

@@ -10,13 +10,13 @@ from manifold.lake.hashes import HASH_BATCH_SIZE, find_duplicates
 MAX_SUSPECTS = 1000  # hashes passed to Spark as literals; beyond it, all keys are grouped
 
 
-def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
-    """Keys that occur in several of these rows. Keys with a null are ignored.
+def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
+    """Keys that occur in several of these rows, whose number is `rows`. Keys with a null are ignored.
 
     Hashes are compared first, in the driver: that takes a tenth of the time of a shuffle, and most runs have no duplicates.
     """
     hashed = frame.where(_none_is_null(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
-    if frame.count() <= HASH_BATCH_SIZE:
+    if rows <= HASH_BATCH_SIZE:
         twice = find_duplicates(hashed.select("hash").toArrow()["hash"]).tolist()
         if not twice:
             return None

@@ -48,6 +48,12 @@ class Case:
     run_id: str
     as_of: datetime
     data_wait: timedelta
+    count: int | None = None  # of the rows, if it is known
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.frame.count() if self.count is None else self.count
 
     @cached_property
     def flagged(self) -> DataFrame:
@@ -64,7 +70,7 @@ class Case:
                 case Iso3779():
                     found = found.withColumn(rule.name, is_iso_3779(sf.col(rule.column)))
                 case Unique() | UniqueTogether():
-                    found = _with_flag(found, rule, repeated(self.frame, rule.columns))
+                    found = _with_flag(found, rule, repeated(self.frame, rule.columns, self.rows))
                 case UniqueInTable():
                     found = _with_flag(found, rule, repeated_in(self.frame, rule.columns, self.reference(rule.in_table)))
                 case Known():

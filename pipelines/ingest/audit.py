@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import partial
+from functools import partial, reduce
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -46,7 +46,9 @@ def audit_run(run: Run) -> Audit | None:
     if head is None or properties_of(head).get(RUN_ID) != run_id or is_committed(catalog.load_table(SEGMENTS.identifier), run_id):
         log.info("nothing to audit", run_id=run_id)
         return None
-    written = [pinned for pinned in (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)) if has_rows(catalog, pinned)]
+    pins = (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id))
+    counts = {pinned.table.name: count for pinned in pins if (count := added_count(catalog, pinned))}
+    written = [pinned for pinned in pins if pinned.table.name in counts]
     frames = {pinned.table.name: added(run, pinned) for pinned in written}
     result = audit(
         frames,
@@ -56,6 +58,7 @@ def audit_run(run: Run) -> Audit | None:
         keep=settings.report_max,
         references=ReferenceTables(run, written, frames),
         data_wait=timedelta(seconds=settings.data_wait_seconds),
+        counts=counts,
         keep_results=partial(append_audit_result, catalog, head),
     )
     for warning in result.warnings:
@@ -66,11 +69,11 @@ def audit_run(run: Run) -> Audit | None:
     return result
 
 
-def has_rows(catalog: Catalog, pinned: PinnedSnapshot) -> bool:
-    """Whether the run's snapshot adds rows to the table, by its summary."""
+def added_count(catalog: Catalog, pinned: PinnedSnapshot) -> int:
+    """The number of rows that the run's snapshot adds to the table, by its summary."""
     snapshot = catalog.load_table(pinned.table.identifier).snapshot_by_id(pinned.snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
-    return int(properties_of(snapshot).get("added-records", "0")) > 0
+    return int(properties_of(snapshot).get("added-records", "0"))
 
 
 def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
@@ -126,7 +129,8 @@ class ReferenceTables(Mapping[str, DataFrame]):
 
     def _near_payloads(self) -> Column:
         """Condition for rows of the days that can hold what the run has seen, and for rows without a day."""
-        days = {*_days(self._added.get(META.name), "stored_at"), *_days(self._added.get(DATA.name), DAY_OF)}
+        dated = {META.name: "stored_at", DATA.name: DAY_OF}
+        days = _days([self._added[table].select(column) for table, column in dated.items() if table in self._added])
         near = sf.col(DAY_OF).isNull()
         for first, last in spans_of(days):
             near = near | sf.col(DAY_OF).between(sf.lit(first), sf.lit(last))
@@ -144,9 +148,9 @@ def _bounds(rows: DataFrame, column: str) -> tuple[object, object]:
     return first, last
 
 
-def _days(rows: DataFrame | None, column: str) -> list[date]:
-    """The days of a column's values; rows without a value are left out."""
-    if rows is None:
+def _days(instants: Sequence[DataFrame]) -> list[date]:
+    """The days in these frames of one column each; nulls are left out."""
+    if not instants:
         return []
-    days = rows.select(sf.to_date(column).alias("day")).distinct().collect()
+    days = reduce(DataFrame.union, instants).toDF("at").select(sf.to_date("at").alias("day")).distinct().collect()
     return [row["day"] for row in days if row["day"] is not None]

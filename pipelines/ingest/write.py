@@ -176,15 +176,18 @@ def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> N
     found = read_and_parse(source_of(attempt, plan, Stream.OUTCOME), attempt.spark, parsing.outcomes, parsing.OUTCOMES).persist()
     try:
         rows = transforms.outcome_rows(found)
-        bounds = found.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
+        accepted = sf.when(sf.col("reason").isNull(), sf.col("entry_seq"))
+        bounds = found.agg(
+            sf.min(accepted).alias("first"), sf.max(accepted).alias("last"), sf.count("reason").alias("refused")
+        ).first()
         assert bounds is not None  # an aggregation has one row
         if bounds["first"] is not None:
             known = _known_outcomes(attempt, plan, bounds["first"], bounds["last"])
             attempt.append(
                 OUTCOMES, _unknown(rows, known, few=plan.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), plan.base[OUTCOMES.name]
             )
-        bad = transforms.refused_rows(found, Stream.OUTCOME)
-        if bad.count():
+        if bounds["refused"]:
+            bad = transforms.refused_rows(found, Stream.OUTCOME)
             refused.append(transforms.not_in(bad, _known_refusals(attempt, plan), list(QUARANTINE.key)))
     finally:
         found.unpersist()

@@ -38,8 +38,10 @@ def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_
     cut = now - timedelta(days=settings.quarantine_retention_days)
     midnight = cut.replace(hour=0, minute=0, second=0, microsecond=0)
     old = spark.table(name).where(sf.col("received_at") < sf.lit(midnight))
-    removed = Removal(old.count(), [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE_SIZE).collect()])
-    if removed.count and not dry_run:
+    if not (count := old.count()):
+        return Removal()
+    removed = Removal(count, [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE_SIZE).collect()])
+    if not dry_run:
         spark.sql(f"DELETE FROM {name} WHERE received_at < TIMESTAMP '{midnight:%Y-%m-%d} 00:00:00+00:00'")  # noqa: S608  # ours
     return removed
 

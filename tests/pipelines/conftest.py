@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from manifold.archive.segment import Interval, Selection
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import META, Table
-from manifold.lake.catalog import open_catalog
+from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest import run_all
@@ -25,6 +25,7 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.spark.session import configure
 from tests.conftest import for_few_rows
+from tests.pipelines import plain
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at
 
@@ -59,11 +60,16 @@ class SparkLake:
         """A run over this lake that begins at this millisecond."""
         return Run(self.spark, self.catalog, self.settings, run_id, at(ms), part)
 
-    def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
+    def ingest(self, run_id: str = "run", interval: Interval | None = None, *, ms: int = 0) -> Ingested:
         """A whole run without its audit."""
-        done = ingest(self.run(run_id, part=interval))
+        done = ingest(self.run(run_id, ms, interval))
         publish(self.catalog, run_id)
         return done
+
+    def ingest_plainly(self, run_id: str = "run", ms: int = 0) -> None:
+        """A whole run without its audit and without Spark."""
+        ensure_tables(self.catalog)
+        plain.ingest(self.catalog, self.settings, run_id=run_id, now=at(ms))
 
     def file(self, path: str) -> Path:
         return self.settings.home / "archive" / path

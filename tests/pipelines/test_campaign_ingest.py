@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace as with_fields
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ from manifold.contracts.tables import (
     IDS,
     OUTCOMES,
     QUARANTINE,
-    Table,
 )
 from manifold.contracts.topics import CAMPAIGN
 from manifold.history.entry import Bounds
@@ -39,6 +39,7 @@ from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, 
 from tests.pipelines.campaign_makers import archive, messages
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, outcome, seq_at, trigger
+from tests.pipelines.plain import read, rewrite
 
 pytestmark = pytest.mark.slow
 NAME, DAY = "maps-47", 86_400_000
@@ -117,13 +118,13 @@ def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLa
 def test_a_campaign_taken_in_again_is_there_once(spark_lake: SparkLake) -> None:
     facts = finished()
     archive(spark_lake, facts, PLAN)
-    run(spark_lake, "first")
+    spark_lake.ingest("first")
     before = {table.name: spark_lake.rows(table) for table in TABLES}
     orders = messages(facts, PLAN)[Stream.CAMPAIGN]
     spark_lake.write(Stream.CAMPAIGN, orders, node=9)
 
-    assert run(spark_lake, "first")[0].segments == 4
-    assert run(spark_lake, "second")[0].skipped == len(orders)
+    assert spark_lake.ingest("first").segments == 4
+    assert spark_lake.ingest("second").skipped == len(orders)
 
     assert {table.name: spark_lake.rows(table) for table in TABLES} == before
 
@@ -155,19 +156,23 @@ def replaced(one: Any, payload: bytes) -> Any:
 def test_what_is_falsified_in_the_tables_is_found(spark_lake: SparkLake) -> None:
     facts = finished()
     archive(spark_lake, facts, PLAN)
-    run(spark_lake)
+    spark_lake.ingest()
     releases = [fact for fact in facts if isinstance(fact, Released)]
     first, last = releases[0], releases[-1]
 
-    def change(table: Table, what: str) -> set[tuple[Kind, int, str]]:
-        name = f"{spark_lake.settings.catalog_name}.{table.identifier}"
-        spark_lake.spark.sql(f"UPDATE {name} {what}")
+    def change(seq: int | None = None, vin: str | None = None, **changed: Any) -> set[tuple[Kind, int, str]]:
+        """Change the outcomes of this entry's seq, or of this vehicle; return what is found."""
+        rows = read(spark_lake.catalog, OUTCOMES)
+        for row in rows:
+            if seq == row["seq"] or vin == row["vin"]:
+                row |= {name: value(row[name]) for name, value in changed.items()}
+        rewrite(spark_lake.catalog, OUTCOMES, rows)
         of_lake = read_campaign(spark_lake.catalog, NAME)
         return {(each.kind, each.seq, each.vin) for each in verify(of_lake.facts, of_lake.sent)}
 
-    moved = change(OUTCOMES, f"SET dispatched_at = dispatched_at + INTERVAL 12 HOURS WHERE seq = {first.seq}")
+    moved = change(first.seq, dispatched_at=lambda at: at + timedelta(hours=12))
     assert moved == {(Kind.OUTSIDE_WINDOW, first.seq, first.vins[0])}
-    altered = change(OUTCOMES, f"SET outcome = 'failed' WHERE vin = '{vins(6)[0]}'")  # which has not answered
+    altered = change(vin=vins(6)[0], outcome=lambda _: "failed")  # which has not answered
     assert {kind for kind, _, _ in altered - moved} == {Kind.MISCOUNTED}
     steps = [release.step for release in releases]
     extra = replace(releases[2], seq=releases[2].seq + 1, step=max(steps) + 1, vins=last.vins[:1])

@@ -22,24 +22,32 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake, new_session
+from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, trigger
+from tests.pipelines.plain import read, sightings, without_spark, write_run
 
 pytestmark = pytest.mark.slow
 TRIGGER = Stream.TRIGGER
 
 
+SOME = {
+    TRIGGER: [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])],
+    Stream.DATA: [data(3, "d1", b"one"), data(4, "d1", b"one")],
+}
+
+
 def write_some(spark_lake: SparkLake) -> None:
-    spark_lake.write(TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
-    spark_lake.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
+    for stream, messages in SOME.items():
+        spark_lake.write(stream, messages)
 
 
-def assert_all_is_in_once(spark_lake: SparkLake) -> None:
-    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
-    assert spark_lake.rows(DATA, "data_id") == ["d1"]
-    assert spark_lake.seen("times_seen") == [2]
-    assert len(spark_lake.rows(QUARANTINE)) == 1
-    assert len(spark_lake.rows(SEGMENTS)) == 2
-    assert leftovers(spark_lake.catalog) == []
+def assert_all_is_in_once(catalog: Catalog) -> None:
+    assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
+    assert [row["data_id"] for row in read(catalog, DATA)] == ["d1"]
+    assert [row["times_seen"] for row in sightings(catalog)] == [2]
+    assert len(read(catalog, QUARANTINE)) == 1
+    assert len(read(catalog, SEGMENTS)) == 2
+    assert leftovers(catalog) == []
 
 
 def leftovers(catalog: Catalog) -> list[str]:
@@ -52,15 +60,29 @@ def test_main_is_unchanged_before_the_run_is_published(spark_lake: SparkLake) ->
     ingest(spark_lake.run("run"))
     assert all(spark_lake.rows(table) == [] for table in TABLES)
     publish(spark_lake.catalog, "run")
-    assert_all_is_in_once(spark_lake)
+    assert_all_is_in_once(spark_lake.catalog)
+
+
+def write_without_spark(lake: Lake, run_id: str = "run", ms: int = 0) -> Catalog:
+    """Write everything new on the branches of a run."""
+    catalog = open_catalog(lake.settings)
+    write_run(without_spark(catalog, lake.settings, run_id, at(ms)))
+    return catalog
+
+
+@pytest.fixture
+def written(lake: Lake) -> Catalog:
+    """The catalog of a lake with a run that is written and not published."""
+    lake.renew()
+    for stream, messages in SOME.items():
+        lake.archive(stream, messages)
+    return write_without_spark(lake)
 
 
 @pytest.mark.parametrize("table", [DATA, META, IDS, QUARANTINE], ids=lambda table: table.name)
 def test_a_run_killed_between_two_tables_is_finished_by_the_next(
-    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table: Table
+    lake: Lake, written: Catalog, monkeypatch: pytest.MonkeyPatch, table: Table
 ) -> None:
-    write_some(spark_lake)
-    ingest(spark_lake.run("run"))
     bring = publication._fast_forward
 
     def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, run: Snapshot) -> None:
@@ -71,23 +93,25 @@ def test_a_run_killed_between_two_tables_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_fast_forward", die_before)
         with pytest.raises(KeyboardInterrupt):
-            publish(spark_lake.catalog, "run")
-    assert len(spark_lake.rows(SEGMENTS)) == 2
-    assert spark_lake.rows(table) == []
-    assert spark_lake.ingest("next").segments == 0
-    assert_all_is_in_once(spark_lake)
+            publish(written, "run")
+    assert len(read(written, SEGMENTS)) == 2
+    assert read(written, table) == []
+    assert write_run(without_spark(written, lake.settings, "next", at(1))).segments == 0
+    assert_all_is_in_once(written)
 
 
-def test_an_overtaken_run_is_repeated(spark_lake: SparkLake) -> None:
-    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(spark_lake.run("slow"))
-    spark_lake.write(TRIGGER, [trigger(2, ["V2"])])
-    spark_lake.ingest("fast")
+def test_an_overtaken_run_is_repeated(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(TRIGGER, [trigger(1, ["V1"])])
+    write_without_spark(lake, "slow")
+    lake.archive(TRIGGER, [trigger(2, ["V2"])])
+    catalog = write_without_spark(lake, "fast")
+    publish(catalog, "fast")
     with pytest.raises(ConcurrentPublish, match="slow"):
-        publish(spark_lake.catalog, "slow")
-    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
-    assert spark_lake.ingest("slow").segments == 0
-    assert leftovers(spark_lake.catalog) == []
+        publish(catalog, "slow")
+    assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
+    assert write_run(without_spark(catalog, lake.settings, "slow", at(1))).segments == 0
+    assert leftovers(catalog) == []
 
 
 @dataclass(frozen=True)
@@ -116,14 +140,12 @@ class Death:
 
 WRITING = {
     "before the first write": Death(write, "read_and_parse"),
-    "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
-    "before payloads are written": Death(Attempt, "append", DATA),
+    "ids are committed, payloads are not": Death(Attempt, "append", IDS, after=True),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "append_to_ledger"),
 }
 WRITTEN = {
     "before the audit": Death(chunks, "audit_run"),
-    "before publication": Death(chunks, "publish"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }
 COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_main", SEGMENTS, after=True)}
@@ -142,7 +164,7 @@ def test_a_job_killed_anywhere_is_completed_once_by_the_next(
         counts = [table.name for table in RUN_TABLES if spark_lake.rows(table)]
         assert counts == ([SEGMENTS.name] if deaths is COMMITTED else []), stage
     whole_run(spark_lake, "another" if deaths is COMMITTED else "run")
-    assert_all_is_in_once(spark_lake)
+    assert_all_is_in_once(spark_lake.catalog)
 
 
 def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
@@ -151,10 +173,8 @@ def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = No
     chunks.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
-def test_a_commit_with_a_lost_reply_is_verified(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_some(spark_lake)
-    ingest(spark_lake.run("run"))
-    commit, lost = spark_lake.catalog.commit_table, []
+def test_a_commit_with_a_lost_reply_is_verified(written: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, lost = written.commit_table, []
 
     def losing_each_first_reply(table: Any, requirements: Any, updates: Any) -> Any:
         reply = commit(table, requirements, updates)
@@ -164,10 +184,10 @@ def test_a_commit_with_a_lost_reply_is_verified(spark_lake: SparkLake, monkeypat
         return reply
 
     with monkeypatch.context() as patched:
-        patched.setattr(spark_lake.catalog, "commit_table", losing_each_first_reply)
-        assert publish(spark_lake.catalog, "run")
+        patched.setattr(written, "commit_table", losing_each_first_reply)
+        assert publish(written, "run")
     assert len(lost) == 5
-    assert_all_is_in_once(spark_lake)
+    assert_all_is_in_once(written)
 
 
 def test_two_concurrent_runs_of_overlapping_intervals_ingest_everything_once(spark_lake: SparkLake) -> None:
@@ -216,14 +236,13 @@ def test_a_late_write_to_the_branch_is_not_published(spark_lake: SparkLake) -> N
     assert spark_lake.rows(IDS, "vin") == ["V1"]
 
 
-def test_an_abandoned_run_loses_its_branches_after_a_day(spark_lake: SparkLake) -> None:
-    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(spark_lake.run("abandoned"))
+def test_an_abandoned_run_loses_its_branches_after_a_day(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(TRIGGER, [trigger(1, ["V1"])])
+    write_without_spark(lake, "abandoned")
     day = 86_400_000
-    ingest(spark_lake.run("soon", day - 1000))
-    assert head_of(spark_lake.catalog, IDS, "abandoned") is not None
-    ingest(spark_lake.run("late", day + 1000))
-    assert head_of(spark_lake.catalog, IDS, "abandoned") is None
+    assert head_of(write_without_spark(lake, "soon", day - 1000), IDS, "abandoned") is not None
+    assert head_of(write_without_spark(lake, "late", day + 1000), IDS, "abandoned") is None
 
 
 def test_run_ids_of_any_spelling_have_their_own_branches() -> None:

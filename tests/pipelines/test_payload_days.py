@@ -66,7 +66,7 @@ def change(lake: SparkLake, data_id: str, **values: Any) -> None:
 def old(spark_lake: SparkLake) -> SparkLake:
     """A lake with three payloads of noon."""
     spark_lake.write(Stream.DATA, [data(1, "a", b"1"), data(2, "m", b"2"), data(3, "z", b"3")])
-    ingest_audit_publish(spark_lake.run("old", 10))
+    spark_lake.ingest_plainly("old", 10)
     return spark_lake
 
 
@@ -130,7 +130,7 @@ def test_a_run_that_breaks_payload_and_index_consistency_is_held_back(
     with monkeypatch.context() as patched:
         fault(old, patched)
         assert broken(old, "new", 9 * DAY_MS + 10) == rules
-    old.ingest("again")  # the fault is repaired, and the same segments are ingested
+    old.ingest_plainly("again", 9 * DAY_MS + 20)  # the fault is repaired, and the same segments are ingested
     assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
 
 

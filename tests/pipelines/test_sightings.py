@@ -40,18 +40,20 @@ def test_spark_folds_rows_as_readers_do(spark_lake: SparkLake, seed: int) -> Non
     assert in_order(by_spark) == in_order(sightings.folded(rows))
 
 
+# Three runs see `d1`, the first of them twice and the last one earlier messages; one sees `d2`.
+RUNS = (
+    [data(10, "d1", b"one"), data(11, "d1", b"one")],
+    [data(20, "d1", b"one"), data(21, "d2", b"two")],
+    [data(5, "d1", b"one")],
+)
+
+
 @pytest.fixture
 def seen(spark_lake: SparkLake) -> SparkLake:
-    """Three runs have seen `d1`, the first of them twice and the last one earlier messages; one has seen `d2`."""
-    for number, messages in enumerate(
-        (
-            [data(10, "d1", b"one"), data(11, "d1", b"one")],
-            [data(20, "d1", b"one"), data(21, "d2", b"two")],
-            [data(5, "d1", b"one")],
-        )
-    ):
+    """A lake that has these runs, without Spark."""
+    for number, messages in enumerate(RUNS):
         spark_lake.write(Stream.DATA, messages)
-        ingest_audit_publish(spark_lake.run(f"run{number}", 30 + number))
+        spark_lake.ingest_plainly(f"run{number}", 30 + number)
     return spark_lake
 
 
@@ -64,15 +66,18 @@ def answers(lake: SparkLake) -> tuple[Any, ...]:
     return lake.seen(), [history.data_seen(name) for name in ("d1", "d2", "d3")], read_payloads(lake.catalog, ["d1", "d2", "d3"])
 
 
-def test_a_run_adds_a_row_for_each_payload_that_it_saw(seen: SparkLake) -> None:
-    sha1 = dict(seen.rows(DATA, "data_id", "sha1"))
-    assert seen.rows(META) == [
+def test_a_run_adds_a_row_for_each_payload_that_it_saw(spark_lake: SparkLake) -> None:
+    for number, messages in enumerate(RUNS):
+        spark_lake.write(Stream.DATA, messages)
+        spark_lake.ingest(f"run{number}", ms=30 + number)
+    sha1 = dict(spark_lake.rows(DATA, "data_id", "sha1"))
+    assert spark_lake.rows(META) == [
         ("d1", at(10), at(11), 2, sha1["d1"], at(10)),
         ("d1", at(20), at(20), 1, sha1["d1"], at(10)),
         ("d1", at(5), at(5), 1, sha1["d1"], at(10)),
         ("d2", at(21), at(21), 1, sha1["d2"], at(21)),
     ]
-    assert seen.seen() == [("d1", at(5), at(20), 4, sha1["d1"], at(10)), ("d2", at(21), at(21), 1, sha1["d2"], at(21))]
+    assert spark_lake.seen() == [("d1", at(5), at(20), 4, sha1["d1"], at(10)), ("d2", at(21), at(21), 1, sha1["d2"], at(21))]
 
 
 def test_a_run_that_is_repeated_adds_no_row(seen: SparkLake) -> None:
@@ -109,7 +114,7 @@ def test_an_ingest_that_compaction_overtakes_counts_once(seen: SparkLake) -> Non
     compact(seen.spark, seen.catalog, settings_of(seen), now=at(60))
     with pytest.raises(ConcurrentPublish):
         publish(seen.catalog, "open")
-    ingest_audit_publish(seen.run("open", 61))
+    seen.ingest("open", ms=61)
     assert seen.seen("data_id", "times_seen") == [("d1", 5), ("d2", 1)]
 
 

@@ -107,7 +107,7 @@ def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # recent: the ledger of the last days is packed
     for ms in range(MIN_FILES):
         write_triggers(spark_lake, lately + ms)
-        spark_lake.ingest(f"run_{ms}")
+        spark_lake.ingest_plainly(f"run_{ms}")
     assert (files(), snapshots()) == (MIN_FILES, MIN_FILES + 1)
     write_triggers(spark_lake, *range(lately + 20, lately + 20 + MIN_FILES))
 

@@ -32,9 +32,9 @@ def test_one_run_gives_the_golden_rows(spark_lake: SparkLake, door: Door, tmp_pa
 
 def test_two_runs_give_the_same_rows(spark_lake: SparkLake, door: Door, tmp_path: Path) -> None:
     write_first(spark_lake, door)
-    ingest_audit_publish(spark_lake.run("first", HOUR))
+    spark_lake.ingest("first", ms=HOUR)
     write_second(spark_lake, door)
-    ingest_audit_publish(spark_lake.run("second", 2 * HOUR))
+    spark_lake.ingest("second", ms=2 * HOUR)
     found = published(spark_lake, door.keys)
     write(found, tmp_path / "found")
     golden = read(GOLDEN)
