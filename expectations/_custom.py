@@ -13,10 +13,6 @@ class ExpectRowsToHold(_ExpectFlag):
     """A condition over one row is never false."""
 
 
-class ExpectVinsToBeIso3779(_ExpectFlag):
-    """VINs have the form of ISO 3779 and the right check digit."""
-
-
 class ExpectKeyToBeUnique(_ExpectFlag):
     """A key occurs once in the rows that the run adds, or in a whole table."""
 

@@ -113,7 +113,5 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
                 yield custom.ExpectKeyToBeUnique(**flag)
             case rules.Known():
                 yield custom.ExpectValuesToExistInTable(**flag)
-            case rules.Iso3779():
-                yield custom.ExpectVinsToBeIso3779(**flag)
             case rules.Holds():
                 yield custom.ExpectRowsToHold(**flag)
