@@ -42,10 +42,6 @@ class ExpectRowsToHold(_ExpectFlag):
     """A condition over one row is never false."""
 
 
-class ExpectVinsToBeIso3779(_ExpectFlag):
-    """VINs have the form of ISO 3779 and the right check digit."""
-
-
 class ExpectKeyToBeUnique(_ExpectFlag):
     """A key occurs once in the rows that the run adds, or in a whole table."""
 
@@ -134,7 +130,5 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
                 yield ExpectKeyToBeUnique(**flag)
             case rules.Known():
                 yield ExpectValuesToExistInTable(**flag)
-            case rules.Iso3779():
-                yield ExpectVinsToBeIso3779(**flag)
             case rules.Holds():
                 yield ExpectRowsToHold(**flag)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from expectations._keys import absent, repeated, repeated_in
@@ -17,7 +17,6 @@ from expectations._rules import (
     Between,
     Holds,
     InSet,
-    Iso3779,
     Known,
     Matches,
     NotLess,
@@ -30,7 +29,6 @@ from expectations._rules import (
 from expectations._suites import Suite
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
-from manifold.contracts.vins import iso_3779_flags
 
 MAX_SAMPLES = 5  # rows that a finding shows
 # Clocks of one fleet of servers agree within a minute; a larger difference is a misconfigured clock.
@@ -60,15 +58,12 @@ class Case:
         """The rows with a boolean column for each rule that Great Expectations does not check natively.
 
         The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
-        Conditions come last, so that they may name the columns of other rules.
         """
         found = self.frame
-        for rule in sorted(self.suite.rules, key=lambda rule: isinstance(rule, Holds)):
+        for rule in self.suite.rules:
             match rule:
                 case Holds():
                     found = found.withColumn(rule.name, sf.expr(f"coalesce({self.sql(rule.sql)}, true)"))
-                case Iso3779():
-                    found = found.withColumn(rule.name, is_iso_3779(sf.col(rule.column)))
                 case Unique() | UniqueTogether():
                     found = _with_flag(found, rule, repeated(self.frame, rule.columns, self.rows))
                 case UniqueInTable():
@@ -147,12 +142,6 @@ def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless
     marked = frame.join(broken.select(*columns, sf.lit(False).alias(rule.name)), columns, "left")
     kept = sf.coalesce(rule.name, sf.lit(True))
     return marked.withColumn(rule.name, kept | sf.expr(f"coalesce({unless}, false)") if unless else kept)
-
-
-def is_iso_3779(vins: Column) -> Column:
-    """Whether each value is an ISO 3779 VIN; null counts as one. An Arrow UDF, because SQL takes ten times the CPU."""
-    flags: Column = sf.arrow_udf(iso_3779_flags, "boolean")(vins)  # type: ignore[attr-defined]  # not among its stubs
-    return flags
 
 
 def _name(column: str) -> str:

@@ -170,20 +170,6 @@ class NotLess(_Rule):
         return f"{self.column_A} >= {self.column_B}"
 
 
-class Iso3779(_OnColumn):
-    """The column holds an ISO 3779 VIN with its check digit, as `manifold.contracts.names.is_iso_3779_vin` defines it."""
-
-    type: Literal["expect_vins_to_be_iso3779"]
-
-    @property
-    def name(self) -> str:
-        """The rule's name in reports."""
-        return f"{self.column}_is_iso_3779"
-
-    def __str__(self) -> str:
-        return f"{self.column} is a VIN by ISO 3779 with its check digit"
-
-
 class Holds(_Rule):
     """A Spark SQL condition over one row that is never false; as in an SQL CHECK, null counts as true."""
 
@@ -198,7 +184,7 @@ class Holds(_Rule):
 
 
 AnyUnique = Unique | UniqueTogether | UniqueInTable
-AnyRule = NotNull | AnyUnique | Known | InSet | Between | Matches | NotLess | Iso3779 | Holds
+AnyRule = NotNull | AnyUnique | Known | InSet | Between | Matches | NotLess | Holds
 Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 

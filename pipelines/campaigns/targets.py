@@ -28,6 +28,7 @@ from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import ReceiptStatus
 from manifold.contracts.tables import CAMPAIGN_LIST, IDS, OUTCOMES
+from manifold.contracts.vins import are_iso_3779
 from manifold.lake.files import Files
 from manifold.lake.payloads import read_payload
 from manifold.lake.reports import open_reports
@@ -86,6 +87,8 @@ def _judge(settings: Settings, spark: SparkSession, listed: pa.Table, plan: Plan
     named = {"zone": sorted(zoneinfo.available_timezones()), "wave": [wave.name for wave in plan.waves]}
     for column, names in named.items():
         listed = listed.append_column(f"is_{column}", pc.is_in(listed[column], value_set=pa.array(names)))
+    flags = are_iso_3779(pc.fill_null(listed["vin"], "").combine_chunks())
+    listed = listed.append_column("vin_is_iso_3779", pc.or_(pa.array(flags), listed["vin"].is_null()))
     rows = spark.createDataFrame(listed).coalesce(parallelism(spark)).persist()  # it comes in pieces of 10,000 rows
     try:
         result = audit(

@@ -35,6 +35,7 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
         "wave",
         "step",
         sf.timestamp_millis("until_ms").alias("until"),
+        sf.col("vins_are_iso_3779").alias("vin_is_iso_3779"),
     )
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from expectations import Audit, audit
 from manifold.contracts import tables
 from manifold.contracts.messages import sha1_hex
+from manifold.contracts.names import is_iso_3779_vin
 from manifold.contracts.seq import datetime_of, first_seq_at
 from manifold.lake.files import Files
 
@@ -52,6 +53,7 @@ def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
         "data_id": "map-1",
         "applied": True,
         **dict.fromkeys(("campaign", "wave", "step", "until")),
+        "vin_is_iso_3779": is_iso_3779_vin(vin),
         **changed,
     }
 
@@ -101,7 +103,7 @@ def event(seq: int = SEQ + 5, **changed: Any) -> Row:
 
 def target(seq: int = SEQ + 5, vin: str = VIN, **changed: Any) -> Row:
     own = {"campaign": "maps-47", "vin": vin, "seq": seq, "added_at": datetime_of(seq), "zone": None, "wave": None}
-    return {**own, **changed}
+    return {**own, "vin_is_iso_3779": is_iso_3779_vin(vin), **changed}
 
 
 def answer(seq: int = SEQ + 6, **changed: Any) -> Row:

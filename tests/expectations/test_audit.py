@@ -84,7 +84,7 @@ def test_data_docs_are_sentences_with_severity_and_reason(spark: SparkSession, t
         "kept values must never be null.",
         "values must be greater than or equal to 2020-01-01T00:00:00+00:00 and less than or equal to 2026-03-01T12:01:00+00:00",
         "kept (vin, seq) once in what the run adds",
-        "kept vin is a VIN by ISO 3779 with its check digit",
+        "kept vin is a VIN by ISO 3779 with its check digit: vin_is_iso_3779",
         "kept (data_id) exists in sdv_fanout_meta",
         "broken ts is the instant at which seq was given",
         "1 unexpected values found. 50% of 2 total rows.",

@@ -205,7 +205,8 @@ def _again() -> Retrying:
 def write(run: PlainRun, todo: Plan) -> None:
     triggers, data, outcomes = (_parsed(run, todo, stream) for stream in (Stream.TRIGGER, Stream.DATA, Stream.OUTCOME))
     ids = [
-        {"vin": vin, "ts": datetime_of(row["seq"])} | {k: row[k] for k in ("request_id", "seq", "data_id", "applied")}
+        {"vin": vin, "ts": datetime_of(row["seq"]), "vin_is_iso_3779": row["vins_are_iso_3779"]}
+        | {k: row[k] for k in ("request_id", "seq", "data_id", "applied")}
         for row in triggers
         if row["reason"] is None
         for vin in row["vins"]

@@ -102,6 +102,7 @@ def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLa
     assert sorted((row["seq"], row["wave"], json.loads(row["counts"]), row["seen"]) for row in found) == [
         (seq, order.wave, order.counts, order.seen) for seq, order in passed
     ]
+    assert set(spark_lake.rows(CAMPAIGN_TARGETS, "vin_is_iso_3779")) == {False}
     answers = [fact for fact in facts if isinstance(fact, Answered)]
     assert spark_lake.rows(CAMPAIGN_ANSWERS, "seq", "vin", "release", "status", "reason", "received_at") == [
         (one.seq, one.vin, one.release, one.answer, "so it is", datetime_of(one.seq)) for one in answers

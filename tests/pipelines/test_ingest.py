@@ -1,5 +1,6 @@
 """Ingest: archive in, six tables out, for any repetition and chunking."""
 
+import json
 import random
 from collections.abc import Callable
 
@@ -11,7 +12,10 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
+from manifold.lake.catalog import ensure_tables
 from manifold.lake.payloads import read_payloads
+from pipelines.ingest.publish import publish
+from pipelines.ingest.quarantine_offenders import ingest_and_audit
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 
@@ -47,6 +51,24 @@ def test_every_stream_becomes_rows_of_its_tables(spark_lake: SparkLake) -> None:
     assert spark_lake.rows(QUARANTINE) == []
     assert done.read == {"trigger": 3, "data": 2, "outcome": 1, "ecq": 0}
     assert done.written == {DATA.name: 1, META.name: 1, IDS.name: 3, OUTCOMES.name: 1, SEGMENTS.name: 3}
+
+
+def test_ingest_notes_which_vins_are_valid_also_in_a_lake_without_the_column(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
+    spark_lake.append(IDS, [{"vin": "V0", "ts": at(0), "request_id": "r", "seq": seq_at(0), "data_id": "d1", "applied": True}])
+    with spark_lake.catalog.load_table(IDS.identifier).update_schema(allow_incompatible_changes=True) as schema:
+        schema.delete_column("vin_is_iso_3779")
+    valid = "1M8GDM9AXKP042788"
+    spark_lake.write(TRIGGER, [trigger(1, [valid, "V1"]), trigger(2, [valid])])
+
+    _, judged = ingest_and_audit(spark_lake.run("run"))
+    publish(spark_lake.catalog, "run")
+
+    found = spark_lake.rows(IDS, "vin", "seq", "vin_is_iso_3779")
+    assert found == [(valid, seq_at(1), True), (valid, seq_at(2), True), ("V0", seq_at(0), None), ("V1", seq_at(1), False)]
+    assert judged is not None
+    (warned,) = (finding for finding in judged.warnings if finding.rule == "vin_is_iso_3779")
+    assert (warned.rows, json.loads(warned.samples[0])["vin"]) == (1, "V1")
 
 
 def test_a_second_run_finds_nothing_new(spark_lake: SparkLake) -> None:

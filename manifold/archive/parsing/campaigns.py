@@ -12,8 +12,9 @@ from manifold.contracts.campaigns import AddTargets, Amend, Command, Propose, Ta
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.names import is_vin
 from manifold.contracts.topics import CAMPAIGN
+from manifold.contracts.vins import are_iso_3779
 
-TARGET = pa.struct([("vin", pa.string()), ("zone", pa.string()), ("wave", pa.string())])
+TARGET = pa.struct([("vin", pa.string()), ("zone", pa.string()), ("wave", pa.string()), ("vin_is_iso_3779", pa.bool_())])
 CAMPAIGNS = pa.schema(
     [
         *COMMON,
@@ -57,7 +58,11 @@ def _row(row: Row, said: Command | Refused) -> Row:
     columns |= {"do": str(said.__struct_config__.tag), "why": said.why or None, "record": row["payload"]}
     counts = getattr(said, "counts", {})
     columns["counts"] = _canonical(counts).decode() if counts else None
-    columns["targets"] = [msgspec.structs.asdict(target) for target in _listed(said)]
+    listed = _listed(said)
+    flags = are_iso_3779(pa.array([target.vin for target in listed], pa.string())).tolist()
+    columns["targets"] = [
+        msgspec.structs.asdict(target) | {"vin_is_iso_3779": flag} for target, flag in zip(listed, flags, strict=True)
+    ]
     return common(row) | columns | (_plan(said) if isinstance(said, Propose | Amend) else {})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,6 +11,7 @@ from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.topics import RELEASE, TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
+from manifold.contracts.vins import are_iso_3779
 
 IDS_PER_ROW = 10_000  # VINs per row: a batch of a million becomes a hundred rows instead of a single one of many megabytes
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
@@ -22,6 +24,7 @@ TRIGGERS = pa.schema(
         ("data_id", pa.string()),
         ("applied", pa.bool_()),
         ("vins", pa.list_(pa.string())),
+        ("vins_are_iso_3779", pa.bool_()),  # all of them, or none
         ("has_data", pa.bool_()),
         ("wave", pa.int64()),  # of a campaign, as the next two
         ("step", pa.int64()),
@@ -46,9 +49,11 @@ OUTCOMES = pa.schema(
 def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse triggers: one row for each accepted trigger and up to 10,000 of its VINs, and one for each refused message.
 
-    A duplicate yields no VINs, and a row only if it has data, which was published again.
+    VINs by ISO 3779 and others are in rows of their own. A duplicate yields no VINs, and a row only if it has data, which was
+    published again.
     """
-    return rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits)))
+    for batch in rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))):
+        yield from _by_iso_3779(batch)
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -132,6 +137,28 @@ def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
         return
     for first in range(0, len(trigger.ids), IDS_PER_ROW):
         yield columns | {"vins": trigger.ids[first : first + IDS_PER_ROW]}
+
+
+def _by_iso_3779(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Set `vins_are_iso_3779`; a row whose VINs are of both kinds becomes two."""
+    lists = batch["vins"]
+    vins, row_of = lists.flatten(), pc.list_parent_indices(lists)
+    flags = are_iso_3779(vins)
+    if flags.all():
+        yield _with_vins(batch, lists, are_valid=True)
+        return
+    has_none = np.bincount(row_of, minlength=len(batch)) == 0  # a refused message, or a duplicate
+    for are_valid in (True, False):
+        wanted = pa.array(flags == are_valid)
+        counts = np.bincount(row_of.filter(wanted), minlength=len(batch))
+        ends = pa.array(np.cumsum([0, *counts]), pa.int32())
+        made = _with_vins(batch, pa.ListArray.from_arrays(ends, vins.filter(wanted)), are_valid=are_valid)
+        yield made.filter(pa.array((counts > 0) | (has_none & are_valid)))
+
+
+def _with_vins(batch: pa.RecordBatch, lists: pa.ListArray, *, are_valid: bool) -> pa.RecordBatch:
+    columns = {"vins": lists, "vins_are_iso_3779": pa.repeat(pa.scalar(are_valid), len(batch))}
+    return pa.RecordBatch.from_arrays([columns.get(name, batch[name]) for name in batch.schema.names], schema=batch.schema)
 
 
 def _is_duplicate(row: Row) -> bool:

@@ -48,12 +48,13 @@ CAMPAIGN_TARGETS = Table(
     "sdv_campaign_targets",
     key=("campaign", "vin", "seq"),
     columns=columns("""
-        campaign  string   the campaign
-        vin       string   the vehicle
-        seq       int64    seq of the order that lists it
-        added_at  instant  when the order was accepted: the time in its seq
-        zone      string?  the vehicle's time zone, as the list has it
-        wave      string?  name of the wave that it is listed for; null: a draw decides
+        campaign         string   the campaign
+        vin              string   the vehicle
+        seq              int64    seq of the order that lists it
+        added_at         instant  when the order was accepted: the time in its seq
+        zone             string?  the vehicle's time zone, as the list has it
+        wave             string?  name of the wave that it is listed for; null: a draw decides
+        vin_is_iso_3779  bool?    whether vin is valid by ISO 3779, with its check digit; null: written by an earlier release
     """),
     meaning="one row for each vehicle that an order lists for a campaign",
     day_of="added_at",

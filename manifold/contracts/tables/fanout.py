@@ -40,16 +40,17 @@ IDS = Table(
     "sdv_fanout_ids",
     key=("vin", "ts", "request_id", "seq"),
     columns=columns("""
-        vin         string   the vehicle
-        ts          instant  when the trigger was accepted: the time in its seq
-        request_id  string   the trigger's request_id
-        seq         int64    the trigger's seq
-        data_id     string   what the vehicle is to get
-        applied     bool     direct enqueue brought it into the queues
-        campaign    string?  the campaign that released it; null: none did
-        wave        int64?   the campaign's wave, from 0
-        step        int64?   counts the campaign's releases, from 1
-        until       instant?  end of the vehicle's time window: it is not sent from then on
+        vin              string    the vehicle
+        ts               instant   when the trigger was accepted: the time in its seq
+        request_id       string    the trigger's request_id
+        seq              int64     the trigger's seq
+        data_id          string    what the vehicle is to get
+        applied          bool      direct enqueue brought it into the queues
+        campaign         string?   the campaign that released it; null: none did
+        wave             int64?    the campaign's wave, from 0
+        step             int64?    counts the campaign's releases, from 1
+        until            instant?  end of the vehicle's time window: it is not sent from then on
+        vin_is_iso_3779  bool?     whether vin is valid by ISO 3779, with its check digit; null: written by an earlier release
     """),
     meaning="one row for each VIN of each accepted trigger",
     day_of="ts",

@@ -12,7 +12,7 @@ from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.parsing import Limits, Parser, fanout
 from manifold.contracts.campaigns import Pause, encode
-from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
+from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, to_arrow
 from manifold.contracts.messages import LATEST_MS, sha1_hex
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.topics import CAMPAIGN, FANOUT, TRIGGER, response_topic
@@ -48,6 +48,24 @@ def test_a_large_trigger_is_split_into_rows_of_ten_thousand_vehicles() -> None:
     found = rows(parsing.triggers, trigger(1, [f"V{n}" for n in range(25_000)]))
     assert [len(row["vins"]) for row in found] == [10_000, 10_000, 5_000]
     assert {row["seq"] for row in found} == {seq_at(1)}
+
+
+def test_vins_by_iso_3779_and_others_are_in_rows_of_their_own() -> None:
+    valid, other = ["1M8GDM9AXKP042788", "5YJBT6ZE7T7002409"], ["V1", "1M8GDM9A0KP042788"]
+    mixed = [valid[0], other[0], valid[1], other[1]]
+    messages = (trigger(1, valid), envelope(2, Stream.TRIGGER, TRIGGER, b"{"), trigger(3, mixed), trigger(4, other))
+
+    found = rows(parsing.triggers, *messages, inline(5, valid, b"x", headers={DUPLICATE_OF: str(seq_at(1))}))
+
+    told = {(row["seq"], row["vins_are_iso_3779"], *row["vins"]) for row in found if row["vins"]}
+    assert told == {
+        (seq_at(1), True, *valid),
+        (seq_at(3), True, *valid),
+        (seq_at(3), False, *other),
+        (seq_at(4), False, *other),
+    }
+    assert [row["seq"] for row in found if row["reason"]] == [seq_at(2)]
+    assert len(found) == 6
 
 
 def test_expired_and_acknowledged_compacted_messages_are_told_apart() -> None:
