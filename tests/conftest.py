@@ -75,10 +75,11 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-# Tests that share an Airflow or sandboxes go to the same worker. A Spark is started by each worker that gets tests with one: it
-# takes less CPU than a few of their runs, and on a single worker they would last twice as long as all other tests.
+# Tests that share an Airflow, sandboxes or a process for jobs go to the same worker. A Spark is started by each worker that gets
+# tests with one: it takes less CPU than a few of their runs, and on a single worker they would last twice as long as all others.
 AIRFLOW = ("tests/dags/test_browser.py", "tests/dags/test_login.py", "tests/dags/test_real_runs.py")
-TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",))
+PROXIED = ("tests/stores/test_guarded_catalog.py", "tests/stores/test_signed_catalog.py")
+TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), PROXIED)
 # The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (
     AIRFLOW[0],
@@ -151,7 +152,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 # For sessions that see a few rows: tasks, planning each stage of a query anew, and compiling each query to Java take longer than
-# the rows. Whole runs as started by users (tests/dags, tests/pipelines/test_processes.py) use Spark's defaults.
+# the rows. Whole runs as users start them (the demo, tests/dags/test_campaign_runs.py, tests/pipelines/test_processes.py) use
+# Spark's defaults.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",

@@ -30,11 +30,13 @@ from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import logged_in
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
+from tests.conftest import FEW_ROWS
+from tests.pipelines.connect import connect_server
 from tests.pipelines.signal_makers import Sealing
 from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.support.wire import trigger
 
-RUN_S = 400  # one JVM on a busy machine
+RUN_S = 400  # with a JVM, on a busy machine
 ASK_S = 0.5  # between two questions to Airflow, each of which takes the time of a task that is awaited
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
 SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate", "campaign_approvals", "campaign_reports")
@@ -144,15 +146,18 @@ class Ingested:
 
 @contextmanager
 def running_platform(home: Path) -> Iterator[Platform]:
-    """Start the platform, wait until its DAGs are parsed, and stop it afterwards."""
-    with stopping(start_redis(home / "redis")) as redis:
+    """Start the platform, wait until its DAGs are parsed, and stop it afterwards.
+
+    Spark is a Spark Connect server, because a JVM for each task would take longer than all else that the tasks do.
+    """
+    with stopping(start_redis(home / "redis")) as redis, connect_server(home / "connect", FEW_ROWS) as spark:
         with Redis(port=redis.port) as client:
             client.set(keys.LOADED, 1)  # queues of a fresh platform lack nothing
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
         # Only triggered DAGs run.
         more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
-        settings = Settings(home=home, spark_driver_memory="1g", **more)
+        settings = Settings(home=home, spark_master=spark.address, **more)
         secret_files.get_or_create(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed", longest_pause_s=ASK_S)

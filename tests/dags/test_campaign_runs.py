@@ -29,7 +29,7 @@ from manifold.sandbox.fleet import vins as sandbox_vins
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import ADMIN, OPERATOR, logged_in, password_of
-from tests.dags.running import RUN_S, SCHEDULED
+from tests.dags.running import ASK_S, RUN_S, SCHEDULED
 from tests.dispatcher.platform import a_platform
 from tests.docs.pictures import log_in
 from tests.manifold.api.desk import Desk, api_of
@@ -114,7 +114,7 @@ class Place:
             here = (each for each in found if campaign in each["subject"])
             return next((each for each in here if each["task_instance"]["state"] == "awaiting_input"), None)
 
-        found = wait_until(asked, within_s=RUN_S, what=f"the question about {campaign}")
+        found = wait_until(asked, within_s=RUN_S, what=f"the question about {campaign}", longest_pause_s=ASK_S)
         assert found is not None
         heartbeats: set[str] = set()
 
@@ -122,7 +122,7 @@ class Place:
             heartbeats.add(self.api._ask("GET", "/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
             return len(heartbeats) > 2
 
-        wait_until(two_heartbeats_later, within_s=RUN_S, what="two rounds of the scheduler")
+        wait_until(two_heartbeats_later, within_s=RUN_S, what="two rounds of the scheduler", longest_pause_s=ASK_S)
         return found
 
     def answer(self, question: dict[str, Any], option: str, why: str) -> str:
@@ -172,12 +172,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(Desk(settings, platform.redis, server), World(platform), api)
 
 
-@pytest.fixture
-def campaign(place: Place) -> str:
-    """A campaign that Anna has proposed."""
+def proposed_by_anna(place: Place) -> str:
+    """A new campaign that Anna has proposed."""
     name = f"c-{uuid.uuid4().hex[:12]}"
     place.propose(name, waves=[{"name": "canary", "size": 2}, {"name": "rest", "size": "rest"}])
     return name
+
+
+@pytest.fixture
+def campaign(place: Place) -> str:
+    """Such a campaign."""
+    return proposed_by_anna(place)
 
 
 def test_an_order_is_recorded_in_the_name_of_who_triggered_the_run(place: Place, campaign: str) -> None:
@@ -189,40 +194,36 @@ def test_an_order_is_recorded_in_the_name_of_who_triggered_the_run(place: Place,
     assert place.api.result("campaign_control", run_id, "campaign_order")["effect"] == "applied"
 
 
-def test_an_order_that_does_not_fit_fails_at_once_and_says_why(place: Place, campaign: str) -> None:
-    run_id, state = place.run("campaign_control", campaign=campaign, do="resume")
-
-    log = place.api.task_log("campaign_control", run_id, "campaign_order")
-    assert (state, "the campaign is proposed" in log) == ("failed", True), log
-    assert [type(order) for order in place.recorded(campaign)] == [r.Propose]
-
-
-def test_a_plan_is_approved_under_required_actions(place: Place, campaign: str) -> None:
+def test_an_open_question_is_asked_once_and_answered_under_required_actions(place: Place, campaign: str) -> None:
+    refused = proposed_by_anna(place)
     run_id, state = place.run("campaign_approvals")
     assert state == "success", place.api.task_states("campaign_approvals", run_id)
-    question = place.question(campaign)
+    question, another = place.question(campaign), place.question(refused)
     assert question["subject"] == f"Approve the plan of {campaign}?"
     assert "to 10 vehicles until 2026-12-20T00:00:00Z" in question["body"]
     assert "| canary | 2 |" in question["body"]
-    assert place.answer(question, "Approve", "the canary is small") == "success"
+    place.run("campaign_approvals")
+    runs = place.api._ask("GET", "/dags/campaign_approvals/dagRuns?limit=100")["dag_runs"]
+    assert [len([run for run in runs if name in run["dag_run_id"]]) for name in (campaign, refused)] == [1, 1]
 
+    assert place.answer(question, "Approve", "the canary is small") == "success"
     proposal, order = place.recorded(campaign)
     assert isinstance(order, r.Approve)
     assert isinstance(proposal, r.Propose)
     assert order.plan_sha256 == plan_sha256(proposal.plan), "the one that the question showed"
     assert (order.by, order.why) == ("airflow/admin", "the canary is small")
 
-
-def test_an_open_question_is_not_asked_twice(place: Place, campaign: str) -> None:
-    place.run("campaign_approvals")
-    question = place.question(campaign)
-    place.run("campaign_approvals")
-
-    runs = place.api._ask("GET", "/dags/campaign_approvals/dagRuns?limit=100")["dag_runs"]
-    assert len([run for run in runs if campaign in run["dag_run_id"]]) == 1
-    assert place.answer(question, "Refuse", "not now") == "success"
-    *_, order = place.recorded(campaign)
+    assert place.answer(another, "Refuse", "not now") == "success"
+    *_, order = place.recorded(refused)
     assert (type(order), order.by, order.why) == (r.Refuse, "airflow/admin", "not now")
+
+
+def test_an_order_that_does_not_fit_fails_at_once_and_says_why(place: Place, campaign: str) -> None:
+    run_id, state = place.run("campaign_control", campaign=campaign, do="resume")
+
+    log = place.api.task_log("campaign_control", run_id, "campaign_order")
+    assert (state, "the campaign is proposed" in log) == ("failed", True), log
+    assert [type(order) for order in place.recorded(campaign)] == [r.Propose]
 
 
 @needs_chromium
@@ -264,7 +265,7 @@ def test_a_campaign_runs_from_its_list_to_its_proof(place: Place) -> None:
 
     found = place.result("campaign_targets", campaign=name)
     assert (found["targets"], found["recorded"]) == (6, 1)
-    place.run("campaign_approvals")
+    place.api.trigger_dag("campaign_approvals", {"campaign": name})
     question = place.question(name)
     assert "to 6 vehicles" in question["body"]
     assert place.answer(question, "Approve", "the list is right") == "success"

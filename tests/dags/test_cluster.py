@@ -1,4 +1,4 @@
-"""Every job of the DAGs on a Spark cluster without Manifold: only the connection differs."""
+"""Jobs of the DAGs on a Spark cluster without Manifold: only the connection differs. A rebuild populates the queues, too."""
 
 import base64
 import json
@@ -30,7 +30,8 @@ from manifold.lake.key_ring import key_ring, new_key_line, read_keys
 from manifold.queues import EcqLoader, Policy
 from manifold.settings import Settings
 from pipelines.spark.cluster_bundle import CODE, ENVIRONMENT, Shipped, ship
-from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
+from tests.conftest import FEW_ROWS
+from tests.dags.cluster import PATH, SPARK, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.dags.watching import Watched, watching
 from tests.pipelines.makers import NOON_MS
@@ -60,16 +61,15 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
     """The output of `manifold ship` plus settings for this small cluster.
 
-    Uncompressed, because it stays on one machine and three processes per job unpack it; `with_driver` below compresses it.
+    Uncompressed, because it stays on one machine, where each driver and executor unpacks it.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
         made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
-        defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")
         defaults.writelines(f"spark.{which}.defaultJavaOptions {SHORT_LIVED}\n" for which in ("driver", "executor"))
         defaults.write(f"spark.eventLog.dir {events.as_uri()}\n")
-        defaults.writelines(f"{name} {value}\n" for name, value in READABLE.items())
+        defaults.writelines(f"{name} {value}\n" for name, value in (FEW_ROWS | READABLE).items())
     return made
 
 
@@ -149,7 +149,8 @@ class Taken:
 
 
 @pytest.fixture(scope="module")
-def taken(site: Site, cluster: Cluster, events: Path) -> Taken:
+def taken(site: Site, cluster: Cluster, shipped: Shipped, events: Path) -> Taken:
+    """A run on two executors."""
     platform, now = site.platform, datetime.now(UTC)
     long_ago = platform.archive_batch(now - timedelta(days=40), "task_old")
     fresh = platform.archive_batch(now - timedelta(minutes=3), "task_new")
@@ -161,18 +162,19 @@ def taken(site: Site, cluster: Cluster, events: Path) -> Taken:
 
     secrets = {"a payload": (WORDS, base64.b64encode(SAID)), **keys_of(platform.settings)}
     with watching([platform.settings.home, cluster.folder, events], secrets) as watched, redirect_stdout(StringIO()) as log:
-        results = {task: site.run("ingest_archives", task) for task in ("ingest", "audit", "publish", "populate")}
+        results = {task: site.run("ingest_archives", task) for task in ("ingest", "audit", "publish")}
+    with Path(shipped.defaults).open("a") as defaults:
+        defaults.write("spark.cores.max 1\n")  # one executor each for all further jobs: it unpacks the same bundle as two
     return Taken(results, long_ago, fresh, messages, watched, log.getvalue())
 
 
-def test_every_job_runs_on_the_cluster_with_only_the_connection_changed(site: Site, cluster: Cluster, taken: Taken) -> None:
+def test_jobs_run_on_the_cluster_with_only_the_connection_changed(site: Site, cluster: Cluster, taken: Taken) -> None:
     platform, results = site.platform, taken.results
     acknowledged, pending = taken.messages
     assert results["ingest"]["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
     assert {row["run_id"] for row in platform.rows(SEGMENTS)} == {RUN}
     # Invalid VINs.
     assert (results["audit"]["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})
-    assert (results["populate"]["queued"], results["populate"]["compacted_queued"]) == (len(VINS), 1)
 
     with Redis(port=platform.redis.port) as redis:
         redis.flushall()
@@ -230,37 +232,36 @@ def keys_of(settings: Settings) -> dict[str, list[bytes]]:
     return {name: [key, base64.b64encode(key), key.hex().encode()] for name, key in found.items()}
 
 
-def test_nodes_fail_without_the_shipped_bundle(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
-    """Without the bundle the nodes lack the code, so the test above depends on the bundle."""
-    said = on_a_node(cluster, shipped, tmp_path, without=("spark.submit.pyFiles", "spark.archives", "spark.pyspark.python"))
-    assert "No module named" in said
+def test_nodes_lack_the_code_and_get_it_from_the_bundle(cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
+    """Without the bundle the nodes' own Python lacks the code, so the tests above depend on the bundle."""
+    without, *places = on_a_node(cluster, shipped, tmp_path).splitlines()
+    assert "No module named 'manifold'" in without
 
-    places = on_a_node(cluster, shipped, tmp_path).splitlines()
     assert [place for place in places if str(ROOT) in place and "site-packages/pyspark/" not in place] == []
     assert f"/{CODE}/manifold/__init__.py" in places[0]
     assert all("/environment/lib/python" in place for place in places[1:3])
 
 
-def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[str, ...] = ()) -> str:
-    """The output of `WHERE` in a Python worker on the cluster, or its error."""
-    defaults = folder / "defaults.conf"
-    lines = Path(shipped.defaults).read_text().splitlines()
-    defaults.write_text("\n".join(line for line in lines if not line.startswith(without)) if without else "\n".join(lines))
+def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path) -> str:
+    """On a node: the last line of `WHERE` in its own Python, then the output in a Python worker; or the error of the job."""
     application = folder / "where.py"
     application.write_text(
         "import sys\n"
         "from pyspark.sql import SparkSession\n"
         "def where(_):\n"
-        "    import contextlib, io\n"
+        "    import contextlib, io, os, subprocess\n"
+        "    own = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}\n"
+        f"    done = subprocess.run(['python3', '-c', {WHERE!r}], env=own, capture_output=True, text=True)\n"
         "    said = io.StringIO()\n"
         "    with contextlib.redirect_stdout(said):\n"
         f"        exec({WHERE!r})\n"
-        "    return [said.getvalue()]\n"
+        "    return [(done.stderr or done.stdout).splitlines()[-1] + '\\n' + said.getvalue()]\n"
         "spark = SparkSession.builder.getOrCreate()\n"
         "print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0])\n"
     )
-    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master, "--properties-file", str(defaults)]
-    command += ["--conf", "spark.task.maxFailures=1", "--conf", "spark.cores.max=1"]  # one executor for the one task
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master]
+    command += ["--properties-file", shipped.defaults, "--conf", "spark.task.maxFailures=1"]
+    command += ["--conf", "spark.cores.max=1"]  # one executor for the one task
     done = subprocess.run([*command, str(application)], capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder)
     return done.stdout or done.stderr
 

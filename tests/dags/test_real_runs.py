@@ -1,5 +1,9 @@
-"""The DAGs in the embedded Airflow, with their own Spark, lake and Redis."""
+"""The DAGs in the embedded Airflow, with their own Spark Connect server, lake and Redis.
 
+`test_campaign_runs.py` has spark-submit in the embedded Airflow, and `test_cluster.py` on a cluster.
+"""
+
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +18,8 @@ from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import new_key_line
 from manifold.queues import Loader, Policy
 from manifold.runtime import secret_files
+from pipelines.catalog import open_lake
+from pipelines.populate.snapshot_range import newest_before
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
 from tests.pipelines.makers import NOON_MS
 from tests.pipelines.signal_makers import readings
@@ -23,13 +29,50 @@ INGEST = ("discover", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def platform(running: Platform) -> Platform:
-    """The platform with empty, fully loaded queues."""
+def empty_queues(running: Platform) -> None:
+    """Empty the queues, and have them populated with all that the lake has: a run over days long past adds nothing to them."""
+    ingested = newest_before(open_lake(running.settings), IDS, datetime.now(UTC))
     with Redis(port=running.redis.port) as redis:
         redis.flushall()
         Loader(redis, Policy.of(running.settings)).mark_loaded(1)
+        if ingested is not None:
+            redis.set(keys.POPULATED, ingested)
+
+
+@pytest.fixture
+def platform(running: Platform) -> Platform:
+    """The platform with `empty_queues`."""
+    empty_queues(running)
     return running
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A run over a past interval."""
+
+    run_id: str
+    ingested: list[str]  # request ids, once for each vehicle
+    days: list[str]  # of the signals, which it could not open
+
+
+@pytest.fixture(scope="module")
+def past(running: Platform) -> Past:
+    """Such a run, without the key ring: the interval contains signals and one batch, and one batch is on either side of it."""
+    empty_queues(running)
+    days = ["2026-03-01", "2026-03-02", (datetime.now(UTC) - timedelta(days=1)).date().isoformat()]
+    began, ended = datetime(2026, 3, 1, tzinfo=UTC), datetime.now(UTC) - timedelta(hours=1)
+    running.archive_batch(began - timedelta(seconds=1), "task_before")
+    running.archive_batch(began + timedelta(hours=1), "task_within")
+    running.archive_batch(ended + timedelta(minutes=58), "task_after")
+    gateway = running.gateway()
+    instants = [round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000) - NOON_MS for day in days]
+    running.archive_signals(*(gateway.raw(at, "d", readings(("humidity", 4, "%"))) for at in instants))
+    ring = secret_files.folder(running.settings.home) / secret_files.KEYS
+    key = ring.read_text()
+    ring.unlink()
+    run_id = running.run("ingest_archives", **{"from": began.isoformat(), "to": ended.isoformat()}, flush=False)
+    ring.write_text(key)
+    return Past(run_id, running.values(IDS, "request_id"), days)
 
 
 def test_a_run_ingests_the_archive_fills_the_queues_and_reports_counts(running: Platform, ingested: Ingested) -> None:
@@ -70,17 +113,15 @@ def test_a_run_without_new_data_says_so_and_skips_its_other_tasks(running: Platf
     assert running.api.task_states("ingest_archives", run_id) == {"discover": "success"} | dict.fromkeys(INGEST[1:], "skipped")
 
 
-def test_a_run_over_a_past_interval_takes_only_that_interval(platform: Platform) -> None:
-    past = datetime(2026, 2, 1, 10, 30, tzinfo=UTC)
-    platform.archive_batch(past, "task_map_2")
-    platform.archive_batch(past + timedelta(days=1), "task_map_3")
-    interval = {"from": "2026-02-01T10:00:00Z", "to": "2026-02-01T11:00:00Z"}
+def test_a_run_over_a_past_interval_takes_only_that_interval(running: Platform, past: Past) -> None:
+    taken = past.ingested
 
-    platform.run("ingest_archives", **interval, flush=False)
-
-    taken = platform.values(IDS, "request_id")
-    assert taken.count("task_map_2") == len(VINS)
-    assert "task_map_3" not in taken
+    assert {each: taken.count(each) for each in ("task_before", "task_within", "task_after")} == {
+        "task_before": 0,
+        "task_within": len(VINS),
+        "task_after": 0,
+    }
+    assert running.api.task_states("ingest_archives", past.run_id)["populate"] == "skipped", "nothing of so long ago is pending"
 
 
 def test_a_backfill_creates_one_run_per_day_and_each_takes_its_own_day(platform: Platform) -> None:
@@ -102,6 +143,8 @@ def test_a_backfill_creates_one_run_per_day_and_each_takes_its_own_day(platform:
     ]
     results = [platform.api.result("backfill_archives", run["dag_run_id"], "discover")["segments"] for run in runs]
     assert results == [4, 2]
+    populated = [platform.api.task_states("backfill_archives", run["dag_run_id"])["populate"] for run in runs]
+    assert populated == ["skipped", "skipped"], "nothing of so long ago is pending"
     taken = platform.values(IDS, "request_id")
     found = {
         request_id: taken.count(request_id)
@@ -123,26 +166,20 @@ def test_rebuild_ingests_recorded_segments_and_fills_empty_queues(platform: Plat
         assert redis.exists(keys.LOADED)
 
 
-def test_signals_are_reprocessed_one_run_per_day_and_keys_are_rewrapped(platform: Platform) -> None:
-    gateway, process = platform.gateway(), "process_signals"
-    *past, yesterday = days = ["2026-03-01", "2026-03-02", (datetime.now(UTC) - timedelta(days=1)).date().isoformat()]
-    # `raw` takes milliseconds from NOON.
-    instants = [round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000) - NOON_MS for day in days]
-    platform.archive_signals(*(gateway.raw(at, "d", readings(("humidity", 4, "%"))) for at in instants))
+def test_signals_are_reprocessed_one_run_per_day_and_keys_are_rewrapped(platform: Platform, past: Past) -> None:
+    process, days = "process_signals", past.days
+    *earlier, yesterday = days
     ring = secret_files.folder(platform.settings.home) / secret_files.KEYS
     old_key = ring.read_text()
-    ring.unlink()  # without the key ring, the signals are ingested, but none can be opened: the past days need reprocessing
-    platform.run("ingest_archives", **{"from": f"{past[0]}T00:00:00Z", "to": datetime.now(UTC).isoformat()}, flush=False)
     assert read_days(platform) == []
-    ring.write_text(old_key)
 
     run_id = platform.run(process)
     assert platform.api.result(process, run_id, process)["days"] == read_days(platform) == [yesterday]
     known = platform.run_ids(process, "backfill")
-    done = platform.backfill(process, past[0], past[1])
+    done = platform.backfill(process, earlier[0], earlier[1])
     assert done.returncode == 0, done.stderr
     runs = platform.ended(process, "backfill", known, 2, within_s=2 * RUN_S)
-    assert [platform.api.result(process, run["dag_run_id"], process)["days"] for run in runs] == [[day] for day in past]
+    assert [platform.api.result(process, run["dag_run_id"], process)["days"] for run in runs] == [[day] for day in earlier]
     assert read_days(platform) == days
 
     ring.write_text(f"{new_key_line()}\n{old_key}")

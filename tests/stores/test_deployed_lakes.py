@@ -1,4 +1,7 @@
-"""The same pipelines on a deployed lake, by settings alone: object storage, a REST catalog, PostgreSQL."""
+"""The same pipelines on a catalog in PostgreSQL, by settings alone.
+
+`test_maintenance.py` has them on object storage and a REST catalog.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +15,11 @@ from manifold.lake.payloads import read_payload
 from manifold.settings import Settings
 from pipelines.spark.conf import POSTGRESQL_JAR
 from tests.pipelines.makers import data, trigger
-from tests.stores.places import Deployed, on_object_storage, settings_of, variables_of
+from tests.stores.places import Deployed, settings_of, variables_of
 from tests.stores.servers import postgresql, require
 from tests.support.servers import Server
 
 VINS = [f"V{n}" for n in range(50)]
-
-
-@pytest.fixture
-def object_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
-    with on_object_storage(tmp_path, redis_server) as deployed:
-        yield deployed
 
 
 @pytest.fixture
@@ -35,15 +32,13 @@ def postgresql_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lake", ["object_lake", "postgresql_lake"])
-def test_a_deployed_lake_ingests_an_archive_and_is_read_back(lake: str, request: pytest.FixtureRequest) -> None:
-    deployed: Deployed = request.getfixturevalue(lake)
+def test_an_archive_is_ingested_and_read_back(postgresql_lake: Deployed) -> None:
     messages = [data(1, "d1", b"firmware"), trigger(2, VINS, "d1"), trigger(3, VINS[:3], "d1")]
-    deployed.archive(*messages)
+    postgresql_lake.archive(*messages)
 
-    (result,) = deployed.stages("run_all --no-flush")
+    (result,) = postgresql_lake.stages("run_all --no-flush")
 
-    catalog = open_catalog(deployed.settings)
+    catalog = open_catalog(postgresql_lake.settings)
     assert result["ingested"]["written"][IDS.name] == len(VINS) + 3
     assert read_payload(catalog, "d1") == b"firmware"
     assert [entry.seq for entry in read_entries(catalog, VINS[0])] == [messages[1].seq, messages[2].seq]

@@ -25,17 +25,10 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthProxy]:
         yield proxy
 
 
-@pytest.fixture(scope="module")
-def jobs(proxy: AuthProxy, tmp_path_factory: pytest.TempPathFactory, redis_server: Server) -> Iterator[Stages]:
-    """A process for the jobs of both logins, which bring their settings: a start of Spark takes as long as the rest of a test."""
-    with behind(proxy, tmp_path_factory.mktemp("jobs"), redis_server).staging() as jobs:
-        yield jobs
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["credential", "token"])
 def test_both_engines_log_in_and_write_with_vended_credentials(
-    login: str, proxy: AuthProxy, jobs: Stages, tmp_path: Path, redis_server: Server
+    login: str, proxy: AuthProxy, proxied_jobs: Stages, tmp_path: Path, redis_server: Server
 ) -> None:
     properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": proxy.token()}}[login]
     lake = behind(proxy, tmp_path, redis_server, **properties)
@@ -43,7 +36,7 @@ def test_both_engines_log_in_and_write_with_vended_credentials(
     lake.archive(data(ms, f"by-{login}", b"firmware"), trigger(ms + 100, ["V1", "V2"], f"by-{login}"))
     proxy.served.clear()
 
-    result = jobs.run("run_all --no-flush", lake.variables)
+    result = proxied_jobs.run("run_all --no-flush", lake.variables)
 
     assert result["ingested"]["written"][IDS.name] == 2
     assert read_payload(open_catalog(lake.settings), f"by-{login}") == b"firmware"

@@ -1,4 +1,4 @@
-"""Compaction, collection, verification, rebuild, check, restore and rollback on object storage and a REST catalog.
+"""Ingest, compaction, collection, verification, rebuild, check, restore and rollback on object storage and a REST catalog.
 
 One lake goes through all of them, and one process with one JVM: each start of Spark takes as long as the rest of a test.
 """
@@ -30,9 +30,11 @@ from manifold.contracts.tables import (
     XRAY_STATUS,
     Table,
 )
+from manifold.history.from_lake import read_entries
 from manifold.lake.catalog import has_signals, open_catalog
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import new_key_line
+from manifold.lake.payloads import read_payload
 from manifold.queues import EcqLoader, Loader, Policy
 from pipelines.erasure.run import erase
 from tests.pipelines.makers import NOON_MS, data, ecq_ack, ecq_write, outcome, seq_at, trigger
@@ -93,17 +95,41 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
 
 
 @pytest.fixture(scope="module")
-def jobs(lake: Deployed) -> Iterator[Stages]:
+def process(lake: Deployed) -> Iterator[Stages]:
+    """A process for its jobs."""
+    with lake.staging() as process:
+        yield process
+
+
+@dataclass(frozen=True)
+class First:
+    """What the first run wrote, as read back after it."""
+
+    ids: int
+    payload: bytes | None
+    seqs: list[int]  # of a vehicle
+    segments: int
+
+
+@pytest.fixture(scope="module")
+def first(lake: Deployed, process: Stages) -> First:
+    """The lake after its first run."""
+    written = process.run("run_all --run-id first --no-flush")["ingested"]["written"]
+    catalog = open_catalog(lake.settings)
+    seqs = [entry.seq for entry in read_entries(catalog, VINS[0])]
+    return First(written[IDS.name], read_payload(catalog, "d1"), seqs, len(read(catalog, SEGMENTS)))
+
+
+@pytest.fixture(scope="module")
+def jobs(lake: Deployed, process: Stages, first: First) -> Stages:
     """Its jobs; the first run is ingested, and the archive of the second is written."""
-    with lake.staging() as jobs:
-        jobs.run("run_all --run-id first --no-flush")
-        lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
-        lake.archive(ecq_ack(AN_HOUR_AGO + 7, CLIENT, AN_HOUR_AGO + 5), ecq_write(AN_HOUR_AGO + 8, CLIENT, "c", b"young"))
-        gateway = Sealing(DayKeys.of(lake.settings))
-        lake.archive(
-            gateway.raw(AN_HOUR_AGO + 13, DEVICE, DRY, captured=AN_HOUR_AGO + 9), gateway.raw(AN_HOUR_AGO + 14, DEVICE, b"-")
-        )
-        yield jobs
+    lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
+    lake.archive(ecq_ack(AN_HOUR_AGO + 7, CLIENT, AN_HOUR_AGO + 5), ecq_write(AN_HOUR_AGO + 8, CLIENT, "c", b"young"))
+    gateway = Sealing(DayKeys.of(lake.settings))
+    lake.archive(
+        gateway.raw(AN_HOUR_AGO + 13, DEVICE, DRY, captured=AN_HOUR_AGO + 9), gateway.raw(AN_HOUR_AGO + 14, DEVICE, b"-")
+    )
+    return process
 
 
 @dataclass(frozen=True)
@@ -156,6 +182,10 @@ def compacted_queue(lake: Deployed, redis: Server) -> tuple[int | None, dict[str
     with Redis(port=redis.port) as client:
         reply = EcqLoader(client, Policy.of(lake.settings)).read_one(CLIENT)
     return reply.acked_seq, {message.key: message.seq for message in reply.messages if not message.is_delivered}
+
+
+def test_an_archive_is_ingested_and_read_back(first: First) -> None:
+    assert first == First(ids=1 + len(VINS), payload=b"firmware", seqs=[seq_at(AN_HOUR_AGO + 1)], segments=12)
 
 
 def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, maintained: Maintained, redis: Server) -> None:
@@ -212,8 +242,8 @@ def test_check_agrees_rollback_reverts_and_restore_recreates_everything(lake: De
     assert contents(catalog) == before
 
     with pytest.raises(AssertionError, match="the archive does not keep it any more"):
-        lake.manifold("lake", "restore", "--yes")
-    restored = lake.manifold("lake", "restore", "--yes", "--without-history")
+        jobs.run("manifold lake restore --yes --json")
+    restored = jobs.run("manifold lake restore --yes --without-history --json")
     assert restored["segments"] == len(read(catalog, SEGMENTS))
     after = contents(catalog)
     assert after[IDS.name] == sorted([*(e for e in before[IDS.name] if e[0] != "V-old"), ("V-late", seq_at(AN_HOUR_AGO + 4))])

@@ -13,6 +13,7 @@ from tests.stores.auth_proxy import before_a_catalog, behind
 from tests.stores.places import Deployed
 from tests.stores.servers import BOTO3, require
 from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SigningProxy, refusal, signature_of
+from tests.stores.stages import Stages
 from tests.support.servers import Server
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
@@ -34,18 +35,18 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningProxy]:
 
 
 def lake_of(proxy: SigningProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
-    """A lake with boto3, which Manifold does not ship, on the path of its jobs."""
+    """A lake with boto3, which Manifold does not ship, on the path of its commands."""
     lake = behind(proxy, folder, redis, **SIGNING, **properties)
     path = os.pathsep.join(filter(None, [str(BOTO3), os.environ.get("PYTHONPATH")]))
     return Deployed(lake.settings, {**lake.variables, "PYTHONPATH": path}, folder)
 
 
 @pytest.mark.slow
-def test_both_engines_sign_every_request(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
+def test_both_engines_sign_every_request(proxy: SigningProxy, proxied_jobs: Stages, tmp_path: Path, redis_server: Server) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys(SECRET))
     lake.archive(data(1, "signed", b"firmware"), trigger(2, ["V1", "V2"], "signed"))
 
-    result, checked = lake.stages("run_all --no-flush", "check --days 0")
+    result, checked = (proxied_jobs.run(job, lake.variables) for job in ("run_all --no-flush", "check --days 0"))
 
     assert proxy.refusals == []
     assert result["ingested"]["written"][IDS.name] == 2
