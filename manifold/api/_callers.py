@@ -151,7 +151,7 @@ def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
         if right in caller.rights:
             return Caller(f"{caller.name}/{on_behalf_of}", caller.rights) if on_behalf_of else caller
         only = f"the token of {caller.name} has only {', '.join(sorted(caller.rights))}"
-        who = only if caller.name else "the token shown, if any, has no name"
+        who = only if caller.name else "the token sent, if any, has no name"
         raise HTTPException(403, f"this needs a named token with the right {right}; {who}. See MANIFOLD_API_TOKENS_FILE")
 
     return caller_with_right

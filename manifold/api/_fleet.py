@@ -26,7 +26,7 @@ def fleet_routes(sources: Sources) -> APIRouter:
     async def fleet() -> Fleet:
         """How many vehicles are here, and where all entries stand."""
         stats = await _queue_stats(sources)
-        oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
+        oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
         return Fleet(**_counts(stats), oldest_at=oldest, ecq_oldest_at=ecq_oldest)
 
     @router.get("/queues")

@@ -43,7 +43,7 @@ class RequestMiddleware:
             caller = self._callers.identify(_authorization(scope))
             scope.setdefault("state", {})["caller"] = caller
             if caller is None and scope["path"] not in (HEALTH, ALIVE):
-                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
+                detail = "send the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
                 await problem(401, detail, headers=REFUSED)(scope, receive, noted)
             else:
                 await self._app(scope, receive, noted)

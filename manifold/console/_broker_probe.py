@@ -119,9 +119,9 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
     if any(message.topic == others for message in gets.messages):
         wrong.append("a vehicle gets what is addressed to another one")
 
-    told = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are told"
+    detail = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are told"
     return [
-        Diagnostic("broker's events", not missing, told, RULES),
+        Diagnostic("broker's events", not missing, detail, RULES),
         Diagnostic("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
     ]
 

@@ -122,7 +122,7 @@ def erase_letters(settings: Settings, device_id: str) -> int:
     try:
         return _run(settings, _erase_letters(settings, device_id))
     except Retryable as exc:
-        raise Retryable(f"{exc}; or leave dead letters, which go after a week: --leave-dead-letters") from exc
+        raise Retryable(f"{exc}; or leave dead letters, which expire after a week: --leave-dead-letters") from exc
 
 
 async def _erase_letters(settings: Settings, device_id: str) -> int:

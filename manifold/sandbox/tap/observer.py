@@ -143,8 +143,8 @@ class SessionObserver:
             self.taken_over(newer[-1].asked.clean_start)
         else:
             self._end(self._said or self._guess(silent_for_s), NO_PROPERTIES)
-        told = self._messages.version >= 5 and self._said is None
-        return _GOODBYES.get(self._ended_by or "") if told else None
+        is_told = self._messages.version >= 5 and self._said is None
+        return _GOODBYES.get(self._ended_by or "") if is_told else None
 
     def _guess(self, silent_for_s: float) -> str:
         if self._rights.fault is not None:
