@@ -59,7 +59,8 @@ class PublicationStore:
         self._lines: list[bytes] = []
         self._file = -1
         self._written = self._rewrite_at = 0
-        self._serial, self._epoch = 0, time.time_ns() // 1000
+        self._serial = 0  # of the newest publication or id
+        self._epoch = time.time_ns() // 1000  # makes the ids of each process new
         self.forgotten_early = 0
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class Decision(NamedTuple):
     """The decision about one SUBSCRIBE or UNSUBSCRIBE."""
 
     granted: bytes | None  # body of a packet with the granted filters; None: there are none
-    instead: bytes | None  # replacement packet; None: forward the client's own
+    replacement: bytes | None  # packet to forward; None: the client's own
 
 
 class SubscriptionRights:

@@ -30,7 +30,7 @@ def test_a_broker_with_events_and_access_rules_passes(tmp_path: Path, monkeypatc
 
     assert {name: (finding.passed, finding.seen) for name, finding in found.items()} == {
         "broker": (True, f"mqtt://127.0.0.1:{server.port}"),
-        "broker's events": (True, "connected, subscribed and acked are told"),
+        "broker's events": (True, "connected, subscribed and acked are published"),
         "broker's access rules": (True, "as expected"),
     }
 
