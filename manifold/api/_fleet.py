@@ -33,8 +33,8 @@ def fleet_routes(sources: Sources) -> APIRouter:
     async def longest_and_oldest(count: Count = 10) -> Queues:
         """The longest queues, and those with the oldest entries."""
         stats = await _queue_stats(sources)
-        longest = await _look_again(sources, [vin for vin, _ in stats.longest])
-        oldest = await _look_again(sources, [vin for vin, _ in stats.oldest])
+        longest = await _current_state(sources, [vin for vin, _ in stats.longest])
+        oldest = await _current_state(sources, [vin for vin, _ in stats.oldest])
         longest.sort(key=lambda queue: -queue.entries)
         oldest.sort(key=lambda queue: queue.oldest_at)
         return Queues(queue_stats=QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
@@ -54,7 +54,7 @@ def _counts(stats: queues.QueueStats) -> dict[str, Any]:
     return asdict(stats) | {"age_seconds": age_s, "at": instant_of(stats.at_ms)}
 
 
-async def _look_again(sources: Sources, vins: list[str]) -> list[Queue]:
+async def _current_state(sources: Sources, vins: list[str]) -> list[Queue]:
     """Return the current state of these queues; queues that are now empty or corrupt are omitted."""
     batch = AsyncBatch(sources.redis, sources.policy)
     for vin in vins:

@@ -53,7 +53,7 @@ class MessageTracker:
             return
         sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
         store = self._sessions.store
-        publication = store.again(sent) if head.dup else None
+        publication = store.repeated(sent) if head.dup else None
         if publication is None:
             session = self._sessions.by_id.get(sent.owner.decode("utf-8", "replace"))
             # A vehicle on MQTT 5 gets the properties in the packet itself, so they need not survive a restart of the tap.

@@ -88,7 +88,7 @@ class PublicationStore:
             self.forget(next(iter(self._all.values())))
         return made
 
-    def again(self, sent: Sent) -> Publication | None:
+    def repeated(self, sent: Sent) -> Publication | None:
         """Return the undelivered publication that the client repeats with DUP, if there is one."""
         return next((one for one in self._by_owner.get(sent.owner, {}).values() if one.sent == sent and not one.taken_by), None)
 
